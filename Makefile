@@ -1,0 +1,47 @@
+# The one list of commands. On a fresh Debian machine with Python 3.11: `make demo`, `make test`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN = $(VENV)/bin
+
+.PHONY: demo test quick check bench docs clean debian
+
+demo: $(VENV)/.installed
+	@scripts/debian tmux
+	@$(BIN)/python examples/demo.py
+
+# Lint, types, contracts, then all tests; the quick ones first.
+test: $(VENV)/.installed debian
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/house tests/faults
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration tests/e2e
+
+# The part to run at every save: under two minutes.
+quick: $(VENV)/.installed debian
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/house tests/faults
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed debian
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/python scripts/reference
+	$(BIN)/zensical build --strict
+
+debian:
+	@scripts/debian tmux openssh-server openssh-client rsync openmpi-bin busybox iproute2 procps git valgrind
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@scripts/debian $(PYTHON)-venv
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""The compatible face; being built."""

@@ -1,0 +1,1 @@
+"""Where machines come from. Provider words stay behind their provider's module."""

@@ -1,0 +1,80 @@
+"""Four verbs that every backend has, and the capabilities that some have. Passed by `backends/contract.py`.
+
+A backend never waits for readiness, retries or polls on its own account: `runtime/` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, runtime_checkable
+
+from trainyard.spec.machine import Machine, MachineSpec
+from trainyard.transport.api import Transport
+
+
+class Backend(Protocol):
+    """Where machines come from."""
+
+    name: ClassVar[str]
+
+    async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
+        """Ask for machines with these names; return as soon as they are promised, in the order of `names`.
+
+        A name that already has a machine gets that machine (a stopped one is started): calling twice is calling
+        once. A machine of that name that does not fit `spec` is a ConflictError. All or none: on an error nothing
+        that this call made is left behind.
+        """
+        ...
+
+    async def machines(self, *, name: str = "*") -> Sequence[Machine]:
+        """All machines of ours whose name matches the pattern, as they are now, in `names.sort_key` order."""
+        ...
+
+    async def release(self, machines: Sequence[Machine]) -> None:
+        """Give machines back for good, whatever runs there. One that is gone already is no error."""
+        ...
+
+    def transport(self, machine: Machine) -> Transport:
+        """The way to a machine; the same object for the same machine, so that connections are shared."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all transports. Machines stay as they are."""
+        ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """Machines can be stopped with their files kept, and started again."""
+
+    async def stop(self, machines: Sequence[Machine]) -> None: ...
+    async def start(self, machines: Sequence[Machine]) -> None: ...
+
+
+@runtime_checkable
+class Renamable(Protocol):
+    """A machine can change its name. ConflictError where the new name is taken."""
+
+    async def rename(self, machine: Machine, name: str) -> Machine: ...
+
+
+@runtime_checkable
+class Firewalled(Protocol):
+    """Machines stand behind a firewall that can admit an address."""
+
+    async def admit_address(self, machines: Sequence[Machine], address: str = "") -> str: ...
+
+
+@runtime_checkable
+class Mountable(Protocol):
+    """Shared storage can be mounted on machines; returns where."""
+
+    async def mount(self, machines: Sequence[Machine]) -> str: ...
+
+
+@runtime_checkable
+class Catalogued(Protocol):
+    """The backend knows which machine types and images it offers; rows for `querygpu` and `queryimage`."""
+
+    async def machine_types(self) -> Sequence[dict[str, str]]: ...
+    async def images(self) -> Sequence[dict[str, str]]: ...

@@ -1,0 +1,38 @@
+"""Backend names → classes, imported on use. Plugins register under the entry-point group `trainyard.backends`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from trainyard.backends.api import Backend
+from trainyard.lib.errors import InvalidError, UnsupportedError
+from trainyard.settings import Settings
+
+BUILT_IN = {
+    "local": "trainyard.backends.local:LocalBackend",
+    "ssh": "trainyard.backends.ssh.backend:SshBackend",
+}
+
+
+def open_backend(name: str, settings: Settings) -> Backend:
+    """Make the backend called `name`; its class has `from_settings(settings)`."""
+    target = BUILT_IN.get(name) or _plugins().get(name)
+    if target is None:
+        known = ", ".join(sorted({*BUILT_IN, *_plugins()}))
+        raise InvalidError(f"there is no backend {name!r}", hint=f"Choose one of: {known}.")
+    module, _, attribute = target.partition(":")
+    try:
+        backend_class = getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"the backend {name!r} needs a package that is not installed: {error.name}",
+            hint=f"Run `pip install 'trainyard[{name}]'`.",
+        ) from error
+    backend: Backend = backend_class.from_settings(settings)
+    return backend
+
+
+def _plugins() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group="trainyard.backends")}

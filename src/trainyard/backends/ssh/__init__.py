@@ -1,0 +1,1 @@
+"""Hosts that you can ssh to, as machines."""

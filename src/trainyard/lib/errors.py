@@ -1,0 +1,110 @@
+"""The error tree, cut by what the reader can do next.
+
+    Error                      code, message, hint; never raised itself           exit
+    ├── InvalidError           the request is wrong: fix it, then call again         2
+    ├── NotFoundError          no such machine, job, host …                          3
+    ├── ConflictError          the name is taken, or somebody else holds it          4
+    ├── DeniedError            who you are does not allow this                       5
+    ├── UnsupportedError       this backend cannot do that verb                      6
+    ├── CapacityError          nobody has such a machine now                         7
+    ├── UnreachableError       the network or the machine is silent                  8
+    ├── StillRunningError      we stopped waiting; the command runs on               9
+    └── CommandError           the user's command ended with a non-zero status   its own
+
+Rendering them for people is `cli/output.py`'s work; nothing here prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class Error(Exception):
+    """One sentence that names the thing, and one imperative sentence what to do next."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidError(Error, ValueError):
+    """The request is wrong: fix it, then call again."""
+
+    code = "invalid"
+    exit_code = 2
+
+
+class NotFoundError(Error):
+    """There is no such thing."""
+
+    code = "not_found"
+    exit_code = 3
+
+
+class ConflictError(Error):
+    """The name is taken, or somebody else holds the thing."""
+
+    code = "conflict"
+    exit_code = 4
+
+
+class DeniedError(Error):
+    """Who you are does not allow this."""
+
+    code = "denied"
+    exit_code = 5
+
+
+class UnsupportedError(Error):
+    """This backend cannot do that verb."""
+
+    code = "unsupported"
+    exit_code = 6
+
+
+class CapacityError(Error):
+    """Nobody has such a machine now."""
+
+    code = "capacity"
+    exit_code = 7
+
+
+class UnreachableError(Error, ConnectionError):
+    """The network or the machine is silent; trying again may help."""
+
+    code = "unreachable"
+    exit_code = 8
+
+
+class StillRunningError(Error, TimeoutError):
+    """We stopped waiting; the command runs on."""
+
+    code = "still_running"
+    exit_code = 9
+
+
+class CommandError(Error, RuntimeError):
+    """The user's command ended with a non-zero status. A RuntimeError, as scripts of the family expect."""
+
+    code = "command"
+
+    def __init__(self, message: str, *, status: int, output: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.output = output
+
+
+class TaskErrors(ExceptionGroup[Exception], RuntimeError):  # noqa: N818  # it is a group, named for what it holds
+    """Several tasks failed. Holds one exception per failed task; healthy tasks have finished their work."""
+
+    def derive(self, excs: Sequence[Exception]) -> TaskErrors:  # type: ignore[override]  # typeshed's is generic
+        """Keep the class when the group is split by `except*`."""
+        return TaskErrors(self.message, excs)

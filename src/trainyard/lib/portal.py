@@ -1,0 +1,63 @@
+"""Blocking calls into asyncio: one background loop, entered from any thread.
+
+Works where a loop is already running in the calling thread (a notebook), because the portal's loop lives in a
+thread of its own. No domain knowledge; `sync.py` is the user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """A background event loop. `call` runs a coroutine there and waits for its result."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trainyard-portal", daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run and wait. Ctrl-C cancels the coroutine, waits until it has cleaned up, then raises."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            _settle(future)
+            raise
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run in the background; the caller keeps the future."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def close(self) -> None:
+        """Stop the loop. Tasks still running there are cancelled first."""
+        if not self._loop.is_running():
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(timeout=5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+def _settle(future: Future[T]) -> None:
+    """Wait for a cancelled future without hiding the interrupt that cancelled it."""
+    try:
+        future.exception(timeout=10)
+    except (CancelledError, TimeoutError):
+        return
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Sessions, tasks, jobs: async, written once above Transport and Backend, knowing neither's kinds."""
