@@ -1,0 +1,127 @@
+"""What every test gets: a home of its own, no network beyond loopback, and a check that it left nothing running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(
+    0, str(Path(__file__).parent)
+)  # tests import each other's modules by plain name: `import sshd`
+
+import sshd as sshd_module
+
+FOREIGN_PREFIXES = ("TRAINYARD_", "ALIYUN_", "NCLUSTER_", "FASTGPU_")
+FOREIGN_NAMES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "TMUX", "TMUX_PANE", "BASH_ENV", "ENV", "CDPATH")
+LEAK_GRACE_SECONDS = 2.0  # what has been told to end needs a moment to be gone
+
+HOSTILE_NAME = "a b'c\"d\n$(touch pwned)`e`\\f;&*中文"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Loopback and unix sockets only."""
+    config.option.allow_hosts = config.option.allow_hosts or "127.0.0.0/8,::1"
+    config.option.allow_unix_socket = True
+
+
+@pytest.fixture(autouse=True)
+def isolation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Own HOME, own TRAINYARD_HOME, own tmux sockets, none of the person's settings; nothing may be left running."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    sockets = Path(
+        tempfile.mkdtemp(prefix="tyt-", dir="/tmp")
+    )  # short: a unix socket's path has 107 bytes at most
+    mark = sockets.name
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TRAINYARD_HOME", str(home / ".trainyard"))
+    monkeypatch.setenv("TMUX_TMPDIR", str(sockets))
+    monkeypatch.setenv(sshd_module.TEST_MARK, mark)
+    before = set(sshd_module.all_pids())
+    yield home
+    leaks = _end_leaked_processes(f"{sshd_module.TEST_MARK}={mark}", before)
+    leaks += [f"tmux socket {path}" for path in sshd_module.live_tmux_sockets(sockets)]
+    shutil.rmtree(sockets, ignore_errors=True)
+    if leaks:
+        pytest.fail("the test left behind: " + "; ".join(leaks), pytrace=False)
+
+
+def _end_leaked_processes(mark: str, before: set[int]) -> list[str]:
+    """Processes with the test's mark that outlive the grace; they are ended so that they do not hurt other tests."""
+    deadline = time.monotonic() + LEAK_GRACE_SECONDS
+    while left := sshd_module.marked(
+        mark, among=[pid for pid in sshd_module.all_pids() if pid not in before]
+    ):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.005)
+    described = [f"process {pid} ({_command_line(pid)})" for pid in left]
+    if left:
+        sshd_module.end_pids(lambda: sshd_module.marked(mark), signal.SIGKILL)
+    return described
+
+
+def _command_line(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "gone meanwhile"
+    return b" ".join(words).decode(errors="replace").strip()[:200]
+
+
+@pytest.fixture
+def sshds(isolation: Path, tmp_path: Path) -> Iterator[Callable[..., list[sshd_module.Sshd]]]:
+    """A factory: `sshds(3)` starts three hosts; all end with the test, and so does everything on them."""
+    started: list[sshd_module.Sshd] = []
+
+    def start(count: int = 1, **options: object) -> list[sshd_module.Sshd]:
+        hosts = sshd_module.start_sshds(count, tmp_path, **options)  # type: ignore[arg-type]  # passed through
+        started.extend(hosts)
+        return hosts
+
+    yield start
+    _close(started)
+
+
+@pytest.fixture
+def sshd(isolation: Path, tmp_path: Path) -> Iterator[sshd_module.Sshd]:
+    """One host; it ends with the test."""
+    host = sshd_module.start_sshd(tmp_path)
+    yield host
+    _close([host])
+
+
+def _close(hosts: list[sshd_module.Sshd]) -> None:
+    # What is left on a host is a leak like any other, except what asks a few milliseconds to notice the closed link.
+    deadline = time.monotonic() + LEAK_GRACE_SECONDS
+    leaks: list[str] = []
+    for host in hosts:
+        host.stop()
+    for host in hosts:
+        while (left := host.pids()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        leaks += [f"process {pid} on {host.address}:{host.port} ({_command_line(pid)})" for pid in left]
+        leaks += [f"tmux socket {path}" for path in sshd_module.live_tmux_sockets(host.tmux_tmpdir)]
+        host.close()
+    if leaks:
+        pytest.fail("the test left behind: " + "; ".join(leaks), pytrace=False)
+
+
+@pytest.fixture
+def hostile_path(tmp_path: Path) -> Path:
+    """A folder whose name has a space, quotes, a newline, `$()`, a backtick, a backslash and Chinese letters."""
+    path = tmp_path / HOSTILE_NAME
+    path.mkdir()
+    return path
