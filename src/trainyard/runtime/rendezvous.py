@@ -1,0 +1,155 @@
+"""Where the tasks of a job meet: ranks, the master's address and port, host files; pure functions and one script.
+
+Every task gets the values of `environment` in its session and the files of `script` in its rendezvous folder. Command
+lines that use them are `trainyard.launch`'s; the ssh keys between tasks are `setup.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.lib.errors import InvalidError
+from trainyard.lib.shell import quote
+from trainyard.spec.machine import Machine
+from trainyard.spec.names import job_of
+
+# Below the kernel's ephemeral ports (32768 and up), above what services usually take.
+_FIRST_PORT = 20000
+_PORTS = 10000
+
+# name → what it holds; the reference page is generated from this table.
+VARIABLES = {
+    "MASTER_ADDR": "the address of task 0, as the other tasks reach it",
+    "MASTER_PORT": "a port for the meeting on task 0, the same on every task; made from the job's name",
+    "NNODES": "how many tasks the job has",
+    "NODE_RANK": "the number of this task, from 0",
+    "WORLD_SIZE": "how many tasks the job has, where there are several: a launcher that starts more processes sets its own",
+    "RANK": "the number of this task, where there are several: likewise",
+    "TRAINYARD_JOB": "the job's name",
+    "TRAINYARD_TASK": "this task's name, such as task0.bert",
+    "TRAINYARD_ADDRESSES": "the addresses of all tasks in order, with commas",
+    "TRAINYARD_NUM_DEVICES": "how many GPUs or NPUs this task has",
+    "TRAINYARD_NUM_SLOTS": "how many processes all tasks together have room for: their devices, else their processors",
+    "TRAINYARD_HOSTFILE": "host file of OpenMPI: `address slots=n`",
+    "TRAINYARD_HOSTFILE_MPICH": "host file of MPICH and Intel MPI: `address:n`",
+    "TRAINYARD_HOSTFILE_HOROVOD": "host file of horovodrun: `address slots=n`",
+    "TRAINYARD_HOROVOD_HOSTS": "the same as one word for `horovodrun -H`",
+    "TRAINYARD_HOSTFILE_DEEPSPEED": "host file of DeepSpeed: `address slots=devices`",
+    "TRAINYARD_TF_CONFIG": "a file with the value for TF_CONFIG; see launch.tensorflow",
+    "TRAINYARD_ENV": "a file that exports all of these, for a shell that is not the task's session",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One task as the others see it."""
+
+    name: str
+    address: str
+    slots: int = 1
+    devices: int = 0
+
+
+def peers_of(machines: Sequence[Machine]) -> tuple[Peer, ...]:
+    """The tasks of a job, from its machines in order. A slot is a device, or a processor where there is none."""
+    return tuple(
+        Peer(
+            name=machine.name,
+            address=machine.address or machine.public_address,
+            slots=len(machine.devices) or machine.cpus or 1,
+            devices=len(machine.devices),
+        )
+        for machine in machines
+    )
+
+
+def master_port(job: str) -> int:
+    """A port that looks free and is the same on every task and in every run of the job."""
+    digest = hashlib.sha256(job.encode(errors="surrogateescape")).digest()
+    return _FIRST_PORT + int.from_bytes(digest[:4], "big") % _PORTS
+
+
+def environment(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> dict[str, str]:
+    """The variables that task `index` gets; `VARIABLES` says what each means. `folder` is where `script` writes.
+
+    Left out on purpose, because they would change programs that never asked for them: PET_NNODES makes even
+    `torchrun --standalone` wait for other tasks; TF_CONFIG makes an Estimator under Horovod refuse to start; RANK
+    in a job of one task makes many trainers look for LOCAL_RANK and fail. `trainyard.launch` supplies each where
+    it is meant.
+    """
+    me = _checked(peers, index, folder)
+    several = {"WORLD_SIZE": str(len(peers)), "RANK": str(index)} if len(peers) > 1 else {}
+    return {
+        "MASTER_ADDR": peers[0].address,
+        "MASTER_PORT": str(_port(peers, port)),
+        "NNODES": str(len(peers)),
+        "NODE_RANK": str(index),
+        **several,
+        "TRAINYARD_JOB": job_of(me.name) or me.name,
+        "TRAINYARD_TASK": me.name,
+        "TRAINYARD_ADDRESSES": ",".join(peer.address for peer in peers),
+        "TRAINYARD_NUM_DEVICES": str(me.devices),
+        "TRAINYARD_NUM_SLOTS": str(sum(peer.slots for peer in peers)),
+        "TRAINYARD_HOSTFILE": f"{folder}/hostfile",
+        "TRAINYARD_HOSTFILE_MPICH": f"{folder}/hostfile.mpich",
+        "TRAINYARD_HOSTFILE_HOROVOD": f"{folder}/hostfile.horovod",
+        "TRAINYARD_HOROVOD_HOSTS": ",".join(host_and_number(peer.address, peer.slots) for peer in peers),
+        "TRAINYARD_HOSTFILE_DEEPSPEED": f"{folder}/hostfile.deepspeed",
+        "TRAINYARD_TF_CONFIG": f"{folder}/tf_config.json",
+        "TRAINYARD_ENV": f"{folder}/env.sh",
+    }
+
+
+def tf_config(peers: Sequence[Peer], index: int, *, port: int = 0) -> str:
+    """TF_CONFIG for MultiWorkerMirroredStrategy: all tasks are workers; worker 0 is the chief."""
+    number = _port(peers, port)
+    workers = [host_and_number(peer.address, number) for peer in peers]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+
+
+def script(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> str:
+    """The script that writes all rendezvous files of task `index` into `folder`; running it twice is running it once.
+
+    One list of addresses travels and the host files are made from it there: the script of a job of 1000 tasks still
+    fits the 128 KiB that the kernel allows one argument.
+    """
+    variables = environment(peers, index, folder, port=port)
+    values = {
+        "folder": folder,
+        "table": "\n".join(f"{peer.address} {peer.slots} {peer.devices}" for peer in peers),
+        "exports": "\n".join(f"export {name}={quote(value)}" for name, value in variables.items()),
+        "tf_config": tf_config(peers, index, port=port),
+    }
+    body = Path(__file__).with_name("rendezvous.sh").read_text(encoding="utf-8")
+    return "".join(f"{name}={quote(value)}\n" for name, value in values.items()) + body
+
+
+def host_and_number(address: str, number: int) -> str:
+    """`10.0.0.1:8`; an IPv6 address stands in brackets."""
+    return f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
+
+
+def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:
+    """The peer asked for, once everything that goes into files is known to be sane."""
+    if not 0 <= index < len(peers):
+        raise InvalidError(f"there is no task {index} in a job of {len(peers)} tasks")
+    if not folder.startswith("/"):
+        raise InvalidError(
+            f"the rendezvous folder {folder!r} is not absolute",
+            hint="Ask the machine for its home directory first.",
+        )
+    for peer in peers:
+        if not peer.address or any(char.isspace() or char == "," for char in peer.address):
+            raise InvalidError(
+                f"the task {peer.name!r} has no usable address: {peer.address!r}",
+                hint="Wait until the machine runs, then make the job again.",
+            )
+    return peers[index]
+
+
+def _port(peers: Sequence[Peer], port: int) -> int:
+    return port or master_port(job_of(peers[0].name) or peers[0].name)
