@@ -1,0 +1,107 @@
+"""The client's end of a line: a long-lived `sh` on the machine that takes statements and answers (`line.sh`).
+
+Framing only. When to open one, what to do when it is lost, and what a command is: `session.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import cache
+from pathlib import Path
+
+from trainyard.lib import shell
+from trainyard.lib.errors import UnreachableError
+from trainyard.transport.api import Process, Transport
+
+OnOutput = Callable[[bytes], None]
+
+
+class Line:
+    """One exchange at a time. A line whose exchange was cut short is no longer idle and must be closed."""
+
+    def __init__(self, process: Process, machine: str) -> None:
+        self._process = process
+        self._machine = machine
+        self._pieces: AsyncIterator[bytes] = process.output()
+        self._buffer = bytearray()
+        self.is_idle = False
+
+    @classmethod
+    async def open(cls, transport: Transport, folder: str, machine: str) -> Line:
+        """Start the far side and wait until it answers."""
+        process = await transport.spawn("exec sh -s")
+        line = cls(process, machine)
+        try:
+            await process.write(f"D={shell.home_path(folder)}\n{_far_side()}".encode())
+            await line._answer("!")
+        except BaseException:
+            await process.terminate()
+            raise
+        line.is_idle = True
+        return line
+
+    async def submit(self, token: str, text: str) -> int:
+        """Queue a command; the same token again is the same command."""
+        await self._send(f"ty_submit {token} {shell.quote(text)}\n")
+        number = int((await self._answer("+"))[0])
+        self.is_idle = True
+        return number
+
+    async def wait(self, number: int, collect: OnOutput | None) -> tuple[str, int]:
+        """Wait for a command's end; its status word and output size. `collect` gets the output, in pieces."""
+        await self._send(f"ty_wait {number} {int(collect is not None)}\n")
+        return await self._ended(collect)
+
+    async def run(
+        self, token: str, text: str, collect: OnOutput | None, on_number: Callable[[int], None]
+    ) -> tuple[str, int]:
+        """`submit` and `wait` in one exchange."""
+        await self._send(f'ty_submit {token} {shell.quote(text)}\nty_wait "$n" {int(collect is not None)}\n')
+        on_number(int((await self._answer("+"))[0]))
+        return await self._ended(collect)
+
+    async def aclose(self) -> None:
+        """End the far side."""
+        self.is_idle = False
+        await self._process.terminate()
+
+    async def _send(self, statement: str) -> None:
+        self.is_idle = False
+        await self._process.write(statement.encode(errors="surrogateescape"))
+
+    async def _ended(self, collect: OnOutput | None) -> tuple[str, int]:
+        _number, status, size = await self._answer("=")
+        left = int(size) if collect is not None else 0
+        while left:
+            if not self._buffer:
+                await self._fill()
+            piece = bytes(self._buffer[:left])
+            del self._buffer[:left]
+            left -= len(piece)
+            if collect is not None:
+                collect(piece)
+        self.is_idle = True
+        return status, int(size)
+
+    async def _answer(self, mark: str) -> list[str]:
+        while (end := self._buffer.find(b"\n")) < 0:
+            await self._fill()
+        words = self._buffer[:end].decode().split()
+        del self._buffer[: end + 1]
+        if words[:1] != [mark]:
+            raise UnreachableError(f"the line to {self._machine} answered {words!r} where {mark!r} was due")
+        return words[1:]
+
+    async def _fill(self) -> None:
+        try:
+            self._buffer += await anext(self._pieces)
+        except StopAsyncIteration:
+            errors = self._process.errors.decode(errors="replace").strip()
+            raise UnreachableError(
+                f"the line to {self._machine} ended" + (f": {errors}" if errors else "")
+            ) from None
+
+
+@cache
+def _far_side() -> str:
+    return Path(__file__).with_name("line.sh").read_text()

@@ -1,0 +1,46 @@
+# How a client talks to a session: a long-lived sh that takes these statements on stdin and answers on stdout.
+#     ty_submit TOKEN TEXT     "+ NUMBER"
+#     ty_wait NUMBER 1|0       "= NUMBER STATUS SIZE", and SIZE bytes of output where asked with 1
+# Builtins only on the way of a command without output, so it costs no process. Every fact is a file in the folder:
+# a line that dies loses nothing.
+set -C
+lines=$D/lines
+mkdir -p "$lines"
+rm -f "$lines/$$"
+mkfifo -m 600 "$lines/$$"
+exec 3<> "$lines/$$"
+trap 'rm -f "$lines/$$"' EXIT
+trap 'exit 0' HUP TERM PIPE
+
+n=0
+if [ -s "$D/last" ]; then read -r n < "$D/last"; fi
+
+# The same token twice is the same command: a client that lost its answer simply asks again.
+ty_submit() {
+    if [ -s "$D/tokens/$1" ]; then
+        read -r n < "$D/tokens/$1"
+    else
+        n=$((n + 1))
+        until { true > "$D/$n.cmd"; } 2>/dev/null; do n=$((n + 1)); done
+        printf '%s\n' "$2" >| "$D/$n.cmd"
+        printf '%s\n' "$n" >| "$D/last"
+        printf '%s\n' "$n" >| "$D/tokens/$1"
+    fi
+    ty_wake "$n"
+    printf '+ %s\n' "$n"
+}
+
+ty_wake() {
+    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n' "$1" 1<> "$D/in"
+}
+
+ty_wait() {
+    if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$$" >> "$D/$1.for"; fi
+    while [ ! -s "$D/$1.status" ]; do read -r ty_news <&3 || break; done
+    read -r ty_status < "$D/$1.status"
+    ty_size=0
+    if [ -s "$D/$1.out" ]; then ty_size=$(wc -c < "$D/$1.out"); ty_size=$((ty_size)); fi
+    printf '= %s %s %s\n' "$1" "$ty_status" "$ty_size"
+    if [ "$2" = 1 ] && [ "$ty_size" != 0 ]; then head -c "$ty_size" "$D/$1.out"; fi
+}
+printf '! %s\n' "$$"

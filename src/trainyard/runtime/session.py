@@ -1,0 +1,467 @@
+"""A persistent shell on a machine that outlives the client. Knows tmux only through the .sh files beside it.
+
+The truth about a command is files on the machine (`paths.py`); this module submits, waits, streams and interrupts over
+any Transport. What a task or a job is lives in `task.py` and `job.py`. The design is docs/design/001-runtime.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from trainyard.lib import aio, ids, shell
+from trainyard.lib.clock import Clock, SystemClock
+from trainyard.lib.errors import InvalidError, NotFoundError, StillRunningError, UnreachableError
+from trainyard.runtime.line import Line, OnOutput
+from trainyard.runtime.paths import MachinePaths
+from trainyard.spec import names
+from trainyard.transport.api import Transport
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+START_SECONDS = 60.0  # a slow .bashrc (conda, modules on NFS) may take many seconds
+LIVENESS_SECONDS = 5.0  # how often a waiting client asks whether the session still lives
+RECONNECT_SECONDS = 120.0  # how long a silent machine is tried again before a wait is given up
+INTERRUPT_SECONDS = 5.0  # how long Ctrl-C waits for the command to end
+TAIL_SECONDS = 1.5  # busybox's tail looks once a second
+LOST = "lost"  # the status of a command whose session ended under it
+ADOPTION_BYTES = 1_000_000  # texts of unfinished commands that are compared on adoption
+
+_FAR_SIDE = ("session_lib.sh", "session_rc.sh", "session.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended: its number, exit status, and how many bytes it printed."""
+
+    number: int
+    status: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """What the machine says about a session."""
+
+    alive: bool
+    running: int | None = None  # the command that runs now
+    last: int = 0  # the newest command's number
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The shell of one machine (and window). Safe to use from several tasks at once; commands run in order."""
+
+    transport: Transport
+    machine: str
+    window: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    found: SessionState | None = field(default=None, init=False)  # as it was when this client first came
+    _idle: list[Line] = field(default_factory=list, init=False)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _unfinished: dict[str, int] = field(default_factory=dict, init=False)
+
+    @property
+    def folder(self) -> str:
+        """The session's folder, relative to the home directory."""
+        folder = MachinePaths(self.machine).session
+        return f"{folder}/w{self.window}" if self.window else folder
+
+    async def open(self) -> SessionState:
+        """Make sure the session runs. A running one is adopted with whatever runs in it."""
+        async with self._opening:
+            script = _start_script(self.folder, names.session_name(self.machine), self.window, self.env)
+            done = await self.transport.run(script, timeout=START_SECONDS)
+            words = done.stdout.decode(errors="replace").split()
+            if words[:1] == ["no-tmux"]:
+                raise InvalidError(
+                    f"tmux is not installed on {self.machine}",
+                    hint="Install it there: `apt-get install tmux`, or `yum install tmux`.",
+                )
+            if len(words) != 4 or words[0] not in {"alive", "started"}:
+                text = (done.stdout + done.stderr).decode(errors="replace").strip()
+                raise UnreachableError(
+                    f"the session on {self.machine} did not start: {text or f'status {done.status}'}",
+                    hint=f"Look at it with `trainyard ssh {self.machine}`.",
+                )
+            state = SessionState(True, _number(words[2]), _number(words[3]) or 0)
+            if self.found is None:
+                self.found = state
+                if state.running is not None:
+                    await self._note_unfinished(state.running, state.last)
+            return state
+
+    async def _note_unfinished(self, first: int, last: int) -> None:
+        """Remember what runs or waits already, so that the same text asked for again means that command."""
+        script = f"cd {shell.home_path(self.folder)} && {{ n={first} last={last}\n{_UNFINISHED}\n}}"
+        rest = (await self.transport.run(script)).stdout
+        while rest:
+            header, _, rest = rest.partition(b"\n")
+            number, size = (int(word) for word in header.split())
+            text, rest = rest[: size - 1], rest[size:]  # the file ends with one newline of ours
+            self._unfinished[text.decode(errors="surrogateescape")] = number
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    async def submit(self, text: str) -> int:
+        """Queue a command; returns its number. The text of a command that was found running means that command."""
+        adopted = self._adopt(text)
+        if adopted is not None:
+            return adopted
+        token = ids.new_id()
+        return await self._on_line(lambda line: line.submit(token, text))
+
+    async def run(
+        self,
+        text: str,
+        *,
+        collect: OnOutput | None = None,
+        on_output: OnOutput | None = None,
+        timeout: float | None = None,
+        on_number: Callable[[int], None] = lambda _number: None,
+    ) -> Ended:
+        """Submit and wait. `collect` gets the output once it has ended; `on_output` gets it as it is printed.
+
+        Survives lost connections. Past `timeout` seconds: StillRunningError, and the command runs on. Cancelling
+        interrupts the command as Ctrl-C in its terminal would.
+        """
+        adopted = self._adopt(text)
+        if adopted is not None or on_output is not None:
+            number = await self.submit(text) if adopted is None else adopted
+            on_number(number)
+            return await self.wait(number, collect=collect, on_output=on_output, timeout=timeout)
+        pending = _Pending(ids.new_id(), text)
+
+        def started(number: int) -> None:
+            pending.number = number
+            on_number(number)
+
+        async def once(line: Line, keep: OnOutput | None) -> tuple[str, int]:
+            return await line.run(pending.token, text, keep, started)
+
+        return await self._watched(pending, once, collect, timeout)
+
+    async def wait(
+        self,
+        number: int,
+        *,
+        collect: OnOutput | None = None,
+        on_output: OnOutput | None = None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Wait until a command has ended; arguments as for `run`."""
+
+        async def once(line: Line, keep: OnOutput | None) -> tuple[str, int]:
+            return await line.wait(number, keep)
+
+        pending = _Pending("", "", number)
+        if on_output is None:
+            return await self._watched(pending, once, collect, timeout)
+        follower = _Follower(self, number, on_output)
+        try:
+            ended = await self._watched(pending, once, None, timeout)
+        except BaseException:
+            await aio.finish(follower.aclose())
+            raise
+        await follower.drain(ended.size)
+        return ended
+
+    async def read(self, number: int, *, start: int = 0, size: int | None = None) -> AsyncIterator[bytes]:
+        """What a command has printed so far, from byte `start`; NotFoundError if it was never started."""
+        head = f" | head -c {size}" if size is not None else ""
+        path = self._file(number, "out")
+        process = await self.transport.spawn(f"[ -e {path} ] || exit 44; tail -c +{start + 1} {path}{head}")
+        try:
+            async for piece in process.output():
+                yield piece
+            if await process.wait() == 44:
+                raise NotFoundError(f"there is no output of a command {number} on {self.machine}")
+        finally:
+            await process.terminate()
+
+    async def state(self) -> SessionState:
+        """Ask the machine what runs. Starts nothing."""
+        done = await self.transport.run(self._check_script(0), timeout=START_SECONDS)
+        alive, running, last = done.stdout.decode(errors="replace").split()
+        return SessionState(alive == "alive", _number(running), _number(last) or 0)
+
+    async def status(self, number: int) -> int | None:
+        """The exit status of a command; None while it runs or waits."""
+        done = await self.transport.run(f"cat {self._file(number, 'status')} 2>/dev/null")
+        text = done.stdout.decode().strip()
+        if text == LOST:
+            raise self._lost(number)
+        return int(text) if text else None
+
+    async def text(self, number: int) -> str:
+        """The text of a command."""
+        done = await self.transport.run(f"cat {self._file(number, 'cmd')} 2>/dev/null")
+        return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+
+    async def interrupt(self, number: int | None = None) -> None:
+        """Ctrl-C for command `number` (or whichever runs); nothing if it does not run."""
+        wanted = "" if number is None else str(number)
+        await self.transport.run(f"D={shell.home_path(self.folder)} wanted={wanted}\n{_read('interrupt.sh')}")
+
+    async def set_env(self, env: Mapping[str, str]) -> None:
+        """Export variables in the shell, now if it is idle, else before its next command; and after restarts."""
+        self.env = dict(env)
+        await self.transport.run(
+            f'D={shell.home_path(self.folder)}\ncat >| "$D/job.env"\n'
+            'if [ -p "$D/in" ]; then printf \'. "$__ty_dir/job.env"\\n\' 1<> "$D/in"; fi',
+            stdin=shell.exports(env).encode(),
+        )
+
+    async def aclose(self) -> None:
+        """Let go of the lines. The session and its commands run on."""
+        lines, self._idle = self._idle, []
+        await asyncio.gather(*(line.aclose() for line in lines))
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    async def _watched(
+        self,
+        pending: _Pending,
+        once: Callable[[Line, OnOutput | None], Awaitable[tuple[str, int]]],
+        collect: OnOutput | None,
+        timeout: float | None,
+    ) -> Ended:
+        """Wait on a line, looking now and then whether the session lives; a time limit; Ctrl-C on cancel."""
+        keep = _Resumed(collect) if collect is not None else None
+
+        async def exchange(line: Line) -> tuple[str, int]:
+            if keep is not None:
+                keep.restart()
+            waiting = asyncio.ensure_future(once(line, keep))
+            try:
+                while not (await asyncio.wait([waiting], timeout=LIVENESS_SECONDS))[0]:
+                    if pending.number is not None:
+                        await self._check(pending.number)
+                return waiting.result()
+            finally:
+                await aio.end_task(waiting)
+
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                status, size = await self._on_line(exchange)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise StillRunningError(
+                f"command {pending.number} still runs on {self.machine} after {timeout:g} s",
+                hint=f"See it with `trainyard logs -f {self.machine}` or `trainyard tmux {self.machine}`.",
+            ) from None
+        except asyncio.CancelledError:
+            if pending.number is not None:
+                await aio.finish(self._interrupt_and_wait(pending.number))
+            raise
+        number = pending.number or 0
+        if status == LOST:
+            raise self._lost(number)
+        return Ended(number, int(status), size)
+
+    async def _check(self, number: int) -> None:
+        """Raise if the session died under a command. Wakes the shell if it overlooked the command."""
+        done = await self.transport.run(self._check_script(number), timeout=START_SECONDS)
+        if done.stdout.startswith(b"dead"):
+            raise self._lost(number)
+
+    async def _interrupt_and_wait(self, number: int) -> None:
+        with contextlib.suppress(UnreachableError, TimeoutError):
+            await self.interrupt(number)
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                await self._on_line(lambda line: line.wait(number, None))
+
+    async def _on_line(self, work: Callable[[Line], Awaitable[T]]) -> T:
+        """Do `work` on a line; after a lost connection again on a new one, for a bounded time.
+
+        Everything a line does may be repeated: a submit carries a token, a wait changes nothing.
+        """
+        silent_since: float | None = None
+        pause = 0.1
+        while True:
+            line = None
+            try:
+                line = await self._take_line()
+                silent_since = None
+                return await work(line)
+            except (UnreachableError, TimeoutError) as error:
+                if isinstance(error, _SessionLostError):
+                    raise
+                now = self.clock.monotonic()
+                silent_since = now if silent_since is None else silent_since
+                if now - silent_since > RECONNECT_SECONDS:
+                    raise UnreachableError(
+                        f"{self.machine} has not answered for {RECONNECT_SECONDS:.0f} s: {error}",
+                        hint="What was started there may still run; run the same script again to find it.",
+                    ) from error
+                logger.debug("%s: %s; trying again", self.machine, error)
+            finally:
+                if line is not None and line.is_idle:
+                    self._idle.append(line)
+                elif line is not None:
+                    await aio.finish(line.aclose())
+            await self.clock.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+    async def _take_line(self) -> Line:
+        if self._idle:
+            return self._idle.pop()
+        if self.found is None:
+            await self.open()
+        return await Line.open(self.transport, self.folder, self.machine)
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _adopt(self, text: str) -> int | None:
+        if "\0" in text:
+            raise InvalidError("a command cannot contain a NUL character")
+        return self._unfinished.pop(text, None)
+
+    def _file(self, number: int, kind: str) -> str:
+        return f"{shell.home_path(self.folder)}/{number}.{kind}"
+
+    def _check_script(self, number: int) -> str:
+        return f"D={shell.home_path(self.folder)} n={number}\n{_read('session_check.sh')}"
+
+    def _lost(self, number: int) -> UnreachableError:
+        return _SessionLostError(
+            f"the session on {self.machine} ended while command {number} ran: the machine was restarted, "
+            "or its tmux was killed",
+            hint=f"What it printed is in ~/{self.folder}/{number}.out; run the command again.",
+        )
+
+
+class _SessionLostError(UnreachableError):
+    """The machine answers, but the session is gone: trying again on a new line would not help."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A command on its way: its token, and its number once the machine has given it one."""
+
+    token: str
+    text: str
+    number: int | None = None
+
+
+class _Resumed:
+    """Passes pieces on; after a restart from the beginning, only what is new."""
+
+    def __init__(self, sink: OnOutput) -> None:
+        self._sink = sink
+        self._delivered = 0
+        self._seen = 0
+
+    def restart(self) -> None:
+        self._seen = 0
+
+    def __call__(self, piece: bytes) -> None:
+        new = piece[max(0, self._delivered - self._seen) :]
+        self._seen += len(piece)
+        self._delivered += len(new)
+        if new:
+            self._sink(new)
+
+
+class _Follower:
+    """A `tail -f` of one command's output that continues, after a lost link, at its own count of bytes."""
+
+    def __init__(self, session: Session, number: int, sink: OnOutput) -> None:
+        self._session = session
+        self._number = number
+        self._sink = sink
+        self._count = 0
+        self._progress = asyncio.Event()
+        self._limit: int | None = None
+        self._task = asyncio.ensure_future(self._follow())
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        await aio.end_task(self._task)
+
+    async def drain(self, size: int) -> None:
+        """The command has ended with `size` bytes in its file: deliver exactly those, then stop."""
+        self._limit = size
+        with contextlib.suppress(TimeoutError):
+            while self._count < size:
+                self._progress.clear()
+                async with asyncio.timeout(TAIL_SECONDS):
+                    await self._progress.wait()
+        await self.aclose()
+        while self._count < size:  # the tail was cut or is slow: fetch what it owes
+            try:
+                async for piece in self._session.read(
+                    self._number, start=self._count, size=size - self._count
+                ):
+                    self._deliver(piece)
+            except UnreachableError:
+                # A line proves that the machine answers again, or gives up after its bounded time.
+                await self._session._on_line(_nothing)  # noqa: SLF001
+
+    def _deliver(self, piece: bytes) -> None:
+        if (
+            self._limit is not None
+        ):  # a background child may write on: that is not the command's output any more
+            piece = piece[: self._limit - self._count]
+        self._count += len(piece)
+        if piece:
+            self._sink(piece)
+            self._progress.set()
+
+    async def _follow(self) -> None:
+        path = self._session._file(self._number, "out")  # noqa: SLF001
+        appear = f"while [ ! -e {path} ]; do sleep 0.1; done; "
+        while True:
+            try:
+                tail = f"{appear}exec tail -c +{self._count + 1} -f {path}"
+                process = await self._session.transport.spawn(tail)
+                try:
+                    async for piece in process.output():
+                        self._deliver(piece)
+                finally:
+                    await aio.finish(process.terminate())
+            except UnreachableError:
+                logger.debug("%s: the stream was cut at byte %d", self._session.machine, self._count)
+            await asyncio.sleep(0.2)
+
+
+async def _nothing(_line: Line) -> None:
+    return None
+
+
+_UNFINISHED = """\
+while [ "$n" -le "$last" ]; do
+    if [ -e "$n.cmd" ] && [ ! -s "$n.status" ]; then
+        size=$(wc -c < "$n.cmd")
+        if [ "$size" -le 1000000 ]; then echo "$n $size"; cat "$n.cmd"; fi
+    fi
+    n=$((n + 1))
+done"""
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdigit() else None
+
+
+@cache
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
+
+
+def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, str]) -> str:
+    """Write the far side's files and start it; one round trip."""
+    files = [f"cat >| \"$D/{name}\" <<'TRAINYARD_EOF'\n{_read(name)}TRAINYARD_EOF\n" for name in _FAR_SIDE]
+    job_env = f"cat >| \"$D/job.env\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
+    return (
+        f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
+        'umask 077; mkdir -p "$D" || exit 1\n' + "".join(files) + job_env + _read("session_start.sh")
+    )

@@ -1,0 +1,104 @@
+# The supervisor of one session, the program of a tmux pane: keeps a shell alive and shows what it does.
+#     sh session.sh FOLDER
+# POSIX sh. Job control is on, so the shell gets the terminal and Ctrl-C reaches only the command that runs.
+__ty_dir=$1
+TRAINYARD_SESSION=$__ty_dir TRAINYARD_SESSION_PATH=$PATH
+export TRAINYARD_SESSION TRAINYARD_SESSION_PATH
+cd "$HOME" || exit 1
+. "$__ty_dir/session_lib.sh"
+set -m
+# Nothing typed here reaches a command, so do not echo it; Ctrl-S must not be able to stop the session.
+stty -echo -ixon susp undef 2>/dev/null
+exec 3<> "$__ty_dir/in" 4<> "$__ty_dir/show"
+rm -f "$__ty_dir/viewer.idle"
+true >| "$__ty_dir/current"
+
+# Commands that were waiting or running when an earlier supervisor ended can never end themselves.
+for file in "$__ty_dir"/*.cmd; do
+    number=${file##*/} number=${number%.cmd}
+    if [ -e "$__ty_dir/$number.cmd" ] && [ ! -s "$__ty_dir/$number.status" ]; then __ty_finish "$number" lost; fi
+done
+printf '%s\n' "$$" >| "$__ty_dir/pid"
+
+# Print command N and what it wrote, following it while it runs.
+show() {
+    lines=0
+    while IFS= read -r line || [ -n "$line" ]; do
+        if [ "$lines" = 0 ]; then mark='$'; else mark='>'; fi
+        printf '\033[1;32m%s\033[0m \033[1m%.500s\033[0m\n' "$mark" "$line"
+        lines=$((lines + 1))
+        if [ "$lines" = 20 ]; then printf '> …\n'; break; fi
+    done < "$__ty_dir/$1.cmd"
+    if [ ! -s "$__ty_dir/$1.status" ]; then sleep 0.2; fi
+    if [ -s "$__ty_dir/$1.status" ]; then
+        # A finished command with a huge output is shown by its end.
+        if [ -s "$__ty_dir/$1.out" ]; then tail -c 1000000 "$__ty_dir/$1.out"; fi
+    else
+        tail -c +1 -f "$__ty_dir/$1.out" 2>/dev/null &
+        while [ ! -s "$__ty_dir/$1.status" ]; do wait_for_news "$1.status"; done
+        sleep 0.3 # lets tail print what was written last
+        kill $! 2>/dev/null
+        wait $! 2>/dev/null
+    fi
+    IFS= read -r ended < "$__ty_dir/$1.status"
+    if [ "$ended" != 0 ]; then printf '\033[31m[status %s]\033[0m\n' "$ended"; fi
+}
+
+# Sleep until the session writes to `show`, unless FILE has content already or a newer command was started.
+wait_for_news() {
+    true >| "$__ty_dir/viewer.idle"
+    if [ -n "${1:-}" ] && [ -s "$__ty_dir/$1" ]; then return; fi
+    if [ -z "${1:-}" ] && newest && [ "$newest" != "$shown" ]; then return; fi
+    read -r _ <&4
+    rm -f "$__ty_dir/viewer.idle"
+}
+
+newest() {
+    newest=0
+    if [ -s "$__ty_dir/started" ]; then IFS= read -r newest < "$__ty_dir/started"; fi
+}
+
+viewer() {
+    set +m
+    newest
+    shown=$newest
+    while :; do
+        wait_for_news
+        newest
+        while [ "$shown" -lt "$newest" ]; do
+            shown=$((shown + 1))
+            if [ -e "$__ty_dir/$shown.out" ]; then show "$shown"; fi
+        done
+    done
+}
+
+viewer &
+viewer_pid=$!
+
+leave() {
+    kill "$viewer_pid" 2>/dev/null
+    IFS= read -r number < "$__ty_dir/current" && __ty_finish "$number" lost
+    rm -f "$__ty_dir/pid"
+    exit 0
+}
+trap leave HUP TERM
+# Ctrl-C belongs to the command; between two commands it must not end the supervisor.
+trap : INT
+
+while :; do
+    if command -v bash >/dev/null 2>&1; then
+        bash --noediting --rcfile "$__ty_dir/session_rc.sh" -i <&3 2>/dev/null
+    else
+        ENV=$__ty_dir/session_rc.sh sh -i <&3 2>/dev/null
+    fi
+    status=$?
+    number=
+    IFS= read -r number < "$__ty_dir/current"
+    if [ -n "$number" ]; then
+        __ty_finish "$number" "$status"
+    else
+        sleep 0.2 # a shell that ends while idle, again and again, must not spin
+    fi
+    TRAINYARD_RESTORE=1
+    export TRAINYARD_RESTORE
+done

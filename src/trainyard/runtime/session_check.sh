@@ -1,0 +1,18 @@
+# Does the session live? Expects D, and n: a command somebody waits for (0 for none). "alive|dead RUNNING LAST"
+alive=dead running=- last=0
+if [ -s "$D/pid" ]; then
+    read -r pid < "$D/pid"
+    if kill -0 "$pid" 2>/dev/null && grep -q session.sh "/proc/$pid/cmdline" 2>/dev/null; then alive=alive; fi
+fi
+if [ -s "$D/current" ]; then read -r running < "$D/current"; fi
+if [ -s "$D/last" ]; then read -r last < "$D/last"; fi
+# A command that has ended is no longer at the mercy of the session.
+if [ "$n" != 0 ] && [ -s "$D/$n.status" ]; then
+    # Its waiter may have missed the news (its FIFO was gone for a moment): tell it again.
+    while read -r line; do [ ! -p "$D/lines/$line" ] || echo "$n" 1<> "$D/lines/$line"; done < "$D/$n.for"
+    alive=alive
+# An idle shell and a command that was never started: the wake-up was lost (an interrupt can eat it). Again.
+elif [ "$n" != 0 ] && [ "$alive" = alive ] && [ "$running" = - ] && [ ! -e "$D/$n.out" ]; then
+    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n' "$n" 1<> "$D/in"
+fi
+printf '%s %s %s\n' "$alive" "$running" "$last"

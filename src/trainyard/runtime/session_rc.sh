@@ -1,0 +1,57 @@
+# The start-up file of the session's shell: the user's own profile, then what runs before and after each command.
+# The shell reads its input from a FIFO; for command N it gets three lines:
+#     __ty_start N
+#     . "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1
+#     __ty_done
+# The user's text is sourced at top level, never inside a function, so `declare`, `cd` and `set` mean what they say.
+__ty_dir=$TRAINYARD_SESSION
+
+if [ -r /etc/profile ]; then . /etc/profile; fi
+__ty_profile=
+if [ -n "${BASH_VERSION:-}" ]; then
+    for __ty_profile in "$HOME/.bash_profile" "$HOME/.bash_login" "$HOME/.profile" "$HOME/.bashrc"; do
+        if [ -r "$__ty_profile" ]; then . "$__ty_profile"; break; fi
+    done
+elif [ -r "$HOME/.profile" ]; then
+    . "$HOME/.profile"
+fi
+
+# /etc/profile sets a PATH of its own; what the machine was given stands first.
+PATH=$TRAINYARD_SESSION_PATH
+export PATH
+if [ -r "$__ty_dir/job.env" ]; then . "$__ty_dir/job.env"; fi
+if [ -n "${TRAINYARD_RESTORE:-}" ] && [ -s "$__ty_dir/state" ]; then
+    . "$__ty_dir/state" 2>/dev/null
+    unset TRAINYARD_RESTORE
+    cd "$PWD" 2>/dev/null || cd "$HOME"
+fi
+PS1= PS2= PROMPT_COMMAND=
+unset HISTFILE TRAINYARD_RESTORE __ty_profile
+
+. "$__ty_dir/session_lib.sh"
+
+__ty_n= __ty_cmd=/dev/null __ty_out=/dev/null
+
+__ty_start() {
+    __ty_n= __ty_cmd=/dev/null __ty_out=/dev/null
+    # Already started: a repeated wake-up is harmless.
+    if [ -e "$__ty_dir/$1.out" ] || [ -s "$__ty_dir/$1.status" ]; then return 0; fi
+    __ty_n=$1 __ty_cmd=$__ty_dir/$1.cmd __ty_out=$__ty_dir/$1.out
+    command printf '%s\n' "$1" >| "$__ty_dir/current"
+    command printf '%s\n' "$1" >| "$__ty_dir/started"
+    command true >| "$__ty_out"
+    __ty_wake_viewer
+}
+
+__ty_done() {
+    __ty_status=$?
+    if [ -z "$__ty_n" ]; then return 0; fi
+    export -p >| "$__ty_dir/state"
+    __ty_finish "$__ty_n" "$__ty_status"
+    __ty_n=
+}
+
+# `exit` and `set -e` end the shell; the supervisor notes the status and starts the next one from this state.
+trap 'export -p >| "$__ty_dir/state"' EXIT
+
+if [ -p "$__ty_dir/up" ]; then printf 'up\n' 1<> "$__ty_dir/up"; fi
