@@ -9,7 +9,7 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.lib.errors import InvalidError
@@ -39,6 +39,7 @@ class Settings:
     log_level: str = "INFO"
     user: str = ""
     client: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # what local machines inherit from
 
     @property
     def owner(self) -> str:
@@ -61,6 +62,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=(env.get("TRAINYARD_LOG_LEVEL") or env.get("NCLUSTER_LOG_LEVEL") or "INFO").upper(),
         user=env.get("USER") or _login(),
         client=socket.gethostname(),
+        environ=dict(env),
     )
 
 
