@@ -38,7 +38,9 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.gather(
+            task, return_exceptions=True
+        )  # its failure is seen, the cancel is what is raised
         raise
 
 

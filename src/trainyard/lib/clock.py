@@ -11,9 +11,17 @@ from typing import Protocol
 class Clock(Protocol):
     """What code may ask of time."""
 
-    def now(self) -> datetime: ...
-    def monotonic(self) -> float: ...
-    async def sleep(self, seconds: float) -> None: ...
+    def now(self) -> datetime:
+        """The time, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never step back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass, and others run."""
+        ...
 
 
 class SystemClock:

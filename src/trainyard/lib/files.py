@@ -22,7 +22,7 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
         os.chmod(temporary, mode)  # noqa: PTH101  # beside os.replace, on the same name
         os.replace(temporary, path)  # noqa: PTH105
     except BaseException:
-        os.unlink(temporary)  # noqa: PTH108
+        Path(temporary).unlink(missing_ok=True)
         raise
 
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_CLEANUP_SECONDS = 10.0  # how long Ctrl-C waits for a cancelled call to put things in order
+
 
 class Portal:
     """A background event loop. `call` runs a coroutine there and waits for its result."""
@@ -25,12 +27,16 @@ class Portal:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run and wait. Ctrl-C cancels the coroutine, waits until it has cleaned up, then raises."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        # NB: cancelling the future of run_coroutine_threadsafe ends it at once, while the coroutine still cleans
+        # up in the loop. So the task is cancelled, never the future: the future ends when the task has ended.
+        started: Future[asyncio.Task[T]] = Future()
+        ended = asyncio.run_coroutine_threadsafe(_run(coroutine, started), self._loop)
         try:
-            return future.result()
+            return ended.result()
         except KeyboardInterrupt:
-            future.cancel()
-            _settle(future)
+            task = started.result(timeout=_CLEANUP_SECONDS)
+            self._loop.call_soon_threadsafe(task.cancel)
+            _settle(ended)
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -48,10 +54,16 @@ class Portal:
             self._loop.close()
 
 
+async def _run(coroutine: Coroutine[Any, Any, T], started: Future[asyncio.Task[T]]) -> T:
+    task = asyncio.ensure_future(coroutine)
+    started.set_result(task)
+    return await task
+
+
 def _settle(future: Future[T]) -> None:
-    """Wait for a cancelled future without hiding the interrupt that cancelled it."""
+    """Wait for a cancelled call without hiding the interrupt that cancelled it."""
     try:
-        future.exception(timeout=10)
+        future.exception(timeout=_CLEANUP_SECONDS)
     except (CancelledError, TimeoutError):
         return
 

@@ -31,10 +31,8 @@ def exports(env: Mapping[str, str]) -> str:
 
 def home_path(path: str) -> str:
     """A path as the family writes it → a shell word: `~` and relative paths mean the home directory."""
-    if path == "~":
-        return '"$HOME"'
-    if path.startswith("~/"):
-        path = path[2:]
-    if path.startswith("/"):
+    if path == "~" or path.startswith("~/"):
+        path = path[1:].lstrip("/")
+    elif path.startswith("/"):
         return quote(path)
     return f'"$HOME"/{quote(path)}' if path else '"$HOME"'

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 
 def cells(text: str) -> int:
     """How many terminal cells a text takes."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        for char in text
-    )
+    return sum(map(_cells_of, text))
 
 
 def clip(text: str, width: int) -> str:
     """Cut to `width` cells, with an ellipsis where something was left out."""
     if cells(text) <= width:
         return text
-    kept = ""
+    if width < 1:
+        return ""
+    kept, room = "", width - 1
     for char in text:
-        if cells(kept + char) > width - 1:
+        room -= _cells_of(char)
+        if room < 0:
             break
         kept += char
     return kept + "…"
@@ -56,6 +56,12 @@ def render(
 def to_json(value: object) -> str:
     """JSON for programs: stable order, unescaped 中文."""
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+def _cells_of(char: str) -> int:
+    if unicodedata.category(char) in {"Mn", "Me", "Cf"}:  # drawn onto the one before, or not at all
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def _pad(text: str, width: int, right: bool) -> str:

@@ -16,7 +16,9 @@ def parse_size(text: str) -> int:
     match = _QUANTITY.match(text)
     if not match or match[2].lower() not in _SIZES:
         raise ValueError(f"{text!r} is not a size; write it like 512MB or 16GiB")
-    return int(float(match[1]) * _SIZES[match[2].lower()])
+    factor = _SIZES[match[2].lower()]
+    # Whole numbers stay exact beyond 2**53; 4.35k is 4350 though 4.35 * 1000 is a little less.
+    return int(match[1]) * factor if match[1].isdigit() else round(float(match[1]) * factor)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -31,7 +33,7 @@ def format_size(count: float) -> str:
     """Bytes → `1.5 GB`, three significant figures at most."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.5 else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.5 else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
 

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class MachineState(StrEnum):
@@ -53,7 +50,7 @@ class MachineSpec:
     zone_id: str = ""
     vpc_name: str = ""
     shared_storage: bool = False
-    labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +76,8 @@ class Machine:
     owner: str = ""  # who made it: user@client
     created: datetime | None = None
     started: datetime | None = None
-    labels: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    details: Mapping[str, str] = field(
-        default_factory=lambda: _NOTHING
-    )  # the backend's own words, for --json
+    labels: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)  # the backend's own words, for --json
 
     @property
     def gpu_text(self) -> str:

@@ -9,7 +9,7 @@ from trainyard.lib.errors import InvalidError
 
 LONGEST = 63  # a DNS label; also what fits a tmux status line and a cloud tag
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*\Z")
-_TASK = re.compile(r"task(\d+)\.(.+)\Z")
+_TASK = re.compile(r"task(0|[1-9][0-9]*)\.(.+)\Z")
 
 
 class TaskName(NamedTuple):
