@@ -1,0 +1,301 @@
+"""A job: n tasks made together. Every verb fans out; the healthy finish, the failed are named in one group.
+
+Making one = acquire machines, let the tasks find each other, run the install script. What one task does is `task.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from trainyard.lib import aio
+from trainyard.lib.errors import InvalidError, TaskErrors
+from trainyard.lib.log import redact
+from trainyard.runtime import rendezvous, setup, verbs
+from trainyard.runtime.context import Context
+from trainyard.runtime.task import FOREVER, Commands, Task, TransferProgress, command_text
+from trainyard.spec.machine import Machine, MachineSpec, MachineState
+from trainyard.spec.names import check_name, task_name
+from trainyard.transport.copy import CopyOptions, CopyReport, Peers, upload
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Job:
+    """Tasks that were made together."""
+
+    def __init__(
+        self, context: Context, name: str, tasks: Sequence[Task], *, peers: Peers | None = None
+    ) -> None:
+        self.context = context
+        self.name = name
+        self.tasks = list(tasks)
+        self.peers = peers
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        cmd: Commands,
+        sudo: bool = False,
+        non_blocking: bool = False,
+        ignore_errors: bool = False,
+        max_wait_sec: float = FOREVER,
+        show_realtime: bool = False,
+        show: bool = False,
+        quiet: bool = False,
+    ) -> list[str]:
+        """Run a command on every task at once; one output per task. Arguments as for `Task.run`."""
+        if not quiet:
+            self.log("[bash run] %s", redact(command_text(cmd, sudo=sudo)))
+        return await self._each(
+            lambda task: task.run(
+                cmd,
+                sudo=sudo,
+                non_blocking=non_blocking,
+                ignore_errors=ignore_errors,
+                max_wait_sec=max_wait_sec,
+                show_realtime=show_realtime,
+                show=show,
+                quiet=True,
+            )
+        )
+
+    async def run_with_output(
+        self, cmd: str, non_blocking: bool = False, ignore_errors: bool = False
+    ) -> list[tuple[str, str]]:
+        """Run a command on every task; (stdout, stderr) of each."""
+        return await self._each(lambda task: task.run_with_output(cmd, non_blocking, ignore_errors))
+
+    async def join(self, ignore_errors: bool = False, max_wait_sec: float = FOREVER) -> list[int]:
+        """Wait for the last command of every task; their statuses."""
+        return await self._each(lambda task: task.join(ignore_errors, max_wait_sec))
+
+    async def output(self) -> list[str]:
+        """What the last command of every task printed so far."""
+        return await self._each(lambda task: task.output())
+
+    async def switch_window(self, window_id: int) -> None:
+        """Send later commands to another tmux window on every task."""
+        await self._each(lambda task: task.switch_window(window_id))
+
+    async def propagate_env(self, env: Mapping[str, str]) -> None:
+        """Export variables in every task's shell."""
+        await self._each(lambda task: task.propagate_env(env))
+
+    async def interrupt(self) -> None:
+        """Ctrl-C for whatever runs on the tasks."""
+        await self._each(lambda task: task.interrupt())
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    async def upload(
+        self,
+        local_fn: str | Path,
+        remote_fn: str = "",
+        dont_overwrite: bool = False,
+        options: CopyOptions | None = None,
+    ) -> CopyReport:
+        """Copy a file or folder to every task. The client reads it once, and sends it once where tasks can pass it on."""
+        return await upload(
+            [(task.name, task.transport) for task in self.tasks],
+            [Path(local_fn)],
+            remote_fn,
+            options=replace(options or CopyOptions(), dont_overwrite=dont_overwrite),
+            progress=TransferProgress(self.context.reporter.transfer),
+            peers=self.peers,
+        )
+
+    async def download(
+        self, remote_fn: str, local_fn: str | Path = "", options: CopyOptions | None = None
+    ) -> list[CopyReport]:
+        """Copy a file or folder from every task: into `local_fn`/<task name>/ where there are several."""
+        if len(self.tasks) == 1:
+            return [await self.tasks[0].download(remote_fn, local_fn, options)]
+
+        async def one(task: Task) -> CopyReport:
+            folder = Path(local_fn or ".") / task.name
+            await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+            return await task.download(
+                remote_fn, folder / (Path(remote_fn.rstrip("/")).name or task.name), options
+            )
+
+        return await self._each(one)
+
+    async def write(self, fn: str, contents: str | bytes) -> None:
+        """Write a file on every task."""
+        await self._each(lambda task: task.write(fn, contents))
+
+    async def read(self, fn: str) -> list[str]:
+        """The text of a file on every task."""
+        return await self._each(lambda task: task.read(fn))
+
+    async def exists(self, fn: str) -> list[bool]:
+        """Is there such a file on each task?"""
+        return await self._each(lambda task: task.exists(fn))
+
+    async def isdir(self, fn: str) -> list[bool]:
+        """Is there such a folder on each task?"""
+        return await self._each(lambda task: task.isdir(fn))
+
+    async def wait_for_file(
+        self, fn: str, max_wait_sec: float = FOREVER, check_interval: float = 0.5
+    ) -> list[bool]:
+        """Wait until a file is there on every task; False for those where it never came."""
+        return await self._each(lambda task: task.wait_for_file(fn, max_wait_sec, check_interval))
+
+    async def logdir(self) -> str:
+        """The folder of this run, on task 0."""
+        return await self.tasks[0].logdir()
+
+    # -- machines ------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Wait for the commands that were started here, then stop all machines; files are kept."""
+        await self._each(lambda task: task.settle())
+        await self._each(lambda task: task.aclose())
+        await verbs.stop(self.context.backend, self._machines())
+        self._now(MachineState.STOPPED)
+
+    async def start(self) -> None:
+        """Start all machines again."""
+        await self._each(lambda task: task.aclose())
+        fresh = {
+            machine.name: machine for machine in await verbs.start(self.context.backend, self._machines())
+        }
+        for task in self.tasks:
+            task.machine = fresh[task.name]
+
+    async def kill(self) -> None:
+        """Release all machines for good, whatever runs there. Twice is no error."""
+        await self._each(lambda task: task.aclose())
+        await self.context.backend.release(self._machines())
+        self._now(MachineState.RELEASED)
+
+    async def aclose(self) -> None:
+        """Let go of the connections; machines and commands stay."""
+        await self._each(lambda task: task.aclose())
+
+    def log(self, message: str, *args: object, log_level: str = "INFO") -> None:
+        """Tell the reporter something about this job."""
+        name = self.tasks[0].name if len(self.tasks) == 1 else f"{self.name} x {len(self.tasks)}"
+        self.context.reporter.log(name, message % args if args else message, log_level)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _machines(self) -> list[Machine]:
+        return [task.machine for task in self.tasks]
+
+    def _now(self, state: MachineState) -> None:
+        for task in self.tasks:
+            task.machine = replace(task.machine, state=state)
+
+    async def _each(self, verb: Callable[[Task], Awaitable[T]]) -> list[T]:
+        return await on_each(self.tasks, verb)
+
+
+async def on_each(tasks: Sequence[Task], verb: Callable[[Task], Awaitable[T]]) -> list[T]:
+    """Do `verb` on all tasks at once and wait for all. Failures come as one group that names the tasks.
+
+    A single task's failure comes as itself.
+    """
+    results = await aio.gather_all([verb(task) for task in tasks])
+    failed = {
+        task.name: result
+        for task, result in zip(tasks, results, strict=True)
+        if isinstance(result, BaseException)
+    }
+    for error in failed.values():
+        if not isinstance(error, Exception):  # a cancel or an interrupt goes through as it is
+            raise error
+    if failed:
+        errors = [error for error in failed.values() if isinstance(error, Exception)]
+        if len(tasks) == 1:
+            raise errors[0]
+        for name, error in failed.items():
+            error.add_note(f"on {name}")
+        raise TaskErrors(f"{len(failed)} of {len(tasks)} tasks failed: {', '.join(failed)}", errors)
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+async def make_job(
+    context: Context,
+    *,
+    name: str,
+    num_tasks: int = 1,
+    run_name: str = "",
+    install_script: str = "",
+    spec: MachineSpec | None = None,
+    skip_setup: bool = False,
+) -> Job:
+    """Make a job, or find it: the same name gives the same machines, with whatever still runs there."""
+    if num_tasks < 1:
+        raise InvalidError(f"a job cannot have {num_tasks} tasks", hint="Pass num_tasks=1 or more.")
+    check_name(name, "job name")
+    names = [task_name(name, index) for index in range(num_tasks)]
+    return await _make(context, name, names, run_name, install_script, spec, skip_setup=skip_setup)
+
+
+async def make_task(
+    context: Context,
+    *,
+    name: str,
+    run_name: str = "",
+    install_script: str = "",
+    spec: MachineSpec | None = None,
+    skip_setup: bool = False,
+) -> Task:
+    """Make a single machine of that very name, or find it."""
+    job = await _make(context, name, [name], run_name, install_script, spec, skip_setup=skip_setup)
+    return job.tasks[0]
+
+
+async def _make(
+    context: Context,
+    name: str,
+    names: Sequence[str],
+    run_name: str,
+    install_script: str,
+    spec: MachineSpec | None,
+    *,
+    skip_setup: bool,
+) -> Job:
+    machines = await verbs.acquire(context.backend, spec or MachineSpec(), names, clock=context.clock)
+    tasks = [Task(context, machine, run_name=run_name) for machine in machines]
+    job = Job(context, name, tasks)
+    if not skip_setup:
+        await _introduce(job)
+        await on_each(tasks, lambda task: task.session.open())
+        if install_script.strip():
+            await on_each(
+                tasks, lambda task: setup.ensure_installed(task.transport, task.paths, install_script)
+            )
+    return job
+
+
+async def _introduce(job: Job) -> None:
+    """Let the tasks of a job find and reach each other."""
+    members = [(task.machine, task.transport) for task in job.tasks]
+    job.peers = await setup.ensure_keys(members)
+    peers = rendezvous.peers_of([machine for machine, _ in members])
+
+    async def meet(index: int, task: Task) -> None:
+        folder = await _absolute(task)
+        task.env.update(rendezvous.environment(peers, index, folder))
+        await task.transport.run(rendezvous.script(peers, index, folder))
+
+    index_of = {task.name: index for index, task in enumerate(job.tasks)}
+    await on_each(job.tasks, lambda task: meet(index_of[task.name], task))
+
+
+async def _absolute(task: Task) -> str:
+    if task.machine.home:
+        return task.paths.rendezvous
+    home = (await task.transport.run('printf %s "$HOME"')).stdout.decode(errors="surrogateescape")
+    task.machine = replace(task.machine, home=home)
+    return task.paths.rendezvous

@@ -1,0 +1,123 @@
+"""Verbs on machines: waits for readiness, asks for capabilities. The only place that asks `isinstance(backend, …)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from trainyard.backends.api import Backend, Catalogued, Firewalled, Mountable, Renamable, Stoppable
+from trainyard.lib.clock import Clock, SystemClock
+from trainyard.lib.errors import CapacityError, ConflictError, UnreachableError, UnsupportedError
+from trainyard.spec.machine import Machine, MachineSpec, MachineState
+from trainyard.spec.names import check_name
+
+READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
+T = TypeVar("T")
+
+
+async def acquire(
+    backend: Backend,
+    spec: MachineSpec,
+    names: Sequence[str],
+    *,
+    clock: Clock | None = None,
+    on_wait: Callable[[int, int], None] = lambda _ready, _all: None,
+    ready_seconds: float = READY_SECONDS,
+) -> list[Machine]:
+    """Machines with these names, running. Made or found; all or none.
+
+    A backend that breaks its promise (fewer machines than names, one that vanishes, one that never comes up) is an
+    error here, and not an endless wait.
+    """
+    clock = clock or SystemClock()
+    for name in names:
+        check_name(name, "machine name")
+    promised = list(await backend.acquire(spec, names))
+    got = {machine.name for machine in promised}
+    missing = [name for name in names if name not in got]
+    if missing:
+        raise CapacityError(
+            f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}"
+        )
+    deadline = clock.monotonic() + ready_seconds
+    pause = 0.1
+    machines = {machine.name: machine for machine in promised}
+    while True:
+        ready = sum(machines[name].state is MachineState.RUNNING for name in names)
+        on_wait(ready, len(names))
+        if ready == len(names):
+            return [machines[name] for name in names]
+        if clock.monotonic() > deadline:
+            waiting = [name for name in names if machines[name].state is not MachineState.RUNNING]
+            raise UnreachableError(
+                f"after {ready_seconds:.0f} s these machines are still not running: {', '.join(waiting)}",
+                hint="See `trainyard ls --stop`; run the same command again to go on waiting, or `trainyard kill` them.",
+            )
+        await clock.sleep(pause)
+        pause = min(pause * 1.5, 5.0)
+        seen = {machine.name: machine for machine in await backend.machines() if machine.name in got}
+        vanished = [name for name in names if name not in seen or seen[name].state is MachineState.LOST]
+        if vanished:
+            raise UnreachableError(f"these machines vanished while starting: {', '.join(vanished)}")
+        machines = seen
+
+
+async def stop(backend: Backend, machines: Sequence[Machine]) -> None:
+    """Stop machines; files are kept. Stopping what is stopped is no error."""
+    running = [machine for machine in machines if machine.state is not MachineState.STOPPED]
+    if running:
+        await _capable(backend, Stoppable, "stop").stop(running)
+
+
+async def start(backend: Backend, machines: Sequence[Machine]) -> list[Machine]:
+    """Start stopped machines and wait until they run; returns them as they are now."""
+    stopped = [machine for machine in machines if machine.state is not MachineState.RUNNING]
+    if stopped:
+        await _capable(backend, Stoppable, "start").start(stopped)
+    fresh = {machine.name: machine for machine in await backend.machines()}
+    return [fresh[machine.name] for machine in machines if machine.name in fresh]
+
+
+async def rename(backend: Backend, machine: Machine, name: str) -> Machine:
+    """Give a machine another name."""
+    check_name(name, "machine name")
+    if any(other.name == name for other in await backend.machines(name=name)):
+        raise ConflictError(f"there is a machine {name!r} already", hint="Choose another name.")
+    return await _capable(backend, Renamable, "rename").rename(machine, name)
+
+
+async def mount(backend: Backend, machines: Sequence[Machine]) -> str:
+    """Mount the shared storage; returns where."""
+    return await _capable(backend, Mountable, "mount").mount(machines)
+
+
+async def admit_address(backend: Backend, machines: Sequence[Machine]) -> str:
+    """Let this client's address through the machines' firewall; returns it."""
+    return await _capable(backend, Firewalled, "addip").admit_address(machines)
+
+
+async def machine_types(backend: Backend) -> Sequence[dict[str, str]]:
+    """The machine types that the backend offers."""
+    return await _capable(backend, Catalogued, "querygpu").machine_types()
+
+
+async def images(backend: Backend) -> Sequence[dict[str, str]]:
+    """The images that the backend offers."""
+    return await _capable(backend, Catalogued, "queryimage").images()
+
+
+_WHY = {
+    "stop": "its machines cannot be stopped",
+    "start": "its machines cannot be started",
+    "rename": "its machines cannot be renamed",
+    "mount": "it has no shared storage to mount",
+    "addip": "there is no firewall in front of its machines",
+    "querygpu": "it has no list of machine types",
+    "queryimage": "it has no images",
+}
+
+
+def _capable(backend: Backend, capability: type[T], verb: str) -> T:
+    if not isinstance(backend, capability):
+        raise UnsupportedError(f"the {backend.name} backend cannot {verb}: {_WHY[verb]}")
+    return backend
