@@ -1,0 +1,211 @@
+"""What a machine uses now: processors, memory, disk, accelerators; read by one shell script over any Transport.
+
+Showing it is `cli/`'s matter. A tool or a file that is missing on the machine leaves its reading out; nothing fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.lib.shell import quote
+from trainyard.spec.hardware import short_model
+from trainyard.spec.machine import DeviceKind
+from trainyard.transport.api import Transport
+
+_PATIENCE_SECONDS = 30.0  # two vendor tools with 5 s each, on a machine that is busy training
+_COUNTERS = re.compile(r"\d+ \d+ \d+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUsage:
+    """One accelerator now. None: the driver does not say."""
+
+    kind: DeviceKind
+    index: int
+    model: str = ""
+    busy_percent: float | None = None
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """A machine now. None: it could not be read.
+
+    `own_…` count only the machine's own processes where several machines share one computer (local ones), on the
+    same scale: percent of all processors. `counters` go into the next reading as `previous`.
+    """
+
+    cpus: int = 0
+    cpu_percent: float | None = None
+    load: tuple[float, float, float] | None = None
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    disk_used_mib: int | None = None
+    disk_total_mib: int | None = None
+    own_processes: int | None = None
+    own_cpu_percent: float | None = None
+    own_memory_mib: int | None = None
+    devices: tuple[DeviceUsage, ...] = ()
+    counters: str = ""
+
+
+async def fetch_usage(transport: Transport, previous: Usage | None = None) -> Usage:
+    """Read a machine. With `previous`, processor use is counted since then; without, over a fifth of a second."""
+    done = await transport.run(script(previous), timeout=_PATIENCE_SECONDS)
+    return parse(done.stdout.decode(errors="replace"))
+
+
+def script(previous: Usage | None = None) -> str:
+    """The script that reads a machine; `parse` understands what it prints."""
+    counters = previous.counters if previous and _COUNTERS.match(previous.counters) else ""
+    body = Path(__file__).with_name("usage.sh").read_text(encoding="utf-8")
+    return f"previous={quote(counters)}\n{body}"
+
+
+def parse(text: str) -> Usage:
+    """What the script printed → values. Lines that are not understood are skipped."""
+    lines = [line.partition(" ")[::2] for line in text.splitlines()]
+    single = {
+        key: rest.strip() for key, rest in lines if key in {"before", "after", "own", "load", "cpus", "disk"}
+    }
+    memory = dict(_pairs(rest for key, rest in lines if key == "memory"))
+    visible = dict(rest.partition(" ")[::2] for key, rest in lines if key == "visible")
+    cpu, own_cpu = _percent(single.get("before", ""), single.get("after", ""))
+    own = _numbers(single.get("own", ""))
+    load = _numbers(single.get("load", ""))
+    cpus = _numbers(single.get("cpus", ""))
+    disk_total, disk_used = _disk(single.get("disk", ""))
+    total = memory.get("MemTotal")
+    return Usage(
+        cpus=int(cpus[0]) if cpus else 0,
+        cpu_percent=cpu,
+        load=(load[0], load[1], load[2]) if len(load) >= 3 else None,
+        memory_used_mib=(total - _available(memory)) // 1024 if total is not None else None,
+        memory_total_mib=total // 1024 if total is not None else None,
+        disk_used_mib=disk_used,
+        disk_total_mib=disk_total,
+        own_processes=int(own[0]) if len(own) == 2 else None,
+        own_cpu_percent=own_cpu if len(own) == 2 else None,
+        own_memory_mib=int(own[1]) // 1024 if len(own) == 2 else None,
+        devices=(
+            *_visible(_gpus([rest for key, rest in lines if key == "gpu"]), visible.get("gpu", "all")),
+            *_visible(_npus([rest for key, rest in lines if key == "npu"]), visible.get("npu", "all")),
+        ),
+        counters=single.get("after", ""),
+    )
+
+
+def _percent(before: str, after: str) -> tuple[float | None, float | None]:
+    """All processors' use and the own share; the same moment twice, or a reboot in between, tells nothing."""
+    if not (_COUNTERS.match(before) and _COUNTERS.match(after)):
+        return None, None
+    busy, total, own = (int(new) - int(old) for old, new in zip(before.split(), after.split(), strict=True))
+    if total <= 0:
+        return None, None
+    # A process that has ended takes its ticks with it, so the difference may be below zero.
+    return _clamped(100 * busy / total), _clamped(100 * own / total)
+
+
+def _clamped(percent: float) -> float:
+    return round(min(100.0, max(0.0, percent)), 1)
+
+
+def _available(memory: Mapping[str, int]) -> int:
+    """What programs could still get; kernels before 3.14 do not say it themselves."""
+    parts = ("MemFree", "Buffers", "Cached")
+    return memory.get("MemAvailable", sum(memory.get(part, 0) for part in parts))
+
+
+def _disk(line: str) -> tuple[int | None, int | None]:
+    """`filesystem kibibytes used available percent mount`: total and used; a name may hold blanks."""
+    match = re.search(r"\s(\d+)\s+(\d+)\s+-?\d+\s+\S+%\s", f" {line} ")
+    return (int(match[1]) // 1024, int(match[2]) // 1024) if match else (None, None)
+
+
+def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, int]]:
+    for line in lines:
+        name, _, number = line.partition(" ")
+        if number.isdigit():
+            yield name, int(number)
+
+
+def _numbers(text: str) -> list[float]:
+    """The numbers at the beginning of a line."""
+    found = []
+    for word in text.split():
+        number = _number(word)
+        if number is None:
+            break
+        found.append(number)
+    return found
+
+
+def _number(text: str) -> float | None:
+    """A reading; drivers write [N/A] or [Not Supported] for what they do not know."""
+    return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text.strip()) else None
+
+
+def _whole(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else round(number)
+
+
+def _gpus(lines: list[str]) -> Iterator[DeviceUsage]:
+    for line in lines:
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) < 7 or not fields[0].isdigit():
+            continue
+        tail = fields[-5:]  # a name with a comma stays in the middle
+        yield DeviceUsage(
+            kind=DeviceKind.GPU,
+            index=int(fields[0]),
+            model=short_model(", ".join(fields[1:-5])),
+            busy_percent=_number(tail[0]),
+            memory_used_mib=_whole(tail[1]),
+            memory_total_mib=_whole(tail[2]),
+            temperature_celsius=_number(tail[3]),
+            power_watts=_number(tail[4]),
+        )
+
+
+def _npus(lines: list[str]) -> Iterator[DeviceUsage]:
+    """`key : value` in blocks that begin with the device's number."""
+    blocks: dict[int, dict[str, float]] = {}
+    index = -1
+    for line in lines:
+        name, _, text = line.partition(":")
+        number = _number(text)
+        if number is None:
+            continue
+        key = re.sub(r"\(.*", "", name).strip().lower()
+        if key == "npu id":
+            index = int(number)
+            blocks.setdefault(index, {})
+        elif index >= 0:
+            blocks[index].setdefault(key, number)
+    for index, values in sorted(blocks.items()):
+        # Training cards have HBM; small ones only DDR.
+        memory = "hbm" if values.get("hbm capacity") else "ddr"
+        total, rate = values.get(f"{memory} capacity"), values.get(f"{memory} usage rate")
+        yield DeviceUsage(
+            kind=DeviceKind.NPU,
+            index=index,
+            busy_percent=values.get("aicore usage rate"),
+            memory_total_mib=None if total is None else int(total),
+            memory_used_mib=None if total is None or rate is None else round(total * rate / 100),
+        )
+
+
+def _visible(devices: Iterator[DeviceUsage], selection: str) -> Iterator[DeviceUsage]:
+    """Only those the machine was given; a selection that is not a list of numbers (UUIDs) selects nothing away."""
+    words = [word for word in selection.split(",") if word]
+    numbers = {int(word) for word in words if word.isdigit()}
+    for device in devices:
+        if len(numbers) != len(words) or device.index in numbers:
+            yield device
