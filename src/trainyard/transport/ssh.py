@@ -1,0 +1,444 @@
+"""The way to a host over ssh: one connection, opened on first use and shared, for everything one does there.
+
+The pieces: addresses in `sshaddress.py`, opening a connection in `sshlink.py`, host keys in `sshkeys.py`, sharing in
+`sshpool.py`, what runs over it in `sshchannel.py`. No exception of asyncssh leaves these modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import asyncssh
+
+from trainyard.lib.aio import end_task, finish, gather_all
+from trainyard.lib.errors import (
+    DeniedError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+)
+from trainyard.lib.ids import new_id
+from trainyard.lib.shell import exports, join
+from trainyard.transport.api import NO_ENV, ByteStream, Completed, Process, TerminalSize
+from trainyard.transport.sshaddress import SshAddress, parse_address, ssh_argv
+from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSession
+from trainyard.transport.sshkeys import HostKey
+from trainyard.transport.sshlink import Link, accept_host_key, chain, fetch_host_key, open_link
+from trainyard.transport.sshpool import Place, Pool
+
+__all__ = [
+    "HostKey",
+    "SshAddress",
+    "SshTransport",
+    "accept_host_key",
+    "chain",
+    "fetch_host_key",
+    "parse_address",
+]
+
+COPY_CHUNK = 256 * 1024
+LONGEST_COMMAND = (
+    100_000  # Linux refuses a single argument of 128 KiB, and a login shell gets the command as one
+)
+KILL_SECONDS = 3.0  # for ending a command whose caller was cancelled; a silent host must not hold up Ctrl-C
+GRACE_TENTHS = 10
+START_TRIES = 5
+
+_ENTER = Path(__file__).with_name("sshenter.sh").read_text()
+_END = Path(__file__).with_name("sshend.sh").read_text()
+_PUT = Path(__file__).with_name("sshput.sh").read_text()
+_STAGE = Path(__file__).with_name("sshstage.sh").read_text()
+_STAGED = Path(__file__).with_name("sshstaged.sh").read_text()
+_GET = Path(__file__).with_name("sshget.sh").read_text()
+
+_LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
+_SPECIAL = re.compile(r"(['\\])")
+
+
+class SshTransport:
+    """A way to one host. Safe to use from many tasks at once; once closed it stays closed.
+
+    `name` is what messages call the host; `env` is exported before every script.
+    """
+
+    def __init__(self, address: SshAddress, *, name: str = "", env: Mapping[str, str] = NO_ENV) -> None:
+        self.address = address
+        self.name = name or str(address)
+        self._env = dict(env)
+        self._pool = Pool(self._open_link, self.name)
+        self._running: set[CommandSession] = set()
+        self._to_end: dict[tuple[str, int], set[int]] = {}
+
+    async def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] = NO_ENV,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `script` and wait for its shell; what it leaves in the background does not hold up the answer.
+
+        After a lost connection (UnreachableError) the command may still run there: nobody could tell it.
+        """
+        async with asyncio.timeout(timeout):
+            place, session = await self._begin(script, env)
+            try:
+                return await self._complete(session, stdin)
+            finally:
+                await self._finish_run(place, session)
+
+    async def spawn(
+        self, script: str, *, env: Mapping[str, str] = NO_ENV, terminal: TerminalSize | None = None
+    ) -> Process:
+        """Start `script`; the caller reads, writes and waits."""
+        place, session = await self._begin(script, env, stays=True, terminal=terminal)
+        session.closed.add_done_callback(lambda _closed: self._pool.release_spawn(place))
+
+        async def end(pid: int) -> None:
+            await self._end(pid, "TERM HUP" if terminal else "TERM", GRACE_TENTHS)
+
+        return SshProcess(session, end, terminal=terminal is not None)
+
+    async def put(self, source: Path, target: str) -> None:
+        """Copy one file to the host; complete or not there."""
+        target = _machine_path(target)
+        try:
+            file = await asyncio.to_thread(source.open, "rb")
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{str(source)!r} does not exist") from error
+        except OSError as error:
+            raise InvalidError(f"{str(source)!r} cannot be read: {error.strerror}") from error
+        with file:
+            await self._put_open(file, source, target)
+
+    async def _put_open(self, file: BinaryIO, source: Path, target: str) -> None:
+        facts = os.fstat(file.fileno())
+        folder, slash, _ = target.rpartition("/")
+        variables = {
+            "target": target,
+            "part": f"{folder}{slash}.trainyard-{new_id()}",
+            "mode": f"{facts.st_mode & 0o7777:o}",
+            "size": str(facts.st_size),
+        }
+        place, session = await self._begin(_PUT, variables)
+        try:
+            left = facts.st_size
+            with suppress(UnreachableError):  # the script ended early; its status says why
+                while left and (piece := await asyncio.to_thread(file.read, min(COPY_CHUNK, left))):
+                    left -= len(piece)
+                    await session.write(piece)
+            session.write_eof()
+            status = await asyncio.shield(session.status)
+        finally:
+            await self._finish_run(place, session)
+        if status:
+            raise self._copy_failure(status, str(source), target, bytes(session.errors))
+
+    async def get(self, source: str, target: Path) -> None:
+        """Copy one file from the host; complete or not there."""
+        source = _machine_path(source)
+        part = target.with_name(f".trainyard-{new_id()}")
+        try:
+            file = await asyncio.to_thread(part.open, "xb")
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{str(target.parent)!r} does not exist") from error
+        except OSError as error:
+            raise InvalidError(f"{str(target)!r} cannot be written: {error.strerror}") from error
+        try:
+            with file:
+                await self._get_open(source, file)
+            part.replace(target)
+        except BaseException as error:
+            part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and not isinstance(error, Error | TimeoutError):
+                raise InvalidError(f"{str(target)!r} cannot be written: {error.strerror}") from error
+            raise
+
+    async def _get_open(self, source: str, file: BinaryIO) -> None:
+        place, session = await self._begin(_GET, {"source": source}, slow_reader=True)
+        try:
+            head = b""
+            while b"\n" not in head and (piece := await session.out.take()):
+                head += piece
+            mode, _, data = head.partition(b"\n")
+            data = data or await session.out.take()
+            while data:
+                await asyncio.to_thread(file.write, data)
+                data = await session.out.take()
+            status = await asyncio.shield(session.status)
+        finally:
+            await self._finish_run(place, session)
+        if status:
+            raise self._copy_failure(status, source, source, bytes(session.errors))
+        os.fchmod(file.fileno(), int(mode, 8))
+
+    async def connect(self, port: int) -> ByteStream:
+        """Open a stream to a port of the host's loopback, through the connection."""
+        place = await self._pool.first()
+        session = StreamSession(f"port {port} of {self.name}")
+        try:
+            await place.link.connection.create_connection(lambda: session, "127.0.0.1", port, encoding=None)
+        except asyncssh.ChannelOpenError as error:
+            if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+                raise DeniedError(
+                    f"{self.name} does not allow forwarding to port {port}",
+                    hint="Set AllowTcpForwarding yes in its sshd_config.",
+                ) from error
+            raise UnreachableError(
+                f"nothing listens on port {port} of {self.name}",
+                hint="Check that the program there has started and binds this port.",
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise self._lost() from error
+        return session
+
+    async def aclose(self) -> None:
+        """End what was started and not detached, then let go of the connections. Twice is no error."""
+        if not self._pool.is_closed:
+            pids = [session.pid.result() for session in self._running if session.is_running]
+            await finish(gather_all([self._end(pid, "TERM", GRACE_TENTHS) for pid in pids]))
+        await finish(self._pool.aclose())
+
+    def argv(self, script: str = "", *, terminal: bool = True) -> Sequence[str]:
+        """The system's `ssh`, with the same keys, known hosts and jump hosts."""
+        if not script and not self._env:
+            return ssh_argv(self.address, terminal=terminal)
+        text = f"cd; {exports(self._env)}{script or _LOGIN_SHELL}"
+        return ssh_argv(self.address, login_command(text), terminal=terminal)
+
+    async def host_key(self) -> str:
+        """The verified key of the host, as a public key line without a comment."""
+        return (await self._pool.first()).link.host_key().line
+
+    async def server_address(self) -> tuple[str, int]:
+        """Address and port at which the host itself sees our connection arrive: behind a gate, its private ones."""
+        answer = await self.run('printf "%s" "$SSH_CONNECTION"')
+        words = answer.stdout.decode(errors="replace").split()
+        if len(words) != 4 or not words[3].isdigit():
+            raise UnreachableError(f"{self.name} does not say at which address it is reached")
+        return words[2], int(words[3])
+
+    async def _open_link(self) -> Link:
+        return await open_link(self.address, name=self.name)
+
+    async def _begin(
+        self,
+        script: str,
+        env: Mapping[str, str],
+        *,
+        stays: bool = False,
+        slow_reader: bool = False,
+        terminal: TerminalSize | None = None,
+    ) -> tuple[Place, CommandSession]:
+        """Find a place and start the script there. Starts it once: what may have been started is never tried again.
+
+        A cancel waits until the channel is open, so that none is left half open, and then ends the command.
+        """
+        command = await self._login_command(script, env)
+        for attempt in range(START_TRIES):
+            session = CommandSession(self.name, tail_only=stays, slow_reader=stays or slow_reader)
+            place = await (self._pool.take_for_spawn() if stays else self._pool.take_for_run())
+            opening = asyncio.ensure_future(self._open_session(place.link, session, command, terminal))
+            try:
+                await asyncio.shield(opening)
+                return place, session
+            except asyncio.CancelledError:
+                await finish(self._drop(place, session, opening, stays=stays))
+                raise
+            except _NotStartedError as error:
+                self._release(place, stays=stays)
+                if attempt == START_TRIES - 1:
+                    raise error.reason from error
+                await self._make_room(place, attempt)
+            except BaseException:
+                self._release(place, stays=stays)
+                raise
+        raise self._lost()
+
+    def _release(self, place: Place, *, stays: bool) -> None:
+        if stays:
+            self._pool.release_spawn(place)
+        else:
+            self._pool.release_run(place)
+
+    async def _make_room(self, place: Place, attempt: int) -> None:
+        if place.link.is_lost:
+            return  # the next attempt opens a new connection
+        # sshd frees the place of a session that has just ended a moment later; a second refusal is a real one.
+        await asyncio.sleep(0.02)
+        if attempt:
+            self._pool.narrow(place)
+
+    async def _drop(
+        self, place: Place, session: CommandSession, opening: asyncio.Task[None], *, stays: bool
+    ) -> None:
+        await asyncio.wait([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            await self._kill(session)
+        self._release(place, stays=stays)
+
+    async def _open_session(
+        self, link: Link, session: CommandSession, command: str, terminal: TerminalSize | None = None
+    ) -> None:
+        try:
+            await link.connection.create_session(
+                lambda: session,
+                # Bytes, because a path on a machine need not be UTF-8; asyncssh takes both, and declares text only.
+                cast("str", command.encode(errors="surrogateescape")),
+                encoding=None,
+                request_pty="force" if terminal else False,
+                term_type="xterm-256color" if terminal else None,
+                term_size=(terminal.columns, terminal.rows) if terminal else None,
+            )
+        except (asyncssh.Error, OSError) as error:
+            raise self._explain_start(error, link, session) from error
+        self._running.add(session)
+        session.closed.add_done_callback(lambda _closed: self._running.discard(session))
+
+    def _explain_start(self, error: Exception, link: Link, session: CommandSession) -> Exception:
+        if link.is_lost or not isinstance(error, asyncssh.ChannelOpenError):
+            # Without a channel the command was not sent, and starting it on another connection is safe.
+            return self._lost() if session.channel is not None else _NotStartedError(self._lost())
+        if session.channel is None:
+            refused = UnreachableError(
+                f"{self.name} opens no further session: {error.reason}",
+                hint="Raise MaxSessions in its sshd_config.",
+            )
+            return _NotStartedError(refused)
+        return DeniedError(f"{self.name} does not run commands for this account: {error.reason}")
+
+    async def _login_command(self, script: str, env: Mapping[str, str]) -> str:
+        try:
+            text = _ENTER + exports({**self._env, **env}) + script
+            command = login_command(text)
+        except ValueError as error:
+            raise InvalidError(str(error)) from error
+        if len(command.encode(errors="surrogateescape")) <= LONGEST_COMMAND:
+            return command
+        stored = await self.run(_STAGE, stdin=text.removeprefix(_ENTER).encode(errors="surrogateescape"))
+        if stored.status:
+            said = stored.stderr.decode(errors="replace").strip()
+            raise UnreachableError(f"{self.name} cannot store a long script: {said}")
+        path = stored.stdout.decode(errors="surrogateescape")
+        return login_command(_ENTER + exports({"trainyard_script": path}) + _STAGED)
+
+    async def _complete(self, session: CommandSession, stdin: bytes) -> Completed:
+        feeding = asyncio.ensure_future(_feed(session, stdin)) if len(stdin) > COPY_CHUNK else None
+        if feeding is None:
+            await _feed(session, stdin)
+        try:
+            status = await asyncio.shield(session.status)
+            await session.drained(self._round_trip)
+        finally:
+            await end_task(feeding)
+        return Completed(status, session.out.collected(), bytes(session.errors))
+
+    async def _finish_run(self, place: Place, session: CommandSession) -> None:
+        """Leave nothing running after a run that was cancelled or timed out; give the place back."""
+        try:
+            if not session.closed.done():
+                await finish(self._kill(session))
+        finally:
+            self._pool.release_run(place)
+
+    async def _kill(self, session: CommandSession) -> None:
+        with suppress(UnreachableError, DeniedError, TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                if not session.status.done():
+                    await self._end(await asyncio.shield(session.pid), "KILL", 0)
+                session.abandon()
+                await asyncio.wait([session.closed])
+                return
+        session.abandon()
+
+    async def _end(self, pid: int, signals: str, grace_tenths: int) -> None:
+        """End the process group of `pid` over a session of its own; those that wait their turn go together."""
+        kind = (signals, grace_tenths)
+        waiting = self._to_end.setdefault(kind, set())
+        waiting.add(pid)
+        with suppress(UnreachableError, DeniedError):
+            async with self._pool.reserved() as link:
+                if pid not in waiting:
+                    return  # somebody took it along
+                batch = sorted(waiting)
+                waiting.clear()
+                script = join(["exec", "sh", "-c", _END, "sh", signals, str(grace_tenths), *map(str, batch)])
+                await self._run_reserved(link, script)
+
+    async def _round_trip(self) -> None:
+        """Once through the far side's loop."""
+        async with self._pool.reserved() as link:
+            await self._run_reserved(link, "exit 0")
+
+    async def _run_reserved(self, link: Link, script: str) -> None:
+        session = CommandSession(self.name, tail_only=True)
+        command = login_command(_ENTER + script)
+        try:
+            await self._open_session(link, session, command)
+        except _NotStartedError as error:
+            if link.is_lost:
+                raise error.reason from error
+            async with self._pool.extra() as another:  # a host that allows very few sessions
+                await self._open_session(another, session, command)
+                await asyncio.wait([session.closed])
+            return
+        session.write_eof()
+        await asyncio.wait([session.closed])
+
+    def _copy_failure(self, status: int, source: str, target: str, said: bytes) -> Error:
+        words = said.decode(errors="replace").strip().rpartition("\n")[2]
+        if status == 20:
+            missing = source if source == target else target.rpartition("/")[0] or "/"
+            return NotFoundError(f"{missing!r} does not exist on {self.name}")
+        if status == 21:
+            return InvalidError(f"{target!r} on {self.name} is a folder", hint="Name a file.")
+        if status == 23:
+            return UnreachableError(f"{source!r} did not reach {self.name} whole; {target!r} is as it was")
+        return DeniedError(f"{target!r} on {self.name} cannot be copied: {words or f'status {status}'}")
+
+    def _lost(self) -> UnreachableError:
+        return UnreachableError(
+            f"the connection to {self.name} was lost", hint="Try again; it is opened anew."
+        )
+
+
+class _NotStartedError(Exception):
+    """The host did not get the command; `reason` is what to say where trying again does not help either."""
+
+    def __init__(self, reason: UnreachableError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def login_command(text: str) -> str:
+    """A script as one command for whatever login shell the account has: bash, dash, zsh, fish.
+
+    Quotes and backslashes stand outside single quotes, because fish gives backslashes a meaning inside them.
+    """
+    if "\0" in text:
+        raise ValueError("a script cannot hold a NUL character")
+    return "exec /bin/sh -c '" + _SPECIAL.sub(r"'\\\1'", text) + "'"
+
+
+async def _feed(session: CommandSession, data: bytes) -> None:
+    # A command that does not read its input is no failure.
+    with suppress(UnreachableError):
+        for start in range(0, len(data), COPY_CHUNK):
+            await session.write(data[start : start + COPY_CHUNK])
+        session.write_eof()
+
+
+def _machine_path(path: str) -> str:
+    """Relative to the home directory, where every script starts; never an option."""
+    path = path.removeprefix("~/")
+    if not path or "\0" in path:
+        raise InvalidError(f"{path!r} is not a path")
+    return path if path.startswith("/") else f"./{path}"

@@ -1,0 +1,1 @@
+cd 2>/dev/null; printf '\036trainyard %s\n' "$$"
