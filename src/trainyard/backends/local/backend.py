@@ -1,0 +1,398 @@
+"""The verbs of the local backend. A machine is a folder and a keeper; there is no other state anywhere.
+
+The pieces: `folder.py` (files), `processes.py` (who runs, ending them), `birth.py` (bringing machines up), `locks.py`.
+Nothing here waits for readiness or retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Self
+
+from trainyard.backends.local.birth import Birth
+from trainyard.backends.local.devices import Devices, Wish, find_devices, wish_of
+from trainyard.backends.local.doorway import Doorway
+from trainyard.backends.local.environment import DEFAULT_PATH, KEEPER, MARK, dropped, inherited, own_variables
+from trainyard.backends.local.folder import (
+    RELEASING,
+    STOPPING,
+    DamagedError,
+    MachineFolder,
+    Record,
+    remove,
+    remove_tmp,
+)
+from trainyard.backends.local.locks import Locks
+from trainyard.backends.local.processes import Roots, boot_id, end_all, find_members
+from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.clock import Clock, SystemClock
+from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
+from trainyard.settings import Settings
+from trainyard.spec.machine import Machine, MachineSpec, MachineState
+from trainyard.spec.names import check_name, sort_key
+from trainyard.transport.local import LocalTransport
+
+BATCH = 256  # machines ended at once: each takes a descriptor for its lock, and 1024 is a common limit
+KILL_HINT = "Run `trainyard kill {name}`, then make it again."
+
+
+class LocalBackend:
+    """Machines on this computer. Any number of clients may use one folder of machines at once."""
+
+    name: ClassVar[str] = "local"
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._root = settings.home.absolute() / "local"
+        self._locks = Locks(self._root)
+        self._inherited = inherited(settings.environ)
+        self._transports: dict[tuple[str, str], LocalTransport] = {}
+        self._devices: Devices | None = None
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """How the registry makes one."""
+        return cls(settings)
+
+    async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
+        """Make, start or find the machines of these names, under one lock for the whole folder."""
+        for name in names:
+            check_name(name)
+        if len(set(names)) < len(names):
+            raise InvalidError("a machine is named twice", hint="Give every machine a name of its own.")
+        if not names:
+            return []
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        devices = await self._find_devices()
+        async with self._locks.hold((), common=True):
+            for name in names:
+                self._check_fit(name, spec, devices)
+            idle = [name for name in names if self._is_idle(name)]
+            async with self._locks.hold(idle):
+                await self._finish_endings(idle)
+                stopped = {name for name in idle if self._folder(name).path.exists()}
+                wishes = {
+                    name: self._folder(name).load_record().wish if name in stopped else wish_of(spec, devices)
+                    for name in names
+                    if name in stopped or not self._folder(name).path.exists()
+                }
+                await self._bring_up(wishes, spec, devices)
+        return [self._describe(self._folder(name)) for name in names]
+
+    async def machines(self, *, name: str = "*") -> Sequence[Machine]:
+        """List the folders; takes no lock."""
+        found = [folder for folder in self._folders() if fnmatchcase(folder.name, name)]
+        return [self._describe(folder) for folder in sorted(found, key=lambda folder: sort_key(folder.name))]
+
+    async def release(self, machines: Sequence[Machine]) -> None:
+        """End everything on the machines, then delete their folders."""
+        for batch in _batches(machines):
+            async with self._locks.hold(machine.name for machine in batch):
+                folders = [folder for machine in batch if (folder := self._find_same(machine))]
+                for folder in folders:
+                    folder.check_removable()
+                await self._end(folders, RELEASING)
+                for machine in batch:
+                    if transport := self._transports.pop((machine.name, machine.id), None):
+                        await transport.aclose()
+                await finish(asyncio.to_thread(self._delete, folders))
+        await finish(asyncio.to_thread(self._sweep))
+
+    async def stop(self, machines: Sequence[Machine]) -> None:
+        """End everything on the machines: SIGTERM, a grace period, SIGKILL. Files stay, devices become free."""
+        for batch in _batches(machines):
+            async with self._locks.hold(machine.name for machine in batch):
+                folders = [self._get_same(machine) for machine in batch]
+                await self._end(folders, STOPPING)
+
+    async def start(self, machines: Sequence[Machine]) -> None:
+        """Bring stopped machines back; CapacityError where their devices are taken meanwhile. All or none."""
+        devices = await self._find_devices()
+        names = [machine.name for machine in machines]
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with self._locks.hold(names, common=True):
+            folders = [self._get_same(machine) for machine in machines]
+            for folder in folders:
+                self._check_here(folder)
+            idle = [folder.name for folder in folders if self._is_idle(folder.name)]
+            await self._finish_endings(idle)
+            wishes = {name: self._folder(name).load_record().wish for name in idle}
+            await self._bring_up(wishes, MachineSpec(), devices)
+
+    async def rename(self, machine: Machine, name: str) -> Machine:
+        """Move the folder of a stopped machine; what runs could not be told that its home has moved."""
+        check_name(name)
+        async with self._locks.hold((machine.name, name), common=True):
+            folder = self._get_same(machine)
+            if name == machine.name:
+                return self._describe(folder)
+            target = self._folder(name)
+            if target.path.exists() or target.path.is_symlink():
+                raise ConflictError(f"there is a machine {name!r} already", hint="Choose another name.")
+            if folder.find_keeper() or find_members(self._roots([folder])):
+                raise ConflictError(
+                    f"the machine {folder.name!r} is running",
+                    hint=f"Run `trainyard stop {folder.name}` first.",
+                )
+            folder.path.rename(target.path)
+            self._locks.forget(folder.name)
+            self._transports.pop((machine.name, machine.id), None)
+            return self._describe(target)
+
+    def transport(self, machine: Machine) -> LocalTransport:
+        """Processes with the machine's environment; UnreachableError on use while it does not run."""
+        key = (machine.name, machine.id)
+        if key not in self._transports:
+            folder = self._folder(machine.name)
+            environment = partial(own_variables, self._settings.user)
+            self._transports[key] = LocalTransport(
+                folder.home,
+                {},
+                inherited=self._inherited,
+                dropped=dropped(self._settings.environ),
+                address=machine.address,
+                refresh=Doorway(folder, machine.id, environment).enter,
+            )
+        return self._transports[key]
+
+    async def aclose(self) -> None:
+        """Close the transports."""
+        transports, self._transports = list(self._transports.values()), {}
+        await gather_all([transport.aclose() for transport in transports])
+
+    def _folder(self, name: str) -> MachineFolder:
+        return MachineFolder(self._root / name)
+
+    def _folders(self) -> list[MachineFolder]:
+        try:
+            entries = list(os.scandir(self._root))
+        except FileNotFoundError:
+            return []
+        return [
+            MachineFolder(Path(entry.path))
+            for entry in entries
+            if not entry.name.startswith(".") and entry.is_dir()
+        ]
+
+    async def _find_devices(self) -> Devices:
+        if self._devices is None:
+            self._devices = await asyncio.to_thread(
+                find_devices,
+                gpus=self._settings.local_gpus,
+                npus=self._settings.local_npus,
+                search_path=self._settings.environ.get("PATH", DEFAULT_PATH),
+            )
+        return self._devices
+
+    def _describe(self, folder: MachineFolder) -> Machine:
+        try:
+            record = folder.load_record()
+        except DamagedError as error:
+            return Machine(
+                name=folder.name,
+                id=_damaged_id(folder),
+                backend=self.name,
+                state=MachineState.LOST,
+                home=str(folder.home),
+                region="local",
+                zone="local",
+                details={"folder": str(folder.path), "reason": str(error)},
+            )
+        keeper = folder.find_keeper()
+        details = {"folder": str(folder.path), "computer": record.computer}
+        if keeper:
+            state = MachineState.STOPPING if record.ending else MachineState.RUNNING
+            details["keeper"] = str(keeper.pid)
+        elif self._is_elsewhere(record):
+            state = MachineState.LOST
+            details["reason"] = f"it was started on the computer {record.computer!r}"
+        else:
+            state = MachineState.STOPPED
+        return Machine(
+            name=folder.name,
+            id=record.id,
+            backend=self.name,
+            state=state,
+            address=record.address,
+            public_address=record.address,
+            user=self._settings.user,
+            home=str(folder.home),
+            type=record.type,
+            image=record.image,
+            cpus=len(os.sched_getaffinity(0)),
+            memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+            devices=record.devices if keeper else (),
+            region="local",
+            zone="local",
+            spot=record.spot,
+            owner=record.owner,
+            created=record.created,
+            started=record.started if keeper else None,
+            labels=record.labels,
+            details=details,
+        )
+
+    def _is_elsewhere(self, record: Record) -> bool:
+        """Homes on a network disk: a machine that runs on another computer looks dead from here."""
+        return bool(record.boot) and record.boot != boot_id() and record.computer != self._settings.client
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether a machine of that name exists and is not simply running."""
+        folder = self._folder(name)
+        if not folder.path.exists():
+            return False
+        return folder.find_keeper() is None or bool(folder.load_record().ending)
+
+    def _check_fit(self, name: str, spec: MachineSpec, devices: Devices) -> None:
+        folder = self._folder(name)
+        if not folder.path.exists():
+            return
+        record = self._check_here(folder)
+        wish = wish_of(spec, devices)
+        if spec.type and spec.type != record.type:
+            raise ConflictError(
+                f"the machine {name!r} has the type {record.type!r}, not {spec.type!r}",
+                hint=f"Choose another name, or run `trainyard kill {name}` first.",
+            )
+        asked = Wish(record.wish.gpus if spec.gpus is None else wish.gpus, spec.npus or record.wish.npus)
+        if asked != record.wish:
+            raise ConflictError(
+                f"the machine {name!r} has {record.wish.gpus} GPUs and {record.wish.npus} NPUs, "
+                f"not {asked.gpus} and {asked.npus}",
+                hint=f"Choose another name, or run `trainyard kill {name}` first.",
+            )
+
+    def _check_here(self, folder: MachineFolder) -> Record:
+        """The record of a machine that can run on this computer, else ConflictError."""
+        try:
+            record = folder.load_record()
+        except DamagedError as error:
+            raise ConflictError(
+                f"the machine {folder.name!r} is lost: {error}", hint=KILL_HINT.format(name=folder.name)
+            ) from error
+        if self._is_elsewhere(record) and folder.find_keeper() is None:
+            raise ConflictError(
+                f"the machine {folder.name!r} was started on the computer {record.computer!r}",
+                hint=f"Stop it there, or run `trainyard kill {folder.name}`.",
+            )
+        return record
+
+    def _find_same(self, machine: Machine) -> MachineFolder | None:
+        """The folder of this very machine, not of a later one with its name."""
+        folder = self._folder(machine.name)
+        if not folder.path.exists() and not folder.path.is_symlink():
+            return None
+        try:
+            found = folder.load_record().id
+        except DamagedError:
+            found = _damaged_id(folder)
+        return folder if found == machine.id else None
+
+    def _get_same(self, machine: Machine) -> MachineFolder:
+        folder = self._find_same(machine)
+        if folder is None:
+            raise NotFoundError(f"there is no machine {machine.name!r} any more", hint="See `trainyard ls`.")
+        return folder
+
+    def _roots(self, folders: Iterable[MachineFolder]) -> Roots:
+        keepers = set()
+        marks = set()
+        for folder in folders:
+            if keeper := folder.find_keeper():
+                keepers.add(keeper)
+            # Known also by the path of its FIFO, because a damaged folder has forgotten its id.
+            marks.add(os.fsencode(f"{KEEPER}={folder.requests}"))
+            with suppress(DamagedError):
+                marks.add(os.fsencode(f"{MARK}={folder.mark(folder.load_record())}"))
+        return Roots(frozenset(keepers), frozenset(marks))
+
+    async def _end(self, folders: Sequence[MachineFolder], ending: str) -> None:
+        """End all that runs there; noted first, so that whoever comes after our death carries on."""
+        roots = self._roots(folders)
+        records = {}
+        for folder in folders:
+            try:
+                records[folder] = folder.load_record()
+            except DamagedError:
+                continue
+            if records[folder].ending != ending and (folder.find_keeper() or ending == RELEASING):
+                folder.save_record(replace(records[folder], ending=ending))
+        await end_all(roots, grace_seconds=self._settings.stop_grace_seconds, clock=self._clock)
+        for folder, record in records.items():
+            folder.keeper_file.unlink(missing_ok=True)
+            folder.requests.unlink(missing_ok=True)
+            if ending == STOPPING:
+                folder.save_record(
+                    replace(record, ending="", started=None, boot="", devices=(), variables={})
+                )
+
+    async def _finish_endings(self, names: Iterable[str]) -> None:
+        """Carry on where a client died in the middle of a stop or a release."""
+        endings: dict[str, list[MachineFolder]] = {STOPPING: [], RELEASING: []}
+        for name in names:
+            folder = self._folder(name)
+            if folder.path.exists() and (ending := folder.load_record().ending):
+                endings[ending].append(folder)
+        for ending, folders in endings.items():
+            if folders:
+                await self._end(folders, ending)
+        await finish(asyncio.to_thread(self._delete, endings[RELEASING]))
+
+    async def _bring_up(self, wishes: dict[str, Wish], spec: MachineSpec, devices: Devices) -> None:
+        """Create or start the machines of `wishes`; all or none. Holds the common lock."""
+        if not wishes:
+            return
+        others = [folder for folder in self._folders() if folder.name not in wishes]
+        birth = Birth(
+            self._root,
+            settings=self._settings,
+            inherited=self._inherited,
+            spec=spec,
+            devices=devices,
+            now=self._clock.now(),
+        )
+        try:
+            await finish(asyncio.to_thread(birth.bring_up, wishes, others))
+        except BaseException:
+            await finish(self._undo(birth))
+            raise
+
+    async def _undo(self, birth: Birth) -> None:
+        touched = [*birth.created, *birth.started]
+        await end_all(self._roots(touched), grace_seconds=0, clock=self._clock)
+        for folder, record in birth.started.items():
+            folder.keeper_file.unlink(missing_ok=True)
+            folder.save_record(record)
+        await asyncio.to_thread(self._delete, birth.created)
+
+    def _delete(self, folders: Iterable[MachineFolder]) -> None:
+        for folder in folders:
+            with suppress(DamagedError):
+                remove_tmp(folder.load_record())
+            rubbish = folder.discard()
+            self._locks.forget(folder.name)
+            remove(rubbish)
+
+    def _sweep(self) -> None:
+        """Delete what a client that died while deleting has left."""
+        for rubbish in self._root.glob(".released-*"):
+            with suppress(DeniedError):
+                remove(rubbish)
+
+
+def _batches(machines: Sequence[Machine]) -> Iterator[Sequence[Machine]]:
+    ordered = sorted({machine.id: machine for machine in machines}.values(), key=lambda machine: machine.name)
+    for start in range(0, len(ordered), BATCH):
+        yield ordered[start : start + BATCH]
+
+
+def _damaged_id(folder: MachineFolder) -> str:
+    return f"damaged-{folder.path.lstat().st_ino}"

@@ -1,0 +1,123 @@
+"""Bringing machines up: new folders, devices and addresses handed out, keepers started. Blocking; run in a thread.
+
+Whoever calls holds the common lock, and undoes what `created` and `started` name if it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from trainyard.backends.local.addresses import free_addresses
+from trainyard.backends.local.devices import Devices, Wish, hand_out
+from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
+from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove
+from trainyard.backends.local.keepers import launch_keepers
+from trainyard.backends.local.processes import boot_id
+from trainyard.lib.ids import new_id
+from trainyard.settings import Settings
+from trainyard.spec.machine import Device, MachineSpec
+
+
+class Birth:
+    """One attempt to bring some machines up together."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        settings: Settings,
+        inherited: Mapping[str, str],
+        spec: MachineSpec,
+        devices: Devices,
+        now: datetime,
+    ) -> None:
+        self._root = root
+        self._settings = settings
+        self._inherited = inherited
+        self._spec = spec
+        self._devices = devices
+        self._now = now
+        self.created: list[MachineFolder] = []
+        self.started: dict[MachineFolder, Record] = {}  # with what they said before
+
+    def bring_up(self, wishes: Mapping[str, Wish], others: Sequence[MachineFolder]) -> None:
+        """Create those that do not exist, start the keepers of all."""
+        for remains in self._root.glob(
+            ".new-*"
+        ):  # nobody else creates while we hold the lock: its maker died
+            remove(remains)
+        held = {}
+        used = set()
+        for folder in others:
+            try:
+                record = folder.load_record()
+            except DamagedError:
+                continue
+            used.add(record.address)
+            if record.devices and folder.find_keeper():
+                held[folder.name] = record.devices
+        given = hand_out(wishes, self._devices, held)
+        folders = {name: MachineFolder(self._root / name) for name in wishes}
+        stopped = {name: folder.load_record() for name, folder in folders.items() if folder.path.exists()}
+        used |= {record.address for record in stopped.values()}
+        missing = [name for name in wishes if name not in stopped]
+        addresses = free_addresses(len(missing), used=used, seed=str(self._root))
+        records = dict(stopped)
+        for name, address in zip(missing, addresses, strict=True):
+            records[name] = self._new_record(address, wishes[name])
+        environments = {}
+        for name, folder in folders.items():
+            record = self._running(records[name], folder, given[name])
+            if name in stopped:
+                self.started[folder] = stopped[name]
+                self._revive(folder, record)
+            else:
+                self._create(folder, record)
+            environments[folder] = own_variables(self._settings.user, folder, record)
+        launch_keepers(environments, self._inherited)
+
+    def _new_record(self, address: str, wish: Wish) -> Record:
+        return Record(
+            id=new_id(),
+            address=address,
+            created=self._now,
+            owner=self._settings.owner,
+            type=self._spec.type,
+            image=self._spec.image,
+            spot=self._spec.spot,
+            wish=wish,
+            labels=dict(self._spec.labels),
+        )
+
+    def _running(self, record: Record, folder: MachineFolder, devices: tuple[Device, ...]) -> Record:
+        computer_has = frozenset(device.kind for device in (*self._devices.gpus, *self._devices.npus))
+        return replace(
+            record,
+            started=self._now,
+            computer=self._settings.client,
+            boot=boot_id(),
+            devices=devices,
+            variables=device_variables(devices, computer_has=computer_has),
+            tmp=folder.ensure_tmp(record.tmp),
+        )
+
+    def _create(self, folder: MachineFolder, record: Record) -> None:
+        """Make the folder under a hidden name and show it whole, so that a death in between leaves no half machine."""
+        draft = MachineFolder(self._root / f".new-{record.id}")
+        draft.path.mkdir(mode=0o700)
+        draft.home.mkdir()
+        (draft.path / "tmp").mkdir(mode=0o700)
+        write_profiles(draft.home, self._settings.environ)
+        draft.ensure_requests()
+        draft.save_record(record)
+        draft.path.rename(folder.path)
+        self.created.append(folder)
+
+    def _revive(self, folder: MachineFolder, record: Record) -> None:
+        folder.home.mkdir(exist_ok=True)
+        (folder.path / "tmp").mkdir(mode=0o700, exist_ok=True)
+        folder.ensure_requests()
+        folder.save_record(record)

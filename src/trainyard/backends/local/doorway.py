@@ -1,0 +1,53 @@
+"""What a transport asks before it does anything: does the machine run, and with which environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trainyard.backends.local.folder import DamagedError, MachineFolder, Record
+from trainyard.backends.local.processes import ProcessId
+from trainyard.lib.errors import UnreachableError
+
+
+class Doorway:
+    """Gives the environment of one machine while that machine runs; two small reads where nothing has changed."""
+
+    def __init__(
+        self,
+        folder: MachineFolder,
+        machine_id: str,
+        environment: Callable[[MachineFolder, Record], Mapping[str, str]],
+    ) -> None:
+        self._folder = folder
+        self._id = machine_id
+        self._environment = environment
+        self._keeper: ProcessId | None = None
+        self._env: Mapping[str, str] = {}
+
+    def enter(self) -> Mapping[str, str]:
+        """The machine's own variables; UnreachableError where it is stopped, gone, or another by now."""
+        keeper = self._folder.find_keeper()
+        if keeper is not None and keeper == self._keeper:
+            return self._env
+        name = self._folder.name
+        try:
+            record = self._folder.load_record()
+        except DamagedError as error:
+            if not self._folder.path.exists():
+                raise self._gone() from error
+            raise UnreachableError(
+                f"the machine {name!r} is lost: {error}", hint=f"Run `trainyard kill {name}`."
+            ) from error
+        if record.id != self._id:
+            raise self._gone()
+        if keeper is None:
+            raise UnreachableError(f"the machine {name!r} is stopped", hint=f"Run `trainyard start {name}`.")
+        self._env = self._environment(self._folder, record)
+        self._keeper = keeper
+        return self._env
+
+    def _gone(self) -> UnreachableError:
+        return UnreachableError(
+            f"the machine {self._folder.name!r} does not exist any more",
+            hint="Make it again, or see `trainyard ls`.",
+        )

@@ -1,0 +1,92 @@
+"""What processes on a local machine find in their environment and in a new home.
+
+A machine inherits the client's environment, so that paths, proxies and toolkits work as they do in the client's own
+shell; without the client's secrets, sessions and settings, which no other machine would get either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainyard.backends.local.folder import MachineFolder, Record
+from trainyard.lib.shell import quote
+from trainyard.spec.machine import Device, DeviceKind
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MARK = "TRAINYARD_MACHINE"
+KEEPER = "TRAINYARD_KEEPER"  # the FIFO on which scripts can be handed to the keeper
+
+_SECRET = re.compile(
+    r"(?i)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|ACCESS_?KEY|API_?KEY|PRIVATE_?KEY|SSH_AUTH_SOCK)"
+)
+# Ours and the family's; another terminal, shell, session or launcher; places in the person's real home.
+_FOREIGN = re.compile(
+    r"(TRAINYARD_|ALIYUN_|NCLUSTER_|FASTGPU_|TMUX|STY$|SSH_|OMPI_|PMIX_|PMI_|HYDRA_|SLURM_|XDG_|BASH_|PROMPT_COMMAND$"
+    r"|ENV$|CDPATH$|HIST|PWD$|OLDPWD$|SHLVL$|_$|PS1$|TERM_|WINDOW|LINES$|COLUMNS$|MAIL$|PYTHONHOME$|PYTHONSTARTUP$"
+    r"|CUDA_VISIBLE_DEVICES$|CUDA_DEVICE_ORDER$|ASCEND_RT_VISIBLE_DEVICES$"
+    r"|RANK$|LOCAL_RANK$|WORLD_SIZE$|LOCAL_WORLD_SIZE$|MASTER_ADDR$|MASTER_PORT$|TF_CONFIG$)"
+)
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the client's environment machines get."""
+    kept = {name: value for name, value in environ.items() if not _is_dropped(name)}
+    return {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", **kept}
+
+
+def dropped(environ: Mapping[str, str]) -> list[str]:
+    """What of the client's environment machines do not get; names only."""
+    return sorted({"TMUX", "TMUX_PANE", *filter(_is_dropped, environ)})
+
+
+def own_variables(user: str, folder: MachineFolder, record: Record) -> dict[str, str]:
+    """What every process of a machine finds in its environment, on top of what it inherits."""
+    tmp = str(folder.tmp(record))
+    return {
+        "HOME": str(folder.home),
+        "USER": user,
+        "LOGNAME": user,
+        "TMPDIR": tmp,
+        "TMUX_TMPDIR": tmp,
+        MARK: folder.mark(record),
+        "TRAINYARD_ADDRESS": record.address,
+        KEEPER: str(folder.requests),
+        "PYTHONUNBUFFERED": "1",
+        **record.variables,
+    }
+
+
+def device_variables(devices: Sequence[Device], *, computer_has: frozenset[DeviceKind]) -> dict[str, str]:
+    """The variables that show a machine its devices and hide all others."""
+    variables: dict[str, str] = {}
+    gpus = [str(device.index) for device in devices if device.kind is DeviceKind.GPU]
+    npus = [str(device.index) for device in devices if device.kind is DeviceKind.NPU]
+    if gpus or DeviceKind.GPU in computer_has:
+        # CUDA counts the fastest first by default, nvidia-smi by bus: without this 0 is not always 0.
+        variables |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if npus or DeviceKind.NPU in computer_has:
+        variables["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(npus)
+    return variables
+
+
+def write_profiles(home: Path, environ: Mapping[str, str]) -> None:
+    """The start-up files of a new home: a prompt with the machine's name, and conda where the client has it."""
+    lines = [
+        "# Read by interactive shells on this machine. Yours to change.",
+        f"PS1='${{{MARK}%%:*}}:\\w\\$ '",
+    ]
+    if conda := environ.get("CONDA_EXE"):
+        profile = Path(conda).parent.parent / "etc" / "profile.d" / "conda.sh"
+        lines.append(f"[ -r {quote(str(profile))} ] && . {quote(str(profile))}")
+    (home / ".bashrc").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    # /etc/profile sets PATH anew for a login shell.
+    path = quote(environ.get("PATH", DEFAULT_PATH))
+    (home / ".profile").write_text(
+        f'PATH={path}\n[ -n "$BASH_VERSION" ] && . ~/.bashrc\n', encoding="utf-8", errors="surrogateescape"
+    )
+
+
+def _is_dropped(name: str) -> bool:
+    return bool(_FOREIGN.match(name) or _SECRET.search(name))

@@ -1,0 +1,241 @@
+"""The folder of a local machine: what is in it, what `machine.json` says, and removing it without touching anything else.
+
+    <name>/machine.json    what was asked for and handed out; replaced, never changed
+           keeper          number and start of the keeper; the machine runs while that process lives
+           requests        the FIFO on which the keeper takes scripts
+           home/ tmp/      the machine's files
+
+The name of the machine is the name of the folder and stands nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainyard.backends.local.devices import Wish
+from trainyard.backends.local.processes import ProcessId, boot_id, is_alive
+from trainyard.lib.errors import ConflictError, DeniedError
+from trainyard.lib.files import write_atomic
+from trainyard.spec.machine import Device, DeviceKind
+
+VERSION = 1
+LONGEST_TMP = (
+    58  # a unix socket's path has 107 bytes; tmux adds up to 17 and its label, Python's listeners 34
+)
+STOPPING = "stopping"  # whoever finds it carries on with the stop
+RELEASING = "releasing"
+REMOVE_ATTEMPTS = 3
+
+
+class DamagedError(Exception):
+    """The folder does not say what machine it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What `machine.json` says."""
+
+    id: str
+    address: str
+    created: datetime
+    started: datetime | None = None
+    owner: str = ""
+    computer: str = ""
+    type: str = ""
+    image: str = ""
+    spot: bool = False
+    wish: Wish = field(default_factory=Wish)
+    devices: tuple[Device, ...] = ()
+    ending: str = ""  # STOPPING or RELEASING while that is being done
+    tmp: str = ""  # where it is not the folder's own tmp/
+    boot: str = ""  # the boot in which it was started last; '' once stopped
+    variables: Mapping[str, str] = field(default_factory=dict)  # those that show it its devices
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFolder:
+    """Paths of one machine, and reading and writing what they hold."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The machine's name."""
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        """HOME of everything that runs on the machine."""
+        return self.path / "home"
+
+    @property
+    def requests(self) -> Path:
+        """The keeper runs the scripts whose paths are written here."""
+        return self.path / "requests"
+
+    @property
+    def keeper_file(self) -> Path:
+        """Who the keeper is."""
+        return self.path / "keeper"
+
+    def load_record(self) -> Record:
+        """Read `machine.json`; DamagedError with the reason where it makes no sense."""
+        try:
+            return _from_json(json.loads((self.path / "machine.json").read_text(encoding="utf-8")))
+        except FileNotFoundError as error:
+            raise DamagedError("machine.json is missing") from error
+        except OSError as error:
+            raise DamagedError(f"machine.json cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DamagedError(f"machine.json is damaged: {error}") from error
+
+    def save_record(self, record: Record) -> None:
+        """Replace `machine.json`."""
+        write_atomic(self.path / "machine.json", json.dumps(_to_json(record), indent=1))
+
+    def find_keeper(self) -> ProcessId | None:
+        """The keeper, if it lives."""
+        try:
+            words = self.keeper_file.read_text(encoding="utf-8", errors="replace").split()
+        except OSError:
+            return None
+        if len(words) != 3 or words[2] != boot_id() or not (words[0].isdigit() and words[1].isdigit()):
+            return None
+        keeper = ProcessId(int(words[0]), int(words[1]))
+        return keeper if is_alive(keeper) else None
+
+    def mark(self, record: Record) -> str:
+        """The value of TRAINYARD_MACHINE by which the machine's processes are known."""
+        return f"{self.name}:{record.id}"
+
+    def tmp(self, record: Record) -> Path:
+        """TMPDIR of the machine."""
+        return Path(record.tmp) if record.tmp else self.path / "tmp"
+
+    def ensure_tmp(self, previous: str = "") -> str:
+        """Make a temporary folder that is private and short enough for sockets; '' means the folder's own tmp/."""
+        if len(os.fsencode(self.path / "tmp")) <= LONGEST_TMP:
+            return ""
+        if previous and _is_private(Path(previous)):
+            return previous
+        return tempfile.mkdtemp(prefix="trainyard-", dir="/tmp")
+
+    def ensure_requests(self) -> None:
+        """Make the FIFO."""
+        try:
+            os.mkfifo(self.requests, 0o600)
+        except FileExistsError:
+            if not self.requests.is_fifo():
+                self.requests.unlink()
+                os.mkfifo(self.requests, 0o600)
+
+    def check_removable(self) -> None:
+        """Refuse where a file system is mounted inside: removing would empty that."""
+        prefix = os.path.realpath(self.path) + "/"
+        with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="surrogateescape") as file:
+            points = [_unescape(line.split()[4]) for line in file]
+        for point in points:
+            if point.startswith(prefix):
+                raise ConflictError(
+                    f"{point!r} is mounted inside the machine {self.name!r}",
+                    hint=f"Run `umount {point}` first.",
+                )
+
+    def discard(self) -> Path:
+        """Take the folder out of sight at once; `remove` does the rest."""
+        rubbish = self.path.with_name(f".released-{self.name}-{os.urandom(6).hex()}")
+        self.path.rename(rubbish)
+        return rubbish
+
+
+def remove(path: Path) -> None:
+    """Delete a discarded folder; links are deleted, never followed. Two may do it at once."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    for attempt in range(REMOVE_ATTEMPTS):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if not path.exists():
+                return
+        except PermissionError as error:
+            if attempt == REMOVE_ATTEMPTS - 1:
+                raise DeniedError(
+                    f"{error.filename!r} belongs to somebody else and cannot be removed",
+                    hint=f"Remove it with `sudo rm -r {path}`.",
+                ) from error
+            _open_folders(path)
+        else:
+            return
+
+
+def remove_tmp(record: Record) -> None:
+    """Delete the temporary folder that stood elsewhere, if it is still ours."""
+    path = Path(record.tmp)
+    if (
+        record.tmp
+        and path.parent == Path("/tmp")
+        and path.name.startswith("trainyard-")
+        and _is_private(path)
+    ):
+        remove(path)
+
+
+def _open_folders(path: Path) -> None:
+    """Package caches like folders without the write bit, which cannot be emptied."""
+    _make_writable(path)
+    for parent, folders, _ in os.walk(path):
+        for name in folders:
+            _make_writable(Path(parent, name))
+
+
+def _make_writable(path: Path) -> None:
+    with suppress(PermissionError, FileNotFoundError):  # then removing will say whose it is
+        if not path.is_symlink():
+            path.chmod(0o700)
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
+def _unescape(text: str) -> str:
+    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, letter)
+    return text
+
+
+def _to_json(record: Record) -> dict[str, Any]:
+    data = asdict(record)
+    data["version"] = VERSION
+    data["created"] = record.created.isoformat()
+    data["started"] = record.started.isoformat() if record.started else None
+    data["labels"] = dict(record.labels)
+    return data
+
+
+def _from_json(data: dict[str, Any]) -> Record:
+    if data["version"] > VERSION:
+        raise ValueError("it was written by a newer Trainyard")
+    del data["version"]
+    data["created"] = datetime.fromisoformat(data["created"])
+    data["started"] = datetime.fromisoformat(data["started"]) if data["started"] else None
+    data["wish"] = Wish(**data["wish"])
+    data["devices"] = tuple(Device(DeviceKind(d["kind"]), d["index"], d["model"]) for d in data["devices"])
+    return Record(**data)
