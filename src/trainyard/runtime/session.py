@@ -111,9 +111,9 @@ class Session:
 
     # -- commands ------------------------------------------------------------------------------------------------
 
-    async def submit(self, text: str) -> int:
+    async def submit(self, text: str, *, adopt: bool = True) -> int:
         """Queue a command; returns its number. The text of a command that was found running means that command."""
-        adopted = self._adopt(text)
+        adopted = self._adopt(text) if adopt else None
         if adopted is not None:
             return adopted
         token = ids.new_id()
@@ -156,16 +156,21 @@ class Session:
         collect: OnOutput | None = None,
         on_output: OnOutput | None = None,
         timeout: float | None = None,
+        start: int = 0,
+        interrupt: bool = True,
     ) -> Ended:
-        """Wait until a command has ended; arguments as for `run`."""
+        """Wait until a command has ended; arguments as for `run`.
+
+        `on_output` begins at byte `start`. Without `interrupt`, cancelling only stops looking: the command runs on.
+        """
 
         async def once(line: Line, keep: OnOutput | None) -> tuple[str, int]:
             return await line.wait(number, keep)
 
-        pending = _Pending("", "", number)
+        pending = _Pending("", "", number, interrupt=interrupt)
         if on_output is None:
             return await self._watched(pending, once, collect, timeout)
-        follower = _Follower(self, number, on_output)
+        follower = _Follower(self, number, on_output, start)
         try:
             ended = await self._watched(pending, once, None, timeout)
         except BaseException:
@@ -260,7 +265,7 @@ class Session:
                 hint=f"See it with `trainyard logs -f {self.machine}` or `trainyard tmux {self.machine}`.",
             ) from None
         except asyncio.CancelledError:
-            if pending.number is not None:
+            if pending.number is not None and pending.interrupt:
                 await aio.finish(self._interrupt_and_wait(pending.number))
             raise
         number = pending.number or 0
@@ -351,6 +356,7 @@ class _Pending:
     token: str
     text: str
     number: int | None = None
+    interrupt: bool = True  # Ctrl-C for it when the wait is cancelled
 
 
 class _Resumed:
@@ -375,11 +381,11 @@ class _Resumed:
 class _Follower:
     """A `tail -f` of one command's output that continues, after a lost link, at its own count of bytes."""
 
-    def __init__(self, session: Session, number: int, sink: OnOutput) -> None:
+    def __init__(self, session: Session, number: int, sink: OnOutput, start: int = 0) -> None:
         self._session = session
         self._number = number
         self._sink = sink
-        self._count = 0
+        self._count = start
         self._progress = asyncio.Event()
         self._limit: int | None = None
         self._task = asyncio.ensure_future(self._follow())
@@ -460,7 +466,8 @@ def _read(name: str) -> str:
 def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, str]) -> str:
     """Write the far side's files and start it; one round trip."""
     files = [f"cat >| \"$D/{name}\" <<'TRAINYARD_EOF'\n{_read(name)}TRAINYARD_EOF\n" for name in _FAR_SIDE]
-    job_env = f"cat >| \"$D/job.env\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
+    # A client that brings no variables leaves those of the one that made the job.
+    job_env = f"cat >| \"$D/job.env\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n" if env else ""
     return (
         f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
         'umask 077; mkdir -p "$D" || exit 1\n' + "".join(files) + job_env + _read("session_start.sh")
