@@ -6,4 +6,113 @@ costs next to nothing.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainyard import launch as launch
+    from trainyard.lib.errors import (
+        CapacityError as CapacityError,
+    )
+    from trainyard.lib.errors import (
+        CommandError as CommandError,
+    )
+    from trainyard.lib.errors import (
+        ConflictError as ConflictError,
+    )
+    from trainyard.lib.errors import (
+        DeniedError as DeniedError,
+    )
+    from trainyard.lib.errors import (
+        Error as Error,
+    )
+    from trainyard.lib.errors import (
+        InvalidError as InvalidError,
+    )
+    from trainyard.lib.errors import (
+        NotFoundError as NotFoundError,
+    )
+    from trainyard.lib.errors import (
+        StillRunningError as StillRunningError,
+    )
+    from trainyard.lib.errors import (
+        TaskErrors as TaskErrors,
+    )
+    from trainyard.lib.errors import (
+        UnreachableError as UnreachableError,
+    )
+    from trainyard.lib.errors import (
+        UnsupportedError as UnsupportedError,
+    )
+    from trainyard.sync import Instance as Instance
+    from trainyard.sync import Job as Job
+    from trainyard.sync import Run as Run
+    from trainyard.sync import Task as Task
+    from trainyard.sync import Yard as Yard
+    from trainyard.transport.copy import CopyOptions as CopyOptions
+
+    _yard = Yard()
+    add_authorized_keys = _yard.add_authorized_keys
+    get_backend = _yard.get_backend
+    get_logdir_root = _yard.get_logdir_root
+    get_region = _yard.get_region
+    get_zone = _yard.get_zone
+    join = _yard.join
+    make_job = _yard.make_job
+    make_run = _yard.make_run
+    make_task = _yard.make_task
+    running_locally = _yard.running_locally
+    set_backend = _yard.set_backend
+    set_logdir_root = _yard.set_logdir_root
+    use_aliyun = _yard.use_aliyun
+    use_local = _yard.use_local
+
+    gen_command_file = launch.gen_command_file
+    get_mpi_prefix = launch.get_mpi_prefix
+
 __version__ = "0.1.0"
+
+_ERRORS = (
+    "CapacityError", "CommandError", "ConflictError", "DeniedError", "Error", "InvalidError", "NotFoundError",
+    "StillRunningError", "TaskErrors", "UnreachableError", "UnsupportedError",
+)  # fmt: skip
+_YARD = (
+    "add_authorized_keys", "get_backend", "get_logdir_root", "get_region", "get_zone", "join", "make_job", "make_run",
+    "make_task", "running_locally", "set_backend", "set_logdir_root", "use_aliyun", "use_local",
+)  # fmt: skip
+_PLACES = {
+    **dict.fromkeys(_ERRORS, "trainyard.lib.errors"),
+    **dict.fromkeys(("Instance", "Job", "Run", "Task", "Yard"), "trainyard.sync"),
+    **dict.fromkeys(("gen_command_file", "get_mpi_prefix"), "trainyard.launch"),
+    "CopyOptions": "trainyard.transport.copy",
+}
+
+__all__ = ["__version__", "launch", *sorted({*_PLACES, *_YARD})]  # noqa: PLE0604  # names of strings, made above
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, once."""
+    if name not in __all__:
+        raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415  # the whole point of this function
+
+    value: object
+    if name == "launch":
+        value = import_module("trainyard.launch")
+    elif name in _YARD:
+        value = getattr(_door(), name)
+    else:
+        value = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def _door() -> object:
+    """The Yard of this package, made by its first use."""
+    if "_yard" not in globals():
+        from trainyard.sync import Yard  # noqa: PLC0415  # see __getattr__
+
+        globals()["_yard"] = Yard()
+    return globals()["_yard"]

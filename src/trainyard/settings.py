@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,9 @@ VARIABLES = {
     "TRAINYARD_LOCAL_GPUS": "how many GPUs local machines may share, real or only declared (default: what nvidia-smi finds)",
     "TRAINYARD_LOCAL_NPUS": "likewise for Ascend NPUs (default: what npu-smi finds)",
     "TRAINYARD_STOP_GRACE": "seconds between SIGTERM and SIGKILL when a local machine stops (default 5)",
+    "ALIYUN_DEFAULT_REGION": "the region that get_region() answers",
+    "ALIYUN_DEFAULT_ZONE": "the zone that get_zone() answers (NCLUSTER_ZONE works too)",
+    "ALIYUN_DATA_DISK_SIZE": "GB of data disk that make_job asks for",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
 }
 
@@ -39,6 +42,9 @@ class Settings:
     log_level: str = "INFO"
     user: str = ""
     client: str = ""
+    region: str = ""  # of the cloud, for scripts that ask
+    zone: str = ""
+    data_disk_gib: int = 0
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # what local machines inherit from
 
     @property
@@ -62,8 +68,22 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=(env.get("TRAINYARD_LOG_LEVEL") or env.get("NCLUSTER_LOG_LEVEL") or "INFO").upper(),
         user=env.get("USER") or _login(),
         client=socket.gethostname(),
+        region=env.get("ALIYUN_DEFAULT_REGION", ""),
+        zone=env.get("ALIYUN_DEFAULT_ZONE") or env.get("NCLUSTER_ZONE", ""),
+        data_disk_gib=_count(env, "ALIYUN_DATA_DISK_SIZE") or 0,
         environ=dict(env),
     )
+
+
+def pick(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The values of those variables that are set, to pass on to a machine."""
+    env = os.environ if environ is None else environ
+    return {name: env[name] for name in names if name in env}
+
+
+def export(name: str, value: str) -> None:
+    """Set a variable of this process, for what the family's functions leave there."""
+    os.environ[name] = value
 
 
 def _count(env: Mapping[str, str], name: str) -> int | None:

@@ -20,7 +20,7 @@ class Reporter(Protocol):
         ...
 
     def output(self, name: str, piece: bytes) -> None:
-        """Bytes that a command printed just now."""
+        """Bytes that a command printed just now; `name` is '' where no task's name should be shown."""
         ...
 
     def transfer(self, machine: str, done: int, total: int) -> None:

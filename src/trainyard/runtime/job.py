@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from trainyard.lib import aio
 from trainyard.lib.errors import InvalidError, TaskErrors
@@ -24,6 +24,18 @@ from trainyard.transport.copy import CopyOptions, CopyReport, Peers, upload
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Named(Protocol):
+    """Something whose failure is told by its name."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
 
 
 class Job:
@@ -63,6 +75,7 @@ class Job:
                 show_realtime=show_realtime,
                 show=show,
                 quiet=True,
+                prefix=len(self.tasks) > 1,
             )
         )
 
@@ -136,11 +149,11 @@ class Job:
         return await self._each(lambda task: task.read(fn))
 
     async def exists(self, fn: str) -> list[bool]:
-        """Is there such a file on each task?"""
+        """Say for each task whether there is such a file."""
         return await self._each(lambda task: task.exists(fn))
 
     async def isdir(self, fn: str) -> list[bool]:
-        """Is there such a folder on each task?"""
+        """Say for each task whether there is such a folder."""
         return await self._each(lambda task: task.isdir(fn))
 
     async def wait_for_file(
@@ -199,7 +212,7 @@ class Job:
         return await on_each(self.tasks, verb)
 
 
-async def on_each(tasks: Sequence[Task], verb: Callable[[Task], Awaitable[T]]) -> list[T]:
+async def on_each(tasks: Sequence[N], verb: Callable[[N], Awaitable[T]]) -> list[T]:
     """Do `verb` on all tasks at once and wait for all. Failures come as one group that names the tasks.
 
     A single task's failure comes as itself.

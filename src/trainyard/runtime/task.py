@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.lib import shell
+from trainyard.lib import aio, shell
 from trainyard.lib.errors import CommandError, InvalidError, NotFoundError, StillRunningError
 from trainyard.lib.log import redact
 from trainyard.runtime import verbs
@@ -43,6 +43,7 @@ class Task:
         self.run_counter = 0
         self._window = 0
         self._sessions: dict[int, Session] = {}
+        self._announced: set[int] = set()
         self._outstanding: set[tuple[int, int]] = set()  # (window, number) of non-blocking commands
 
     @property
@@ -99,11 +100,14 @@ class Task:
         show_realtime: bool = False,
         show: bool = False,
         quiet: bool = False,
+        prefix: bool = False,
     ) -> str:
         """Run a command in the task's shell and return what it printed; '0' at once with `non_blocking`.
 
         The shell persists: `cd`, `export`, `conda activate` hold for later commands. A non-zero status is a
         CommandError unless `ignore_errors`. Past `max_wait_sec` seconds: StillRunningError, and the command runs on.
+        `show_realtime` shows what it prints as it prints it, `show` once it has ended; with `prefix`, each line
+        begins with the task's name.
         """
         text = command_text(cmd, sudo=sudo)
         if not quiet:
@@ -117,7 +121,7 @@ class Task:
 
         def live(piece: bytes) -> None:
             sink(piece)
-            self.context.reporter.output(self.name, piece)
+            self.context.reporter.output(self.name if prefix else "", piece)
 
         timeout = None if max_wait_sec >= FOREVER else max_wait_sec
         session = self.session
@@ -135,7 +139,7 @@ class Task:
             raise StillRunningError(f"`{_short(text)}`: {error.message}", hint=error.hint) from None
         output = sink.text(f"{self.name}:{self.output_path}")
         if show and not show_realtime:
-            self.context.reporter.output(self.name, output.encode(errors="replace"))
+            self.context.reporter.output(self.name if prefix else "", output.encode(errors="replace"))
         self._judge(text, ended, output, ignore_errors=ignore_errors, shown=show or show_realtime)
         return output
 
@@ -268,11 +272,11 @@ class Task:
         return done.stdout
 
     async def exists(self, fn: str) -> bool:
-        """Is there such a file or folder on the machine?"""
+        """Say whether there is such a file or folder on the machine."""
         return (await self.transport.run(f"[ -e {shell.home_path(fn)} ]")).status == 0
 
     async def isdir(self, fn: str) -> bool:
-        """Is there such a folder on the machine?"""
+        """Say whether there is such a folder on the machine."""
         return (await self.transport.run(f"[ -d {shell.home_path(fn)} ]")).status == 0
 
     async def wait_for_file(
@@ -287,8 +291,20 @@ class Task:
             return False
         return done.status == 0
 
+    async def tail_file(self, fn: str, prefix: str = "") -> None:
+        """Pass a growing file on to the reporter, line by line, until cancelled."""
+        process = await self.transport.spawn(f"exec tail -n +1 -F {shell.home_path(fn)} 2>/dev/null")
+        try:
+            rest = b""
+            async for piece in process.output():
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    self.context.reporter.output("", prefix.encode() + line + b"\n")
+        finally:
+            await aio.finish(process.terminate())
+
     async def logdir(self) -> str:
-        """The folder of this task's run, made on first use; an existing one is never shared: `.01`, `.02`, …"""
+        """The folder of this task's run, made on first use; an existing one is never shared: `.01`, `.02` and so on."""
         known = self.context.logdirs.get(self.run_name)
         if known:
             return known
@@ -335,17 +351,15 @@ class Task:
 
     async def _submit(self, text: str) -> int:
         session = self.session
-        if session.found is None:
-            await session.open()
-            await self._announce_queue(session)
+        await self._announce_queue(session)
         return await session.submit(text)
 
     async def _announce_queue(self, session: Session) -> None:
         """Say once, when a busy session is found, that new commands wait behind what runs."""
-        if session.found is None:
-            await session.open()
-            if session.found is not None and session.found.running is not None:
-                self.log("command %d is still running here; new commands wait for it", session.found.running)
+        found = session.found or await session.open()
+        if found.running is not None and self._window not in self._announced:
+            self._announced.add(self._window)
+            self.log("command %d is still running here; new commands wait for it", found.running)
 
     def _started(self, number: int) -> None:
         self.last_number = number

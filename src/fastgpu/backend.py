@@ -1,0 +1,13 @@
+"""Classes and functions under the module name that the family's scripts may import them from."""
+
+from __future__ import annotations
+
+from fastgpu._door import yard
+from trainyard.sync import Instance, Job, Run, Task
+
+LOGDIR_ROOT = yard.get_logdir_root()
+make_job = yard.make_job
+make_run = yard.make_run
+make_task = yard.make_task
+
+__all__ = ["LOGDIR_ROOT", "Instance", "Job", "Run", "Task", "make_job", "make_run", "make_task"]

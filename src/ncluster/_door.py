@@ -1,0 +1,7 @@
+"""The Yard behind this package: Alibaba Cloud unless told otherwise, logs under /ncluster/runs."""
+
+from __future__ import annotations
+
+from trainyard.sync import Yard
+
+yard = Yard(backend="aliyun", logdir_root="/ncluster/runs")

@@ -1,0 +1,13 @@
+"""The blocking door: `make_job`, `job.run`, for scripts and notebooks. Forwards to `runtime/`; no logic of its own.
+
+`Yard` holds what a process shares (backend, portal, reporter); the two compatible faces have one of their own each.
+"""
+
+from __future__ import annotations
+
+from trainyard.sync.instance import Instance
+from trainyard.sync.job import Job, Run
+from trainyard.sync.task import Task
+from trainyard.sync.yard import Yard
+
+__all__ = ["Instance", "Job", "Run", "Task", "Yard"]
