@@ -1,0 +1,88 @@
+"""The words of copying: options, report, progress, peers. The work is in `upload.py` and `download.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Protocol
+
+IGNORE_FILE = ".trainyardignore"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """How a tree is copied.
+
+    `ignore_file` names the file that lists what stays behind, in gitignore's syntax; `use_gitignore` obeys .gitignore
+    too; `exclude` adds patterns. `delete` removes at the target what the source does not have (what is ignored stays).
+    `dont_overwrite` leaves every file that exists alone. `into` puts a folder inside the target instead of making the
+    target the copy, as `cp -r folder existing/` does.
+    """
+
+    ignore_file: str = IGNORE_FILE
+    use_gitignore: bool = False
+    exclude: tuple[str, ...] = ()
+    delete: bool = False
+    dont_overwrite: bool = False
+    into: bool = False
+
+
+DEFAULT_OPTIONS = CopyOptions()
+
+
+class Progress(Protocol):
+    """Somebody who shows how far a copy is."""
+
+    def update(self, machine: str, done: int, total: int) -> None:
+        """`done` of `total` bytes have gone to or come from `machine`; never goes back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What a copy did. `sent` counts the bytes that travelled to or from each machine; 0 = nothing had changed.
+
+    `files` counts what the source holds; `relayed` names the machines that got the data from another machine;
+    `notes` are sentences about what was left out or changed under our hands.
+    """
+
+    files: int
+    sent: Mapping[str, int] = field(default_factory=dict)
+    relayed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """How the other machines reach this one by ssh."""
+
+    address: str
+    port: int = 22
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Machines that can log in to each other. `key_file` and `known_hosts` are paths on every machine (`~/` allowed).
+
+    `force` relays on loopback too, where passing bytes on saves nothing.
+    """
+
+    members: Mapping[str, Peer]
+    key_file: str
+    known_hosts: str
+    force: bool = False
+
+    def can_relay(self, names: list[str]) -> bool:
+        """Tell whether passing the data on from machine to machine is possible and saves anything."""
+        if len(names) < 2 or not all(name in self.members for name in names):
+            return False
+        return self.force or not all(_is_loopback(self.members[name].address) for name in names)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

@@ -1,0 +1,210 @@
+"""What one machine, or many with the same need, must be sent: archives of small files, then large files in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from trainyard.lib.errors import Error, InvalidError
+from trainyard.lib.ids import new_id
+from trainyard.transport.api import Transport
+from trainyard.transport.copy.archive import Segment, end_mark, pack, segments
+from trainyard.transport.copy.feed import Outcome, feed
+from trainyard.transport.copy.manifest import Entry
+from trainyard.transport.copy.payload import Payload, make_payload
+from trainyard.transport.copy.script import compose
+from trainyard.transport.copy.survey import Findings, Plan, part_signature
+
+TAIL = 1024 * 1024
+WINDOW = 2  # archives in memory at once: one being sent, one being made
+STALE, BUSY = "3", "4"  # exit statuses of receive_part
+
+Variables = dict[str, str | bytes | int]
+OnBytes = Callable[[int], None]
+
+
+@dataclass
+class ArchiveDelivery:
+    """One archive, made once, unpacked by every machine of the group."""
+
+    plan: Plan
+    segment: Segment
+    notes: list[str]
+    end: str
+    stamp: str = ""
+
+    @property
+    def length(self) -> int:
+        """Bytes to send."""
+        return self.segment.length
+
+    def make(self) -> Payload:
+        """Pack it. Blocking."""
+        return make_payload(lambda descriptor: pack(self.segment, descriptor, self.notes))
+
+    def variables(self) -> Variables:
+        """What `sinks.sh` has to know."""
+        return {
+            "sink": "tar",
+            "base": self.plan.base,
+            "key": self.plan.key,
+            "end": self.end,
+            "begun": str(self.plan.manifest.scanned_ns),
+            "stamp": self.stamp,
+        }
+
+    async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
+        """To one machine."""
+        return await _receive(transport, payload, self.variables(), on_bytes)
+
+
+@dataclass
+class PartDelivery:
+    """One large file, from where the machine's part of it ends."""
+
+    plan: Plan
+    entry: Entry
+    offset: int = 0
+    stamp: str = ""
+    alone: bool = False
+
+    @property
+    def length(self) -> int:
+        """Bytes to send."""
+        return self.entry.size - self.offset
+
+    def make(self) -> Payload:
+        """The file itself; nothing is copied."""
+        return Payload(self.entry.path, self.offset, self.length)
+
+    def variables(self) -> Variables:
+        """What `sinks.sh` has to know."""
+        folder, _, leaf = self.entry.name.rpartition(b"/")
+        when = time.strftime("%Y%m%d%H%M.%S", time.gmtime(self.entry.mtime))
+        return {
+            "sink": "part",
+            "folder": self.plan.base + b"/" + folder if folder else self.plan.base,
+            "leaf": leaf,
+            "signature": part_signature(self.entry),
+            "key": self.plan.key,
+            "offset": self.offset,
+            "tail": _tail_hash(self.entry.path, self.offset),
+            "upto": self.entry.size,
+            "complete": 1,
+            "mode": f"{self.entry.mode & 0o7777:o}",
+            "when": when,
+            "alone": int(self.alone),
+            "relayed": 0,
+            "stamp": self.stamp,
+        }
+
+    async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
+        """To one machine; from the start where its part turns out to be another's or to be in use."""
+        outcome = await _receive(transport, payload, await asyncio.to_thread(self.variables), on_bytes)
+        if outcome.words[:2] == ("failed", STALE):
+            whole = PartDelivery(self.plan, self.entry, stamp=self.stamp)
+        elif outcome.words[:2] == ("failed", BUSY) and not self.alone:
+            whole = PartDelivery(self.plan, self.entry, stamp=self.stamp, alone=True)
+        else:
+            return outcome
+        return await whole.send(transport, whole.make(), on_bytes)
+
+
+Delivery = ArchiveDelivery | PartDelivery
+
+
+def deliveries(plan: Plan, findings: Findings, notes: list[str]) -> list[Delivery]:
+    """Everything that a machine with these findings must be sent, in order. The last one completes the upload."""
+    small = [*findings.folders, *(entry for entry in findings.files if not entry.is_large)]
+    made: list[Delivery] = []
+    for segment in segments(small):
+        end = new_id(".trainyard-part-end-")
+        mark = end_mark(end.encode())
+        made.append(
+            ArchiveDelivery(plan, Segment([*segment.entries, mark], segment.length + 512), notes, end)
+        )
+    made += [
+        PartDelivery(plan, entry, min(findings.parts.get(entry.name, 0), entry.size))
+        for entry in findings.files
+        if entry.is_large
+    ]
+    if made:
+        made[-1].stamp = f"{plan.manifest.scanned_ns} {plan.folders_hash}"
+    return made
+
+
+@dataclass
+class Stock:
+    """Payloads shared by `users` senders who go through `items` in order, each at its own pace.
+
+    An archive is made when the first sender wants it and freed when the last is through with it; at most WINDOW are
+    held, so a slow machine slows the others rather than filling memory.
+    """
+
+    items: Sequence[Delivery]
+    users: int
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WINDOW))
+    _made: dict[int, asyncio.Future[Payload]] = field(default_factory=dict)
+    _waiting: dict[int, int] = field(default_factory=dict)
+
+    async def take(self, index: int) -> Payload:
+        """The payload of item `index`; give it back."""
+        if index not in self._made:
+            self._made[index] = asyncio.ensure_future(self._make(index))
+        return await asyncio.shield(self._made[index])
+
+    def give(self, index: int) -> None:
+        """One sender is through with item `index`, or will never want it."""
+        self._waiting[index] = self._waiting.get(index, self.users) - 1
+        if self._waiting[index] == 0 and (made := self._made.get(index)):
+            made.add_done_callback(self._free)
+            made.cancel()
+
+    def _free(self, made: asyncio.Future[Payload]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            made.result().close()
+            self._slots.release()
+
+    async def _make(self, index: int) -> Payload:
+        await self._slots.acquire()
+        try:
+            # NB: a thread cannot be cancelled; waiting for it keeps the payload from being lost.
+            making = asyncio.ensure_future(asyncio.to_thread(self.items[index].make))
+            try:
+                return await asyncio.shield(making)
+            except asyncio.CancelledError:
+                (await making).close()
+                raise
+        except BaseException:
+            self._slots.release()
+            raise
+
+
+def failure(machine: str, plan: Plan, outcome: Outcome) -> Error:
+    """The error for a sink that did not take all."""
+    return InvalidError(
+        f"the upload to {plan.shown_target!r} on {machine} failed: {outcome.reason}",
+        hint="Check the space and the rights of the target there, then upload again; only the rest is sent.",
+    )
+
+
+async def _receive(
+    transport: Transport, payload: Payload, variables: Variables, on_bytes: OnBytes
+) -> Outcome:
+    mark = new_id("trainyard-")
+    script = compose("sinks.sh", "receive.sh", mark=mark, **variables)
+    return await feed(transport, script, payload, mark, on_bytes)
+
+
+def _tail_hash(path: bytes, offset: int) -> str:
+    """Of the MiB before `offset`, as the machine computes it of its part."""
+    if not offset:
+        return "none"
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # bytes
+        start = max(0, offset - TAIL)
+        file.seek(start)
+        return hashlib.sha256(os.read(file.fileno(), offset - start)).hexdigest()

@@ -1,0 +1,179 @@
+"""One payload into one script on one machine. Small ones go over the open connection; bulk goes through the system's
+`ssh`, which encrypts on a core of its own and reads the payload without passing it through Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from trainyard.lib.aio import end_task, finish
+from trainyard.lib.errors import UnreachableError
+from trainyard.transport.api import Attachable, Process, Transport, read_all
+from trainyard.transport.copy.payload import Payload
+
+BULK = 4 * 1024 * 1024  # from here on a second connection (35 ms of processor time on both ends) pays
+CHUNK = 256 * 1024
+POLL_SECONDS = 0.1
+END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
+LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
+SSH_FAILED = 255
+
+# Preferences, not demands: where the other side lacks them, the rest of the default list is tried.
+QUICK = (
+    *("-c", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
+    *("-o", "KexAlgorithms=^curve25519-sha256,curve25519-sha256@libssh.org"),
+    *("-o", "BatchMode=yes"),
+    *("-o", "Compression=no"),
+    *("-o", "ControlMaster=no"),
+    *("-o", "ControlPath=none"),
+    *("-o", "ClearAllForwardings=yes"),
+    *("-o", "ServerAliveInterval=10"),
+    *("-o", "ServerAliveCountMax=3"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a script said: its last line with our mark (without it), and its complaints."""
+
+    words: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    errors: str
+
+    @property
+    def is_ok(self) -> bool:
+        """All has arrived."""
+        return self.words[:1] == ("ok",)
+
+    @property
+    def reason(self) -> str:
+        """The last complaint."""
+        lines = [line for line in self.errors.splitlines() if line.strip()]
+        # GNU tar's last line says only that it exits; the one before says why.
+        useful = [line for line in lines if "exit status" not in line and "not recoverable" not in line]
+        return (useful or lines or ["no reason given"])[-1].strip()
+
+
+async def feed(
+    transport: Transport, script: str, payload: Payload, mark: str, on_bytes: Callable[[int], None]
+) -> Outcome:
+    """Run `script` with the payload as its standard input. `on_bytes` hears how many bytes have gone.
+
+    Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
+    """
+    words = bulk_argv(transport, script) if payload.length > BULK else None
+    if words is not None:
+        outcome = await _through_program(words, payload, mark, on_bytes)
+        if outcome is not None:
+            return outcome
+    return await _through_channel(transport, script, payload, mark, on_bytes)
+
+
+def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
+    """The `ssh` command line that runs `script` on the machine; None where there is none."""
+    if not isinstance(transport, Attachable) or len(script) > LONGEST_ARGUMENT:
+        return None
+    words = transport.argv(script, terminal=False)
+    program = shutil.which(words[0])
+    if os.path.basename(words[0]) != "ssh" or program is None:  # noqa: PTH119  # a word of a command
+        return None
+    return [program, *QUICK, *words[1:]]
+
+
+async def _through_program(
+    words: Sequence[str], payload: Payload, mark: str, on_bytes: Callable[[int], None]
+) -> Outcome | None:
+    """None where ssh itself failed before the script could say anything: the open connection may still do."""
+    descriptor = payload.open()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=descriptor,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in the terminal is ours to pass on
+        )
+        watching = asyncio.ensure_future(_watch(descriptor, payload, on_bytes))
+        try:
+            output, errors = await process.communicate()
+        except asyncio.CancelledError:
+            await finish(_end(process))
+            raise
+        finally:
+            await end_task(watching)
+        outcome = make_outcome(output, errors, mark)
+        if process.returncode == SSH_FAILED and not outcome.words:
+            return None
+        on_bytes(os.lseek(descriptor, 0, os.SEEK_CUR) - payload.start)
+        return outcome
+    finally:
+        os.close(descriptor)
+
+
+async def _watch(descriptor: int, payload: Payload, on_bytes: Callable[[int], None]) -> None:
+    # Position is shared with the program that reads.
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        on_bytes(os.lseek(descriptor, 0, os.SEEK_CUR) - payload.start)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+    await process.communicate()
+
+
+async def _through_channel(
+    transport: Transport, script: str, payload: Payload, mark: str, on_bytes: Callable[[int], None]
+) -> Outcome:
+    descriptor = payload.open()
+    process: Process | None = None
+    try:
+        process = await transport.spawn(script)
+        reading = asyncio.ensure_future(read_all(process))
+        try:
+            # A sink that has failed closes its end; what it said is the better answer.
+            with suppress(UnreachableError):
+                await _write(process, descriptor, payload.length, on_bytes)
+            output = await reading
+            await process.wait()
+        finally:
+            await end_task(reading)
+        return make_outcome(output, process.errors, mark)
+    except asyncio.CancelledError:
+        if process is not None:
+            await finish(_close(process))
+        raise
+    finally:
+        os.close(descriptor)
+
+
+async def _write(process: Process, descriptor: int, length: int, on_bytes: Callable[[int], None]) -> None:
+    done = 0
+    while done < length and (chunk := os.read(descriptor, min(CHUNK, length - done))):
+        await process.write(chunk)
+        done += len(chunk)
+        on_bytes(done)
+    await process.write_eof()
+
+
+async def _close(process: Process) -> None:
+    """End of file first: the sink removes what is half done. Then the end for whoever did not listen."""
+    with suppress(UnreachableError, TimeoutError):
+        await process.write_eof()
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    with suppress(UnreachableError):
+        await process.terminate()
+
+
+def make_outcome(output: bytes, errors: bytes, mark: str) -> Outcome:
+    """Find our lines in what the script printed."""
+    lines = [line.split() for line in output.decode(errors="replace").splitlines() if line.startswith(mark)]
+    ours = tuple(tuple(words[1:]) for words in lines)
+    return Outcome(ours[-1] if ours else (), ours, errors.decode(errors="replace"))

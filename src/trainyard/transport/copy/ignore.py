@@ -1,0 +1,78 @@
+"""What stays behind: ignore files in gitignore's syntax, per folder, and patterns given as options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from trainyard.transport.copy.api import CopyOptions
+
+
+class _Result(Protocol):
+    @property
+    def include(self) -> bool | None: ...
+
+
+class _Spec(Protocol):
+    def check_file(self, file: str) -> _Result: ...
+
+
+class Rules:
+    """The rules of one tree. Folders are told as they are entered; the deepest file that has an opinion decides."""
+
+    def __init__(self, options: CopyOptions) -> None:
+        names = [options.ignore_file] if options.ignore_file else []
+        if options.use_gitignore:
+            names.insert(0, ".gitignore")  # ours is read after it, so ours wins
+        self._files = frozenset(os.fsencode(name) for name in names)
+        self._order = [os.fsencode(name) for name in names]
+        self._specs: dict[str, list[_Spec]] = {}
+        self._exclude = _compile(options.exclude) if options.exclude else None
+
+    def enter(self, folder: str, path: bytes, names: Iterable[bytes]) -> None:
+        """Read the ignore files of `folder` (relative, '' for the top), which lies at `path` and holds `names`."""
+        if self._files.isdisjoint(names):
+            return
+        present = [name for name in self._order if name in names]
+        specs = [_compile(_lines(path + b"/" + name)) for name in present]
+        self._specs[folder] = specs[::-1]
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is ignored anywhere, as far as the folders entered so far go."""
+        return not self._specs and self._exclude is None
+
+    def ignores(self, name: str, *, is_folder: bool) -> bool:
+        """Does `name` (relative to the top) stay behind? Its parents are asked by the caller as it descends."""
+        path = name + "/" if is_folder else name
+        if self._exclude is not None and self._exclude.check_file(path).include:
+            return True
+        folder = name
+        while folder:
+            folder = folder.rpartition("/")[0]
+            below = path[len(folder) + 1 :] if folder else path
+            for spec in self._specs.get(folder, ()):
+                verdict = spec.check_file(below).include
+                if verdict is not None:
+                    return verdict
+        return False
+
+    def ignores_deep(self, name: str, *, is_folder: bool) -> bool:
+        """Like `ignores`, for a name whose parents nobody has asked about."""
+        parts = name.split("/")
+        parents = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+        return any(self.ignores(parent, is_folder=True) for parent in parents) or self.ignores(
+            name, is_folder=is_folder
+        )
+
+
+def _lines(path: bytes) -> list[str]:
+    return Path(os.fsdecode(path)).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+
+
+def _compile(patterns: Sequence[str]) -> _Spec:
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415  # 141 M instructions, paid by those who ignore something
+
+    return GitIgnoreSpec.from_lines(patterns)

@@ -1,0 +1,77 @@
+"""Bytes that several senders read at once: a file, or memory that looks like one. Nothing here knows what they mean.
+
+A program that is given a payload as its standard input reads it without any work of ours; its position tells how far
+it is. So feeding 32 machines costs the client what `ssh <archive` costs 32 times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+
+HASH_CHUNK = 1024 * 1024
+
+
+class Payload:
+    """`length` bytes from `start` of something that can be opened many times. Close it when all have read it."""
+
+    def __init__(
+        self, path: bytes, start: int, length: int, *, release: Callable[[], None] | None = None
+    ) -> None:
+        self._path = path
+        self.start = start
+        self.length = length
+        self._release = release
+
+    def open(self) -> int:
+        """A new descriptor with a position of its own, set to the first byte. The caller closes it."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        os.lseek(descriptor, self.start, os.SEEK_SET)
+        return descriptor
+
+    def sha256(self) -> str:
+        """Hash of all of it. Blocking; 0.8 s a gigabyte."""
+        digest = hashlib.sha256()
+        descriptor = self.open()
+        try:
+            left = self.length
+            while left and (chunk := os.read(descriptor, min(left, HASH_CHUNK))):
+                digest.update(chunk)
+                left -= len(chunk)
+        finally:
+            os.close(descriptor)
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        """Free the memory. Descriptors that are open stay readable."""
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+
+def make_payload(write: Callable[[int], int]) -> Payload:
+    """Let `write(descriptor)` fill memory and return how much it wrote; the result can be read many times."""
+    descriptor, path, release = _memory()
+    try:
+        length = write(descriptor)
+    except BaseException:
+        release()
+        raise
+    return Payload(path, 0, length, release=release)
+
+
+def _memory() -> tuple[int, bytes, Callable[[], None]]:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("trainyard-payload", os.MFD_CLOEXEC)
+        return descriptor, b"/proc/self/fd/%d" % descriptor, lambda: os.close(descriptor)
+    descriptor, name = tempfile.mkstemp(prefix="trainyard-payload-")
+
+    def release() -> None:
+        os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(name)  # noqa: PTH108  # beside os.close
+
+    return descriptor, os.fsencode(name), release

@@ -1,0 +1,62 @@
+"""Removing from a machine what the source does not have; what is ignored at the source is left alone."""
+
+from __future__ import annotations
+
+import os
+
+from trainyard.lib.errors import InvalidError
+from trainyard.lib.ids import new_id
+from trainyard.transport.api import Transport
+from trainyard.transport.copy.manifest import ROOT
+from trainyard.transport.copy.script import compose
+from trainyard.transport.copy.survey import TREE, Plan
+
+PART = b".trainyard-part-"  # uploads of others that are under way
+
+
+async def prune(machine: str, transport: Transport, plan: Plan) -> list[str]:
+    """Make the copied folders hold nothing but the copy. Returns what was removed."""
+    tops = [entry.name for entry in plan.manifest.folders if entry.name in plan.manifest.rules]
+    removed: list[str] = []
+    for top in tops:
+        base = plan.base if plan.kind == TREE else plan.base + b"/" + top
+        mark = new_id("trainyard-")
+        found = await transport.run(compose("prune.sh", mark=mark, base=base, step="list"))
+        prefix = b"" if top == ROOT else top + b"/"
+        extra = _extras(found.stdout.partition(mark.encode() + b"\n")[2], plan, prefix)
+        if not extra:
+            continue
+        names = b"".join(b"./" + name + b"\0" for name in extra)
+        result = await transport.run(compose("prune.sh", mark=mark, base=base, step="remove"), stdin=names)
+        if result.status != 0:
+            reason = result.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise InvalidError(f"what is superfluous in {plan.shown_target!r} on {machine} stays: {reason}")
+        removed += [os.fsdecode(name) for name in extra]
+    return removed
+
+
+def _extras(output: bytes, plan: Plan, prefix: bytes) -> list[bytes]:
+    """Names relative to the folder, none below another."""
+    wanted = set(plan.manifest.names())
+    folders, _, others = output.partition(b"\0\0")
+    found = [(name, True) for name in _names(folders)] + [(name, False) for name in _names(others)]
+    extra: set[bytes] = set()
+    kept: set[bytes] = set()
+    for name, is_folder in found:
+        if PART in name or plan.manifest.ignores(prefix + name, is_folder=is_folder):
+            # A folder that holds something ignored is not superfluous.
+            while name := name.rpartition(b"/")[0]:
+                kept.add(name)
+        elif prefix + name not in wanted:
+            extra.add(name)
+    extra -= kept
+    return sorted(name for name in extra if not any(parent in extra for parent in _parents(name)))
+
+
+def _names(text: bytes) -> list[bytes]:
+    return [name.removeprefix(b"./") for name in text.split(b"\0") if name not in (b"", b".")]
+
+
+def _parents(name: bytes) -> list[bytes]:
+    parts = name.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]

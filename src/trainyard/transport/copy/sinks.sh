@@ -1,0 +1,104 @@
+# Where a stream ends on this machine: an archive is unpacked, a part of a large file is appended. Each function reads
+# standard input and returns 0 when all of it has arrived. Reasons of failure go to standard error.
+
+state=$HOME/.trainyard/uploads
+
+# A stamp is replaced whole, because machines may share a home.
+write_stamp() {
+    printf '%s\n' "$1" >"$state/$key.$mark.$$" && mv -f "$state/$key.$mark.$$" "$state/$key"
+}
+
+#   base   the folder to unpack in; made where missing
+#   end    the name of the archive's last member: a stream that was cut between two members lacks it
+#   begun  the time of the client's scan; kept as the stamp until an upload completes
+receive_tar() {
+    mkdir -p "$state" "$base" || return 1
+    if [ ! -e "$state/$key" ]; then write_stamp "$begun"; fi
+    case $(tar --version 2>/dev/null) in
+    *GNU*) gnu='--keep-directory-symlink --warning=no-timestamp -b 128' ;;
+    *) gnu= ;;
+    esac
+    seen=$({
+        # $gnu is a list of words.
+        cd "$base" && LC_ALL=C tar -x -p -o -v $gnu -f -
+        echo "status $?"
+    } | tail -n 2)
+    status=${seen##*status }
+    last=${seen%status *}
+    last=${last%?}
+    if [ "$last" = "$end" ]; then
+        rm -f "$base/$end"
+        return "$status"
+    fi
+    # The last member may be half a file. GNU tar escapes odd names with backslashes; those are left alone, as is
+    # everything where names are printed raw. The next upload sees its size and time and sends it again.
+    case $gnu:$last in
+    : | :* | *: | *\\*) ;;
+    *) if [ -f "$base/$last" ]; then rm -f "$base/$last"; fi ;;
+    esac
+    echo "the stream ended early" >&2
+    return 1
+}
+
+#   folder leaf      where the file goes
+#   signature        stands for the local file's content: a part of another content has another name
+#   offset tail      what the part must hold already, and the hash of its last MiB
+#   upto             the part's size when this stream has been appended
+#   complete         1: the file is complete then, with `mode` and `when` (UTC)
+#   relayed          1: the caller finishes the file, once the stream has proved right
+#   alone            1: write a part of our own; nobody else's is continued
+receive_part() {
+    final=$folder/$leaf
+    part=$folder/.$leaf.trainyard-part-$signature
+    mkdir -p "$state" "$folder" || return 1
+    if [ -d "$final" ] && [ ! -h "$final" ]; then
+        echo "$final is a folder" >&2
+        return 1
+    fi
+    if [ "$alone" = 1 ]; then
+        part=$part.$mark
+        true >"$part" || return 1
+    else
+        # Two uploads of one file must not append to one part. The lock goes with its holder. The path is compared
+        # again, since the last holder may have renamed the part while we waited to open it.
+        true >>"$part" || return 1
+        exec 9>>"$part"
+        if ! flock -n 9 2>/dev/null || ! [ "/dev/fd/9" -ef "$part" ]; then
+            echo "busy" >&2
+            return 4
+        fi
+    fi
+    size=$(stat -c %s "$part")
+    if [ "$size" != "$offset" ] || ! holds_tail; then
+        if [ "$offset" = 0 ] && [ "$alone" != 1 ]; then
+            true >"$part"
+        else
+            echo "stale" >&2
+            return 3
+        fi
+    fi
+    # Not cat: a file that grows while it is sent is cut at the size it had.
+    head -c "$((upto - offset))" >>"$part" || return 1
+    if [ "$(stat -c %s "$part")" != "$upto" ]; then
+        if [ "$alone" = 1 ]; then rm -f "$part"; fi
+        echo "the stream ended early" >&2
+        return 1
+    fi
+    if [ "$complete" = 1 ] && [ "$relayed" != 1 ]; then finish_part; fi
+}
+
+holds_tail() {
+    if [ "$offset" = 0 ]; then return 0; fi
+    set -- $(tail -c 1048576 "$part" | sha256sum)
+    [ "$1" = "$tail" ]
+}
+
+finish_part() {
+    chmod "$mode" "$part" && TZ=UTC0 touch -t "$when" "$part" || return 1
+    if [ -d "$final" ]; then rm -f "$final"; fi # a link to a folder; mv would go inside
+    mv -f "$part" "$final" || return 1
+    # Parts of older contents, left by uploads that were given up.
+    for old in "$folder/.$leaf.trainyard-part-"*; do
+        if [ -f "$old" ] && [ -n "$(find "$old" -prune -mtime +1 2>/dev/null)" ]; then rm -f "$old"; fi
+    done
+}

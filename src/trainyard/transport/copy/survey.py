@@ -1,0 +1,222 @@
+"""What a machine has already: one question with a digest of everything, a second only where something differs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from trainyard.lib.errors import ConflictError, DeniedError, InvalidError
+from trainyard.lib.ids import new_id
+from trainyard.transport.api import Transport
+from trainyard.transport.copy.api import CopyOptions
+from trainyard.transport.copy.manifest import ROOT, Entry, Manifest
+from trainyard.transport.copy.script import compose
+
+TREE, INTO, FILE = "tree", "into", "file"
+
+
+@dataclass
+class Plan:
+    """One upload as it is for every machine: what goes where. `target` is a path from `script.machine_path`."""
+
+    manifest: Manifest
+    kind: str
+    target: bytes
+    key: str
+    options: CopyOptions
+
+    @property
+    def base(self) -> bytes:
+        """The folder that names in the manifest are relative to."""
+        if self.kind != FILE:
+            return self.target
+        return self.target.rpartition(b"/")[0] or b"/"
+
+    @property
+    def shown_target(self) -> str:
+        """The target for people."""
+        return os.fsdecode(self.target.removeprefix(b"./"))
+
+    @cached_property
+    def empty_folders(self) -> list[bytes]:
+        """Folders that only a question of their own can find; the shell reads them by line."""
+        return [name for name in self.manifest.empty_folders() if b"\n" not in name]
+
+    @cached_property
+    def folders_hash(self) -> str:
+        """Kept in the stamp: equal folders need not be sent again."""
+        return self.manifest.folders_hash()
+
+    def question(self, *, parts: bool = False) -> bytes:
+        """Standard input of the survey: folders by line, then all names, gzipped."""
+        names = [entry.name for entry in self.manifest.files]
+        if parts:
+            names += [part_name(entry) for entry in self.manifest.files if entry.is_large]
+        lines = b"".join(folder + b"\n" for folder in self.empty_folders)
+        return lines + gzip.compress(b"\0".join(names), 1)
+
+    @cached_property
+    def digest_question(self) -> bytes:
+        """The first question; the same for every machine."""
+        return self.question()
+
+    @cached_property
+    def listing_question(self) -> bytes:
+        """The second question; the same for every machine."""
+        return self.question(parts=True)
+
+    def digest(self, flavour: str) -> str:
+        """What a machine answers whose files equal ours."""
+        return self._digests.setdefault(flavour, self._digest(flavour))
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return {}
+
+    def _digest(self, flavour: str) -> str:
+        end = b"\0" if flavour == "gnu" else b"\n"
+        text = b"".join(entry.line() + end for entry in self.manifest.files)
+        return hashlib.sha256(text).hexdigest()
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one machine lacks. `inside`: the target is a folder there, so the plan has to be another."""
+
+    files: Sequence[Entry] = ()
+    folders: Sequence[Entry] = ()
+    parts: dict[bytes, int] = field(default_factory=dict)
+    inside: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Nothing has to be sent."""
+        return not self.files and not self.folders
+
+
+def part_name(entry: Entry) -> bytes:
+    """Where a large file grows, beside its final name."""
+    folder, slash, leaf = entry.name.rpartition(b"/")
+    return b"%s%s.%s.trainyard-part-%s" % (folder, slash, leaf, part_signature(entry).encode())
+
+
+def part_signature(entry: Entry) -> str:
+    """Stands for the content of a large file as far as its size, time and path do."""
+    text = b"%d %d %s" % (entry.size, entry.mtime_ns, entry.path)
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
+    """Ask `machine` what it has of the plan."""
+    answer = await _ask(machine, transport, plan, want="digest")
+    if "inside" in answer.words:
+        return Findings(inside=True)
+    if "obstacle" in answer.words:
+        raise ConflictError(
+            f"{plan.shown_target!r} on {machine} is in the way: it is, or goes through, something that is no folder",
+            hint="Name another target, or remove it there first.",
+        )
+    if "absent" in answer.words:
+        return Findings(plan.manifest.files, plan.manifest.folders)
+    # The mode of a folder that was there before us, /tmp for one, is none of our business.
+    below = [folder for folder in plan.manifest.folders if folder.name != ROOT]
+    if "bad" in answer.words:
+        return Findings(plan.manifest.files, below)
+    since, folders_hash = answer.stamp
+    racy = [entry for entry in plan.manifest.files if since and entry.is_racy(since)]
+    is_same = folders_hash == plan.folders_hash and "incomplete" not in answer.words
+    folders = [] if is_same else below
+    if answer.digest == plan.digest(answer.flavour):
+        if plan.options.dont_overwrite:
+            racy = []
+        return Findings(racy, folders)
+    listing = await _ask(machine, transport, plan, want="listing")
+    files, parts, some_missing = _compare(plan, listing, {entry.name for entry in racy})
+    # Where files are missing, whole folders may be, and with them their modes.
+    return Findings(files, below if some_missing else folders, parts)
+
+
+def _compare(plan: Plan, answer: _Answer, racy: set[bytes]) -> tuple[list[Entry], dict[bytes, int], bool]:
+    """What to send, what there is of large files, and whether anything was not there at all."""
+    end = b"\0" if answer.flavour != "lines" else b"\n"
+    lines = set(answer.listing.split(end))
+    present = {line.split(b" ", 3)[3] for line in lines if line.count(b" ") >= 3}
+    if plan.options.dont_overwrite:
+        files = [entry for entry in plan.manifest.files if entry.name not in present]
+    else:
+        files = [entry for entry in plan.manifest.files if entry.line() not in lines or entry.name in racy]
+    large = {part_name(entry): entry.name for entry in files if entry.is_large}
+    parts: dict[bytes, int] = {}
+    for line in lines if large else ():
+        fields = line.split(b" ", 3)
+        if len(fields) == 4 and fields[3] in large and answer.flavour != "names":
+            parts[large[fields[3]]] = int(fields[1])
+    return files, parts, any(entry.name not in present for entry in files)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    words: dict[str, list[str]]
+    listing: bytes
+
+    @property
+    def stamp(self) -> tuple[int, str]:
+        """When the client scanned for the last upload, and the hash of its folders; (0, '') where unknown."""
+        fields = self.words.get("stamp", [])
+        if not fields or not fields[0].isdigit():
+            return 0, ""
+        return int(fields[0]), fields[1] if len(fields) > 1 else ""
+
+    @property
+    def flavour(self) -> str:
+        return (self.words.get("digest") or self.words.get("listing") or [""])[0]
+
+    @property
+    def digest(self) -> str:
+        fields = self.words.get("digest", [])
+        return fields[1] if len(fields) > 1 else ""
+
+
+async def _ask(machine: str, transport: Transport, plan: Plan, *, want: str) -> _Answer:
+    mark = new_id("trainyard-")
+    script = compose(
+        "survey.sh",
+        mark=mark,
+        kind=plan.kind,
+        target=plan.target,
+        key=plan.key,
+        folders=len(plan.empty_folders),
+        want=want,
+    )
+    stdin = plan.digest_question if want == "digest" else plan.listing_question
+    completed = await transport.run(script, stdin=stdin)
+    answer = _parse(completed.stdout, mark.encode())
+    if not answer.words:
+        reason = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        problem = f"{plan.shown_target!r} on {machine} cannot be looked into: {reason or completed.status}"
+        if "ermission denied" in reason:
+            raise DeniedError(problem, hint="Name a target that the user there may write.")
+        raise InvalidError(problem, hint="Name another target, or look at the machine by ssh.")
+    return answer
+
+
+def _parse(output: bytes, mark: bytes) -> _Answer:
+    words: dict[str, list[str]] = {}
+    start = output.find(mark)
+    while start >= 0:
+        line, _, rest = output[start:].partition(b"\n")
+        fields = line.decode(errors="replace").split()[1:]
+        words[fields[0]] = fields[1:]
+        if fields[0] == "listing":
+            return _Answer(words, _unzip(rest))
+        output, start = rest, rest.find(mark)
+    return _Answer(words, b"")
+
+
+def _unzip(data: bytes) -> bytes:
+    return zlib.decompress(data, wbits=31) if data else b""

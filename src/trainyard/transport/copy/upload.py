@@ -1,0 +1,285 @@
+"""Files and folders onto machines: plan, ask every machine what it lacks, send that, each byte read once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.lib.aio import gather_all
+from trainyard.lib.errors import Error, TaskErrors
+from trainyard.transport.api import Transport
+from trainyard.transport.copy import relay
+from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
+from trainyard.transport.copy.delivery import Delivery, Stock, deliveries, failure
+from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
+from trainyard.transport.copy.prune import prune
+from trainyard.transport.copy.script import machine_path
+from trainyard.transport.copy.survey import FILE, INTO, TREE, Findings, Plan, survey
+
+ATTEMPTS = 2  # two uploads to one shared home can trip over each other once
+AT_ONCE = 64  # machines that are sent to at the same time; each may be a process here
+
+
+async def upload(
+    targets: Sequence[tuple[str, Transport]],
+    sources: Sequence[Path],
+    target: str = "",
+    *,
+    options: CopyOptions = DEFAULT_OPTIONS,
+    progress: Progress | None = None,
+    peers: Peers | None = None,
+) -> CopyReport:
+    """Copy `sources` to every machine; only what differs there travels. Doing it again is cheap, and resumes.
+
+    Relative targets and `~` mean the machine's home; no target means the home itself. One folder with a target becomes
+    the target (merging with what is there); one file becomes the target, or goes inside it where it is a folder or is
+    written with a slash at the end; several sources, and what a pattern matches, go inside. Parents are made.
+
+    Machines that fail do not stop the others: their errors come as one TaskErrors, or alone if there is one.
+    Cancelling ends the far sides; what has arrived stays and is not sent again.
+    """
+    plan = await asyncio.to_thread(_plan, sources, target, options)
+    work = _Upload(plan, dict(targets), progress, peers)
+    await work.run(list(work.machines), ATTEMPTS)
+    if options.delete and plan.kind != FILE:
+        await work.prune()
+    work.raise_failures()
+    return CopyReport(
+        files=len(plan.manifest.files),
+        sent=work.sent,
+        relayed=tuple(sorted(work.relayed)),
+        notes=tuple(dict.fromkeys(plan.manifest.notes)),
+    )
+
+
+def _plan(sources: Sequence[Path], target: str, options: CopyOptions) -> Plan:
+    paths, is_pattern = expand(sources)
+    single = len(paths) == 1 and not is_pattern
+    inside = not single or options.into or target in ("", "~", "~/", ".", "./", "/")
+    kind = INTO
+    where = machine_path(target)
+    names = [os.fsencode(leaf_name(path)) for path in paths]
+    if single and paths[0].is_dir() and (not inside or not target):
+        kind = TREE
+        where = where if target else machine_path(leaf_name(paths[0]))
+        names = [ROOT]
+    elif single and not inside and not target.endswith("/"):
+        kind = FILE
+        names = [where.rpartition(b"/")[2]]
+    manifest = scan(zip(names, paths, strict=True), options)
+    return Plan(manifest, kind, where, _key(paths, where), options)
+
+
+def _key(paths: Sequence[Path], where: bytes) -> str:
+    """Names the stamp of this upload on a machine: our clock and our files, that target."""
+    parts = [os.fsencode(os.uname().nodename), where, *(os.fsencode(path.absolute()) for path in paths)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
+
+
+def _inside(plan: Plan) -> Plan:
+    """The plan for machines where a file's target turned out to be a folder."""
+    entry = plan.manifest.files[0]
+    moved = entry._replace(name=entry.path.rpartition(b"/")[2])
+    manifest = scan([], plan.options)
+    manifest.files.append(moved)
+    manifest.scanned_ns = plan.manifest.scanned_ns
+    return Plan(manifest, INTO, plan.target, plan.key, plan.options)
+
+
+@dataclass
+class _Upload:
+    """One upload under way."""
+
+    plan: Plan
+    machines: dict[str, Transport]
+    progress: Progress | None
+    peers: Peers | None
+    sent: dict[str, int] = field(default_factory=dict)
+    relayed: set[str] = field(default_factory=set)
+    failures: dict[str, BaseException] = field(default_factory=dict)
+    _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def run(self, names: Sequence[str], attempts: int, *, may_relay: bool = True) -> None:
+        """Bring the machines `names` up to date."""
+        plan = self.plan
+        found = await gather_all([survey(name, self.machines[name], plan) for name in names])
+        needs: dict[str, Findings] = {}
+        for name, findings in zip(names, found, strict=True):
+            if isinstance(findings, BaseException):
+                self._fail(name, findings)
+            else:
+                needs[name] = findings
+        inside = [name for name, findings in needs.items() if findings.inside]
+        if inside:
+            await self._run_inside(inside)
+        groups = _groups({name: needs[name] for name in needs if name not in inside})
+        served = await gather_all(
+            [self._serve(group, findings, attempts, may_relay=may_relay) for group, findings in groups]
+        )
+        for result in served:
+            if isinstance(result, BaseException):
+                raise result
+
+    def raise_failures(self) -> None:
+        """Raise what went wrong, if anything did."""
+        for error in self.failures.values():
+            if not isinstance(error, Exception):
+                raise error
+        # What is wrong with a local file is one error, however many machines wait for it.
+        distinct = {id(error): error for error in self.failures.values()}
+        errors = [error for error in distinct.values() if isinstance(error, Exception)]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise TaskErrors(f"the upload failed on {', '.join(self.failures)}", errors)
+
+    async def _run_inside(self, names: Sequence[str]) -> None:
+        other = _Upload(_inside(self.plan), self.machines, self.progress, self.peers)
+        await other.run(names, ATTEMPTS)
+        self.sent.update(other.sent)
+        self.relayed |= other.relayed
+        self.failures.update(other.failures)
+
+    async def _serve(self, names: list[str], findings: Findings, attempts: int, *, may_relay: bool) -> None:
+        """Send the same to all of `names`."""
+        items = deliveries(self.plan, findings, self.plan.manifest.notes)
+        total = sum(item.length for item in items)
+        if not items:
+            for name in names:
+                self._done(name)
+            return
+        if may_relay and self.peers is not None and total > relay.RELAY and self.peers.can_relay(names):
+            if left := await self._relay(names, items, total, self.peers):
+                # What they have by now is not what they had: ask again.
+                await self.run(left, attempts, may_relay=False)
+            return
+        stock = Stock(items, len(names))
+        results = await gather_all([self._direct(name, stock, total) for name in names])
+        again = []
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, _TryAgain) and attempts > 1:
+                again.append(name)
+            elif isinstance(result, BaseException):
+                self._fail(name, result.cause if isinstance(result, _TryAgain) else result)
+        if again:
+            await self.run(again, attempts - 1, may_relay=False)
+
+    async def _direct(self, name: str, stock: Stock, total: int) -> None:
+        meter = _Meter(self.progress, [name], total)
+        index = 0
+        try:
+            async with self._gate:
+                for item in stock.items:
+                    payload = await stock.take(index)
+                    outcome = await item.send(self.machines[name], payload, meter.on_bytes)
+                    if not outcome.is_ok:
+                        raise _TryAgain(failure(name, self.plan, outcome))
+                    self.sent[name] = self.sent.get(name, 0) + payload.length
+                    stock.give(index)
+                    index += 1
+                    meter.finish(item.length)
+        finally:
+            for rest in range(index, len(stock.items)):
+                stock.give(rest)
+        self._done(name, total)
+
+    async def _relay(
+        self, names: list[str], items: Sequence[Delivery], total: int, peers: Peers
+    ) -> list[str]:
+        """Send along a chain; returns who has to be served directly."""
+        chain = list(names)
+        failed: list[str] = []
+        meter = _Meter(self.progress, chain, total)
+        for item in items:
+            if not chain:
+                break
+            payload = await asyncio.to_thread(item.make)
+            try:
+                digest = await asyncio.to_thread(payload.sha256)
+                first = self.machines[chain[0]]
+                variables = await asyncio.to_thread(item.variables)
+                reasons = await relay.send(
+                    chain, first, peers, payload, digest, variables=variables, on_bytes=meter.on_bytes
+                )
+            except Error:
+                reasons = dict.fromkeys(chain, "")  # the first does not answer: everybody directly
+            finally:
+                payload.close()
+            if chain[0] not in reasons:
+                self.sent[chain[0]] = self.sent.get(chain[0], 0) + payload.length
+            self.plan.manifest.notes.extend(
+                f"{name} was not reached by relay: {reasons[name]}" for name in reasons
+            )
+            failed += [name for name in chain if name in reasons]
+            chain = [name for name in chain if name not in reasons]
+            self.relayed |= set(chain[1:])
+            meter.machines = chain
+            meter.finish(item.length)
+        for name in chain:
+            self._done(name, total)
+        return failed
+
+    async def prune(self) -> None:
+        """Remove what the source does not have from the machines that are up to date."""
+        names = [name for name in self.machines if name not in self.failures]
+        results = await gather_all([prune(name, self.machines[name], self.plan) for name in names])
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, BaseException):
+                self._fail(name, result)
+
+    def _done(self, name: str, total: int = 0) -> None:
+        self.sent.setdefault(name, 0)
+        if self.progress is not None:
+            self.progress.update(name, total, total)
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        self.failures[name] = error
+
+
+class _TryAgain(Exception):  # noqa: N818  # never leaves this module
+    """A sink failed; the reason may have gone when asked again."""
+
+    def __init__(self, cause: Error) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@dataclass
+class _Meter:
+    """Bytes of one transfer after another → progress that never goes back."""
+
+    progress: Progress | None
+    machines: list[str]
+    total: int
+    before: int = 0
+    shown: int = -1
+
+    def on_bytes(self, count: int) -> None:
+        """So much of the current item has gone."""
+        done = min(self.before + count, self.total)
+        if self.progress is None or done <= self.shown:
+            return
+        self.shown = done
+        for name in self.machines:
+            self.progress.update(name, done, self.total)
+
+    def finish(self, length: int) -> None:
+        """The current item is through."""
+        self.before += length
+
+
+def _groups(needs: dict[str, Findings]) -> list[tuple[list[str], Findings]]:
+    """Machines with the same need, in the order given."""
+    groups: dict[object, tuple[list[str], Findings]] = {}
+    for name, findings in needs.items():
+        key = (
+            frozenset(entry.name for entry in findings.files),
+            bool(findings.folders),
+            tuple(sorted(findings.parts.items())),
+        )
+        groups.setdefault(key, ([], findings))[0].append(name)
+    return list(groups.values())
