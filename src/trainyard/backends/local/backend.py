@@ -152,7 +152,7 @@ class LocalBackend:
         key = (machine.name, machine.id)
         if key not in self._transports:
             folder = self._folder(machine.name)
-            environment = partial(own_variables, self._settings.user)
+            environment = partial(own_variables, self._settings.user, self._inherited["PATH"])
             self._transports[key] = LocalTransport(
                 folder.home,
                 {},

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from trainyard.backends.local import remote_shell
 from trainyard.backends.local.addresses import free_addresses
 from trainyard.backends.local.devices import Devices, Wish, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
@@ -76,7 +77,7 @@ class Birth:
                 self._revive(folder, record)
             else:
                 self._create(folder, record)
-            environments[folder] = own_variables(self._settings.user, folder, record)
+            environments[folder] = own_variables(self._settings.user, self._inherited["PATH"], folder, record)
         launch_keepers(environments, self._inherited)
 
     def _new_record(self, address: str, wish: Wish) -> Record:
@@ -111,6 +112,7 @@ class Birth:
         draft.home.mkdir()
         (draft.path / "tmp").mkdir(mode=0o700)
         write_profiles(draft.home, self._settings.environ)
+        remote_shell.install(draft.path)
         draft.ensure_requests()
         draft.save_record(record)
         draft.path.rename(folder.path)
@@ -119,5 +121,6 @@ class Birth:
     def _revive(self, folder: MachineFolder, record: Record) -> None:
         folder.home.mkdir(exist_ok=True)
         (folder.path / "tmp").mkdir(mode=0o700, exist_ok=True)
+        remote_shell.install(folder.path)
         folder.ensure_requests()
         folder.save_record(record)

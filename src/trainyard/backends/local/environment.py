@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainyard.backends.local import remote_shell
 from trainyard.backends.local.folder import MachineFolder, Record
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Device, DeviceKind
@@ -41,8 +42,8 @@ def dropped(environ: Mapping[str, str]) -> list[str]:
     return sorted({"TMUX", "TMUX_PANE", *filter(_is_dropped, environ)})
 
 
-def own_variables(user: str, folder: MachineFolder, record: Record) -> dict[str, str]:
-    """What every process of a machine finds in its environment, on top of what it inherits."""
+def own_variables(user: str, path: str, folder: MachineFolder, record: Record) -> dict[str, str]:
+    """What every process of a machine finds in its environment, on top of what it inherits; `path` is that PATH."""
     tmp = str(folder.tmp(record))
     return {
         "HOME": str(folder.home),
@@ -54,6 +55,7 @@ def own_variables(user: str, folder: MachineFolder, record: Record) -> dict[str,
         "TRAINYARD_ADDRESS": record.address,
         KEEPER: str(folder.requests),
         "PYTHONUNBUFFERED": "1",
+        **remote_shell.variables(folder.path, path),
         **record.variables,
     }
 
@@ -84,7 +86,9 @@ def write_profiles(home: Path, environ: Mapping[str, str]) -> None:
     # /etc/profile sets PATH anew for a login shell.
     path = quote(environ.get("PATH", DEFAULT_PATH))
     (home / ".profile").write_text(
-        f'PATH={path}\n[ -n "$BASH_VERSION" ] && . ~/.bashrc\n', encoding="utf-8", errors="surrogateescape"
+        f'PATH="${{HOME%/home}}/bin":{path}\n[ -n "$BASH_VERSION" ] && . ~/.bashrc\n',
+        encoding="utf-8",
+        errors="surrogateescape",
     )
 
 
