@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from trainyard.lib.aio import gather_all
-from trainyard.lib.errors import CommandError, TaskErrors, UnreachableError, UnsupportedError
+from trainyard.lib.errors import CommandError, DeniedError, TaskErrors, UnreachableError, UnsupportedError
 from trainyard.lib.shell import home_path, quote
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec.machine import Machine
@@ -87,7 +87,7 @@ async def remove_keys(members: Sequence[Member]) -> None:
     """
     reached = [member for member in members if isinstance(member[1], Verified)]
     for result in await gather_all([_drop(_job(reached), member) for member in reached]):
-        if isinstance(result, BaseException) and not isinstance(result, UnreachableError):
+        if isinstance(result, BaseException) and not isinstance(result, DeniedError | UnreachableError):
             raise result
 
 
@@ -177,7 +177,7 @@ def _body(name: str) -> str:
 def _checked(machine: Machine, done: Completed) -> Completed:
     if done.status:
         text = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise UnreachableError(
+        raise DeniedError(
             f"the tasks cannot be made known to {machine.name}: {text.splitlines()[-1] if text else done.status}",
             hint=f"See whether ~/.ssh and ~/.trainyard can be written on {machine.name}.",
         )
