@@ -17,7 +17,7 @@ from trainyard.transport.copy.feed import Outcome, feed
 from trainyard.transport.copy.manifest import Entry
 from trainyard.transport.copy.payload import Payload, make_payload
 from trainyard.transport.copy.script import compose
-from trainyard.transport.copy.survey import Findings, Plan, part_signature
+from trainyard.transport.copy.survey import Findings, Plan, part_signature, part_stem
 
 TAIL = 1024 * 1024
 WINDOW = 2  # archives in memory at once: one being sent, one being made
@@ -89,6 +89,7 @@ class PartDelivery:
             "sink": "part",
             "folder": self.plan.base + b"/" + folder if folder else self.plan.base,
             "leaf": leaf,
+            "stem": part_stem(leaf),
             "signature": part_signature(self.entry),
             "key": self.plan.key,
             "offset": self.offset,

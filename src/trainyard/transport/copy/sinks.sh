@@ -41,7 +41,7 @@ receive_tar() {
 }
 
 #   folder leaf      where the file goes
-#   signature        stands for the local file's content: a part of another content has another name
+#   stem signature   the part's name; the signature stands for the local file's content, so another content has another
 #   offset tail      what the part must hold already, and the hash of its last MiB
 #   upto             the part's size when this stream has been appended
 #   complete         1: the file is complete then, with `mode` and `when` (UTC)
@@ -49,7 +49,7 @@ receive_tar() {
 #   alone            1: write a part of our own; nobody else's is continued
 receive_part() {
     final=$folder/$leaf
-    part=$folder/.$leaf.trainyard-part-$signature
+    part=$folder/$stem$signature
     mkdir -p "$state" "$folder" || return 1
     if [ -d "$final" ] && [ ! -h "$final" ]; then
         echo "$final is a folder" >&2
@@ -98,7 +98,7 @@ finish_part() {
     if [ -d "$final" ]; then rm -f "$final"; fi # a link to a folder; mv would go inside
     mv -f "$part" "$final" || return 1
     # Parts of older contents, left by uploads that were given up.
-    for old in "$folder/.$leaf.trainyard-part-"*; do
+    for old in "$folder/$stem"*; do
         if [ -f "$old" ] && [ -n "$(find "$old" -prune -mtime +1 2>/dev/null)" ]; then rm -f "$old"; fi
     done
 }

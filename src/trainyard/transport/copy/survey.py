@@ -102,7 +102,12 @@ class Findings:
 def part_name(entry: Entry) -> bytes:
     """Where a large file grows, beside its final name."""
     folder, slash, leaf = entry.name.rpartition(b"/")
-    return b"%s%s.%s.trainyard-part-%s" % (folder, slash, leaf, part_signature(entry).encode())
+    return folder + slash + part_stem(leaf) + part_signature(entry).encode()
+
+
+def part_stem(leaf: bytes) -> bytes:
+    """How the names of a file's parts begin; cut, because a name has 255 bytes at most."""
+    return b".%s.trainyard-part-" % leaf[:100]
 
 
 def part_signature(entry: Entry) -> str:
