@@ -187,7 +187,7 @@ class Job:
     async def kill(self) -> None:
         """Release all machines for good, whatever runs there. Twice is no error."""
         await self._each(lambda task: task.aclose())
-        await self.context.backend.release(self._machines())
+        await verbs.release(self.context.backend, self._machines())
         self._now(MachineState.RELEASED)
 
     async def aclose(self) -> None:

@@ -5,6 +5,7 @@ Both may run again at any time: what is done already is not done twice. Rendezvo
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from trainyard.lib.aio import gather_all
-from trainyard.lib.errors import CommandError, DeniedError, TaskErrors, UnreachableError, UnsupportedError
+from trainyard.lib.errors import CommandError, DeniedError, Error, TaskErrors, UnsupportedError
 from trainyard.lib.shell import home_path, quote
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec.machine import Machine
@@ -22,6 +23,7 @@ from trainyard.transport.copy.api import Peer, Peers
 
 _SSH_PORT = 22
 _HOSTS_A_LINE = 50  # some versions of ssh read lines of 1024 characters
+_GOODBYE_SECONDS = 10.0  # for a machine that is given back and may be gone already
 _SHOWN_LINES = 40  # of a failed install script's output, in the error
 
 T = TypeVar("T")
@@ -86,8 +88,8 @@ async def remove_keys(members: Sequence[Member]) -> None:
     A machine that does not answer, or cannot write any more, is passed over: it is being given back, not repaired.
     """
     reached = [member for member in members if isinstance(member[1], Verified)]
-    for result in await gather_all([_drop(_job(reached), member) for member in reached]):
-        if isinstance(result, BaseException) and not isinstance(result, DeniedError | UnreachableError):
+    for result in await gather_all([_drop(member) for member in reached]):
+        if isinstance(result, BaseException) and not isinstance(result, Error | TimeoutError):
             raise result
 
 
@@ -143,8 +145,9 @@ async def _link(job: str, member: Member, lines: bytes) -> None:
     _checked(member[0], await member[1].run(_script(job, "link"), stdin=lines))
 
 
-async def _drop(job: str, member: Member) -> None:
-    _checked(member[0], await member[1].run(_script(job, "drop")))
+async def _drop(member: Member) -> None:
+    async with asyncio.timeout(_GOODBYE_SECONDS):
+        await member[1].run(_script(_job([member]), "drop"))
 
 
 def _link_lines(doors: Sequence[_Door]) -> Iterator[str]:

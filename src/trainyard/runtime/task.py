@@ -335,7 +335,7 @@ class Task:
     async def kill(self) -> None:
         """Release the machine for good, whatever runs there. Twice is no error."""
         await self._leave()
-        await self.context.backend.release([self.machine])
+        await verbs.release(self.context.backend, [self.machine])
         self.machine = replace(self.machine, state=MachineState.RELEASED)
 
     async def aclose(self) -> None:

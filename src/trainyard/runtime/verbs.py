@@ -8,6 +8,7 @@ from typing import TypeVar
 from trainyard.backends.api import Backend, Catalogued, Firewalled, Mountable, Renamable, Stoppable
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import CapacityError, ConflictError, UnreachableError, UnsupportedError
+from trainyard.runtime import setup
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name
 
@@ -60,6 +61,13 @@ async def acquire(
         if vanished:
             raise UnreachableError(f"these machines vanished while starting: {', '.join(vanished)}")
         machines = seen
+
+
+async def release(backend: Backend, machines: Sequence[Machine]) -> None:
+    """Give machines back for good, whatever runs there; the keys of their job go first. Twice is no error."""
+    running = [machine for machine in machines if machine.state is MachineState.RUNNING]
+    await setup.remove_keys([(machine, backend.transport(machine)) for machine in running])
+    await backend.release(machines)
 
 
 async def stop(backend: Backend, machines: Sequence[Machine]) -> None:
