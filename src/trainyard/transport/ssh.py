@@ -138,7 +138,8 @@ class SshTransport:
             session.write_eof()
             status = await asyncio.shield(session.status)
         finally:
-            await self._finish_run(place, session)
+            # Not killed: at an early end of file the script takes away what it has.
+            await self._finish_run(place, session, kill=False)
         if status:
             raise self._copy_failure(status, str(source), target, bytes(session.errors))
 
@@ -282,7 +283,7 @@ class SshTransport:
     ) -> None:
         await asyncio.wait([opening])
         if not opening.cancelled() and opening.exception() is None:
-            await self._kill(session)
+            await self._leave(session, kill=True)
         self._release(place, stays=stays)
 
     async def _open_session(
@@ -341,18 +342,18 @@ class SshTransport:
             await end_task(feeding)
         return Completed(status, session.out.collected(), bytes(session.errors))
 
-    async def _finish_run(self, place: Place, session: CommandSession) -> None:
+    async def _finish_run(self, place: Place, session: CommandSession, *, kill: bool = True) -> None:
         """Leave nothing running after a run that was cancelled or timed out; give the place back."""
         try:
             if not session.closed.done():
-                await finish(self._kill(session))
+                await finish(self._leave(session, kill=kill))
         finally:
             self._pool.release_run(place)
 
-    async def _kill(self, session: CommandSession) -> None:
+    async def _leave(self, session: CommandSession, *, kill: bool) -> None:
         with suppress(UnreachableError, DeniedError, TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
-                if not session.status.done():
+                if kill and not session.status.done():
                     await self._end(await asyncio.shield(session.pid), "KILL", 0)
                 session.abandon()
                 await asyncio.wait([session.closed])

@@ -34,7 +34,7 @@ class Pipe:
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._ended = False
-        self._lost: UnreachableError | None = None
+        self._lost = False
         self._waiter: asyncio.Future[None] | None = None
         self._lost_message = lost_message
         self.pause: Callable[[], None] | None = None
@@ -57,8 +57,7 @@ class Pipe:
 
     def lose(self) -> None:
         """The connection has gone before the end of file."""
-        if not self._ended and self._lost is None:
-            self._lost = UnreachableError(self._lost_message)
+        self._lost = not self._ended
         self._wake()
 
     async def take(self) -> bytes:
@@ -66,8 +65,8 @@ class Pipe:
         while not self._pieces:
             if self._ended:
                 return b""
-            if self._lost is not None:
-                raise self._lost
+            if self._lost:
+                raise UnreachableError(self._lost_message)
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
@@ -87,8 +86,8 @@ class Pipe:
 
     def collected(self) -> bytes:
         """Everything that has come. Raises UnreachableError where the connection was lost in the middle of it."""
-        if self._lost is not None:
-            raise self._lost
+        if self._lost:
+            raise UnreachableError(self._lost_message)
         return self.take_now()
 
     def _wake(self) -> None:
@@ -139,6 +138,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self._tail_only = tail_only
         self._slow_reader = slow_reader
         self._greeting = b""
+        self._told_status: int | None = None
 
     @property
     def is_running(self) -> bool:
@@ -173,6 +173,8 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
                 self._greeting = self._greeting[-1024:]
             return
         self.pid.set_result(int(self._greeting[start + len(ANNOUNCEMENT) : end].strip()))
+        if self._told_status is not None:
+            self._set_status(self._told_status)
         rest, self._greeting = self._greeting[end + 1 :], b""
         if rest:
             self.out.feed(rest)
@@ -191,12 +193,18 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self._set_status(_signal_status(signal))
 
     def _set_status(self, status: int) -> None:
-        if self.status.done():
-            return
-        if self.pid.done():
+        # NB: sshd may tell the status before it sends the last of the output, or even the first.
+        self._told_status = status
+        if self.pid.done() and not self.status.done():
             self.status.set_result(status)
+
+    def _check_announced(self) -> None:
+        """At the end of output: the login shell may have ended before our first line ran.
+
+        That is /usr/sbin/nologin, a forced command, a broken .bashrc.
+        """
+        if self.pid.done() or self._told_status is None:
             return
-        # The login shell ended before our first line ran: /usr/sbin/nologin, a forced command, a broken .bashrc.
         said = (self._greeting or bytes(self.errors)).decode(errors="replace").strip()
         self._fail(
             DeniedError(
@@ -206,10 +214,14 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
             )
         )
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # either way no status will come
+    def connection_lost(self, exc: Exception | None) -> None:
         """The channel has closed, in peace or not."""
-        self.out.lose()
+        if exc is None and self._told_status is not None:
+            self.out.end()  # sshd may close without an end of file
+        else:
+            self.out.lose()
         self.gate.close()
+        self._check_announced()
         self._fail(UnreachableError(f"the connection to {self._name} was lost before the command ended"))
         if not self.closed.done():
             self.closed.set_result(None)

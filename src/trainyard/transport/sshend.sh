@@ -1,4 +1,5 @@
 # Ends the process groups of processes: signals, a grace, SIGKILL. Arguments: signals, tenths of a second, pids.
+# No `--` for kill: dash and busybox take it for a process id in some forms.
 signals=$1
 grace=$2
 shift 2
@@ -15,13 +16,13 @@ for pid; do
 done
 for group in $groups; do
     for signal in $signals CONT; do
-        kill -s "$signal" -- "-$group" 2>/dev/null
+        kill "-$signal" "-$group" 2>/dev/null
     done
 done
 while [ "$grace" -gt 0 ]; do
     left=
     for group in $groups; do
-        kill -0 -- "-$group" 2>/dev/null && left="$left $group"
+        kill -0 "-$group" 2>/dev/null && left="$left $group"
     done
     [ "$left" ] || exit 0
     groups=$left
@@ -29,6 +30,6 @@ while [ "$grace" -gt 0 ]; do
     sleep 0.1
 done
 for group in $groups; do
-    kill -s KILL -- "-$group" 2>/dev/null
+    kill -KILL "-$group" 2>/dev/null
 done
 exit 0
