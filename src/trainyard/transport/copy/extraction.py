@@ -16,6 +16,7 @@ from trainyard.lib.ids import new_id
 from trainyard.transport.copy.archive import BLOCK
 
 PART = b".trainyard-part-"
+NO_ARCHIVE = "the machine sent something that is no archive"
 _LONGEST_RECORD = 1024 * 1024  # a name or a set of attributes; more is no archive
 
 
@@ -100,7 +101,7 @@ class Extraction:
         self._padding = -member.size % BLOCK
         if member.kind in b"LKxg":
             if member.size > _LONGEST_RECORD:
-                raise InvalidError("the machine sent something that is no archive")
+                raise InvalidError(NO_ARCHIVE)
             self._record = member.kind
             self._long_text = bytearray()
             return
@@ -207,9 +208,9 @@ class _Member:
     """One header, with the long names and attributes that came before it."""
 
     def __init__(self, header: bytes, long: Mapping[str, bytes]) -> None:
-        stored = int(header[148:156].strip(b" \0") or b"0", 8)
-        if stored != sum(header[:148]) + sum(header[156:]) + 256:
-            raise InvalidError("the machine sent something that is no archive")
+        checksum = b"%o" % (sum(header[:148]) + sum(header[156:]) + 256)
+        if header[148:156].strip(b" \0").lstrip(b"0") != checksum:
+            raise InvalidError(NO_ARCHIVE)
         self.kind = header[156:157]
         name = _text(header[:100])
         if header[257:263] == b"ustar\0" and header[345] and self.kind not in b"LKxg":
