@@ -1,0 +1,40 @@
+"""The verbs: where each lives and what it does in a line. Static, so that `--help` imports none of them."""
+
+from __future__ import annotations
+
+# Section → verb → (module under trainyard.cli, what it does). The module's attribute is the verb with `_command` added.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Machines": {
+        "create": ("create", "Make machines, or find them again by name."),
+        "ls": ("ls", "List machines."),
+        "start": ("lifecycle", "Start stopped machines."),
+        "stop": ("lifecycle", "Stop machines; their files are kept."),
+        "kill": ("lifecycle", "Release machines for good, with their files."),
+        "rename": ("lifecycle", "Give a machine another name."),
+        "top": ("top", "Show what machines use: CPU, memory, GPUs."),
+    },
+    "Work on them": {
+        "run": ("run", "Run a command in the shell of a task or a whole job."),
+        "logs": ("logs", "Show what commands have printed; -f follows."),
+        "wait": ("logs", "Wait until the commands of a task or job have ended."),
+        "ssh": ("attach", "Log in, or run one command beside the task's shell."),
+        "tmux": ("attach", "Attach your terminal to the task's shell."),
+        "scp": ("scp", "Copy files and folders to and from machines."),
+    },
+    "Where machines come from": {
+        "hosts": ("hosts", "Manage the hosts that are reached by ssh."),
+        "addip": ("cloud", "Let this computer through the machines' firewall."),
+        "mount": ("cloud", "Mount the shared storage on machines."),
+        "queryimage": ("cloud", "List the images there are."),
+        "querygpu": ("cloud", "List the GPUs or GPU machine types there are."),
+    },
+    "This program": {
+        "doctor": ("doctor", "Check the set-up and say what to fix."),
+        "completion": ("completion", "Print the completion script for your shell."),
+        "help": ("assist", "Show this help, or that of a verb."),
+    },
+}
+
+VERBS: dict[str, tuple[str, str]] = {
+    verb: entry for section in SECTIONS.values() for verb, entry in section.items()
+}

@@ -1,0 +1,26 @@
+"""`--timeout 90s`: a time span as an option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from trainyard.lib.units import parse_duration
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def timeout_option(text: str) -> Callable[[Function], Function]:
+    """The option; the verb gets seconds, or None."""
+    return click.option("--timeout", metavar="TIME", callback=_seconds, help=text)
+
+
+def _seconds(_context: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value).total_seconds()
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=param) from error

@@ -1,0 +1,191 @@
+"""The machines that one call looks at, whichever backends they come from, and running a verb's coroutine on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from trainyard import settings as settings_module
+from trainyard.backends.api import Backend
+from trainyard.backends.registry import open_backend
+from trainyard.cli.invocation import Invocation
+from trainyard.cli.reporter import TerminalReporter
+from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
+from trainyard.runtime.context import Context
+from trainyard.runtime.select import select
+from trainyard.settings import Settings
+from trainyard.spec.machine import Machine, MachineState
+from trainyard.spec.names import sort_key
+
+if TYPE_CHECKING:
+    from trainyard.runtime.task import Task
+
+T = TypeVar("T")
+DEFAULT_BACKEND = "local"
+
+
+class Fleet:
+    """All machines of the backends that were asked for: one if one was named, else local and the ssh hosts."""
+
+    def __init__(self, invocation: Invocation, settings: Settings) -> None:
+        self.invocation = invocation
+        self.settings = settings
+        self.reporter = TerminalReporter(invocation.output)
+        self.failures: dict[str, Error] = {}
+        self._backends: dict[str, Backend] = {}
+        self._contexts: dict[str, Context] = {}
+        self._listed: list[Machine] | None = None
+
+    @property
+    def chosen(self) -> str:
+        """The backend that was asked for by name, or ''."""
+        return self.invocation.backend or self.settings.backend
+
+    @property
+    def names(self) -> list[str]:
+        """The backends that are looked at."""
+        if self.chosen:
+            return [self.chosen]
+        return [DEFAULT_BACKEND, "ssh"] if self._has_hosts() else [DEFAULT_BACKEND]
+
+    def backend(self, name: str) -> Backend:
+        """The backend called `name`, opened on first use."""
+        if name not in self._backends:
+            self._backends[name] = open_backend(name, self.settings)
+        return self._backends[name]
+
+    def context(self, name: str) -> Context:
+        """What tasks of that backend share."""
+        if name not in self._contexts:
+            self._contexts[name] = Context(self.backend(name), self.reporter)
+        return self._contexts[name]
+
+    def task(self, machine: Machine) -> Task:
+        """The task on a machine."""
+        from trainyard.runtime.task import Task  # brings the copying with it, which `ls` can do without
+
+        return Task(self.context(machine.backend), machine)
+
+    async def machines(self) -> list[Machine]:
+        """Every machine, asked once. A backend that fails is noted in `failures`; a single one's failure is raised."""
+        if self._listed is None:
+            results = await gather_all([self._list(name) for name in self.names])
+            listed: list[Machine] = []
+            for name, result in zip(self.names, results, strict=True):
+                if isinstance(result, Error):
+                    if len(self.names) == 1:
+                        raise result
+                    self.failures[name] = result
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    listed += result
+            self._listed = sorted(listed, key=lambda machine: (sort_key(machine.name), machine.backend))
+        return self._listed
+
+    async def everybody(self) -> list[Machine]:
+        """Every machine, those of other people too where a backend can see them."""
+        return await self.machines()
+
+    async def select(self, words: Iterable[str]) -> list[Machine]:
+        """The machines that the words mean, each once, in the order of the words."""
+        machines = await self.machines()
+        chosen: dict[tuple[str, str], Machine] = {}
+        for word in words:
+            try:
+                found = select(machines, word)
+            except NotFoundError:
+                for failure in self.failures.values():
+                    raise failure from None  # it may be there, only nobody can say
+                raise
+            self._refuse_twins(found)
+            for machine in found:
+                chosen[machine.backend, machine.name] = machine
+        for name, failure in self.failures.items():
+            self.invocation.output.warn(f"the {name} machines could not be listed: {failure.message}")
+        self.failures.clear()
+        return list(chosen.values())
+
+    async def select_one(self, word: str) -> Machine:
+        """The one machine that a word means."""
+        found = await self.select([word])
+        if len(found) > 1:
+            listed = ", ".join(machine.name for machine in found[:8])
+            raise ConflictError(f"{word!r} fits {len(found)} machines: {listed}", hint="Name one of them.")
+        return found[0]
+
+    async def tasks(self, words: Iterable[str]) -> list[Task]:
+        """Tasks on the machines that the words mean; all must be running."""
+        machines = await self.select(words)
+        require_running(machines)
+        return [self.task(machine) for machine in machines]
+
+    def by_backend(self, machines: Sequence[Machine]) -> list[tuple[Backend, list[Machine]]]:
+        """The machines, apart by where they come from."""
+        names = dict.fromkeys(machine.backend for machine in machines)
+        return [
+            (self.backend(name), [machine for machine in machines if machine.backend == name])
+            for name in names
+        ]
+
+    async def aclose(self) -> None:
+        """Let go of every connection; machines and commands stay."""
+        await gather_all([backend.aclose() for backend in self._backends.values()])
+
+    async def _list(self, name: str) -> Sequence[Machine]:
+        return await self.backend(name).machines()
+
+    def _has_hosts(self) -> bool:
+        try:
+            return "[hosts" in self.settings.hosts_file.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+
+    def _refuse_twins(self, found: Sequence[Machine]) -> None:
+        """The same name on two backends: which is meant must be said."""
+        names = [machine.name for machine in found]
+        twins = sorted({name for name in names if names.count(name) > 1}, key=sort_key)
+        if twins:
+            places = sorted({machine.backend for machine in found if machine.name in twins})
+            raise ConflictError(
+                f"{', '.join(twins[:8])} exists in several places: {', '.join(places)}",
+                hint=f"Say which you mean, for example with --backend {places[0]}.",
+            )
+
+
+def require_running(machines: Sequence[Machine]) -> None:
+    """Refuse machines on which nothing can be done, with what to do about it."""
+    stopped = [machine.name for machine in machines if machine.state is MachineState.STOPPED]
+    if stopped:
+        names = " ".join(stopped)
+        raise InvalidError(
+            f"{', '.join(stopped)} {'is' if len(stopped) == 1 else 'are'} stopped",
+            hint=f"Start {'it' if len(stopped) == 1 else 'them'} with `trainyard start {names}`.",
+        )
+    for machine in machines:
+        if machine.state is MachineState.LOST:
+            reason = machine.details.get("reason", "it does not answer")
+            raise NotFoundError(
+                f"{machine.name} is lost: {reason}",
+                hint=f"Release it with `trainyard kill {machine.name}`, then make it again.",
+            )
+
+
+def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
+    """Run a verb's coroutine with a fleet, and let go of everything when it ends, however it ends."""
+    settings = settings_module.load()
+    if invocation.backend:
+        settings = replace(settings, backend=invocation.backend)
+
+    async def whole() -> T:
+        fleet = Fleet(invocation, settings)
+        try:
+            return await work(fleet)
+        finally:
+            fleet.reporter.close()
+            await finish(fleet.aclose())
+
+    return asyncio.run(whole())

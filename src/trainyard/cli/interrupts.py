@@ -1,0 +1,31 @@
+"""Ctrl-C with two meanings: the first asks what runs there to stop, the second only leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def two_stage(first: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """On the first Ctrl-C run `first` beside what goes on; on the second cancel it, as Ctrl-C does otherwise."""
+    loop = asyncio.get_running_loop()
+    working = asyncio.current_task()
+    started: list[asyncio.Task[None]] = []
+
+    def pressed() -> None:
+        if not started:
+            started.append(asyncio.ensure_future(first()))
+        elif working is not None:
+            working.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, pressed)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        for task in started:
+            task.cancel()

@@ -1,0 +1,28 @@
+"""What one call of the program was told before and after its verb. Plain, because `--help` makes one too."""
+
+from __future__ import annotations
+
+import click
+
+from trainyard.cli.output import Output
+
+
+class Invocation:
+    """One call: how it was named, where it prints, and the options that every verb takes."""
+
+    __slots__ = ("backend", "debug", "json", "output", "program")
+
+    def __init__(self, program: str, output: Output) -> None:
+        self.program = program
+        self.output = output
+        self.backend = ""
+        self.json = False
+        self.debug = False
+
+
+def current() -> Invocation:
+    """The call that is being served."""
+    invocation = click.get_current_context().find_object(Invocation)
+    if invocation is None:  # only where somebody runs a verb without `main`
+        raise click.UsageError("this verb has to be run through the trainyard program")
+    return invocation

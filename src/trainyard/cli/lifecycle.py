@@ -1,0 +1,193 @@
+"""`start`, `stop`, `kill`, `rename`: the life of machines. What is touched is listed; what cannot be undone is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+
+from trainyard.cli import fleet
+from trainyard.cli.fleet import Fleet
+from trainyard.cli.invocation import Invocation, current
+from trainyard.cli.ls import STATE_STYLES, record
+from trainyard.cli.table import Column, Table
+from trainyard.cli.verb import Verb, complete_name, names_argument
+from trainyard.lib.aio import gather_all
+from trainyard.lib.errors import Error
+from trainyard.lib.log import redact
+from trainyard.runtime import verbs
+from trainyard.spec.machine import Machine, MachineState
+
+BUSY_SECONDS = 5.0  # how long a machine may take to say what it is doing, before a question
+
+
+@click.command("start", cls=Verb)
+@names_argument(many=True)
+@click.option("-y", "--yes", is_flag=True, help="Accepted for scripts; nothing is asked.")
+def start_command(names: tuple[str, ...], yes: bool) -> int:  # noqa: ARG001  # the family's start asked
+    """Start stopped machines. Starting one that runs is no error."""
+    invocation = current()
+
+    async def work(machines: Fleet) -> int:
+        chosen = await machines.select(names)
+        started: list[Machine] = []
+        for backend, part in machines.by_backend(chosen):
+            started += await verbs.start(backend, part)
+        _tell(invocation, started, "started")
+        return 0
+
+    return fleet.run(invocation, work)
+
+
+@click.command("stop", cls=Verb)
+@names_argument(many=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def stop_command(names: tuple[str, ...], yes: bool) -> int:
+    """Stop machines: everything on them ends, their files are kept.
+
+    Asks first where several machines are at work, or one belongs to somebody else.
+    """
+    invocation = current()
+
+    async def work(machines: Fleet) -> int:
+        chosen = await machines.select(names)
+        running = [machine for machine in chosen if machine.state is not MachineState.STOPPED]
+        if not yes and await _needs_question(machines, running):
+            return _declined(invocation)
+        for backend, part in machines.by_backend(running):
+            await verbs.stop(backend, part)
+        _tell(invocation, chosen, "stopped")
+        if not invocation.json and running:
+            invocation.output.note(
+                f"Files are kept. Start again with `{invocation.program} start`, "
+                f"list with `{invocation.program} ls --stop`.",
+                "dim",
+            )
+        return 0
+
+    return fleet.run(invocation, work)
+
+
+@click.command("kill", cls=Verb)
+@names_argument(many=True)
+@click.option("-f", "--force", is_flag=True, help="Do not ask; damaged and lost machines too.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def kill_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
+    """Release machines for good: everything on them ends, and their files go."""
+    invocation = current()
+    output = invocation.output
+
+    async def work(machines: Fleet) -> int:
+        chosen = await machines.select(names)
+        if not (yes or force):
+            await _list(machines, chosen)
+            if not output.confirm(f"Kill {_count(chosen)} for good, with all files?"):
+                return _declined(invocation)
+        for backend, part in machines.by_backend(chosen):
+            await backend.release(part)
+        _tell(invocation, chosen, "killed")
+        return 0
+
+    return fleet.run(invocation, work)
+
+
+@click.command("rename", cls=Verb)
+@click.argument("old", shell_complete=complete_name)
+@click.argument("new")
+def rename_command(old: str, new: str) -> int:
+    """Give the machine OLD the name NEW."""
+    invocation = current()
+
+    async def work(machines: Fleet) -> int:
+        machine = await machines.select_one(old)
+        renamed = await verbs.rename(machines.backend(machine.backend), machine, new)
+        if invocation.json:
+            invocation.output.json(record(renamed))
+        else:
+            invocation.output.line(f"renamed {machine.name} to {renamed.name}")
+        return 0
+
+    return fleet.run(invocation, work)
+
+
+async def _needs_question(machines: Fleet, running: Sequence[Machine]) -> bool:
+    """Whether the person said no, where there is reason to ask."""
+    foreign = [machine for machine in running if _is_foreign(machines, machine)]
+    busy = await _busy(machines, running)
+    if not foreign and not (len(running) > 1 and busy):
+        return False
+    _print_plan(machines, running, busy)
+    return not machines.invocation.output.confirm(f"Stop {_count(running)}?")
+
+
+async def _list(machines: Fleet, chosen: Sequence[Machine]) -> None:
+    _print_plan(machines, chosen, await _busy(machines, chosen))
+
+
+def _print_plan(machines: Fleet, chosen: Sequence[Machine], busy: dict[str, str]) -> None:
+    columns = [
+        Column("Name"),
+        Column("State", styles=STATE_STYLES),
+        Column("Type", shrink=10, drop=1),
+        Column("Key-Owner", drop=2),
+        Column("Runs", shrink=12),
+    ]
+    rows = [
+        [
+            machine.name,
+            str(machine.state),
+            machine.type or "-",
+            machine.owner or "-",
+            busy.get(machine.name, "-"),
+        ]
+        for machine in chosen
+    ]
+    output = machines.invocation.output
+    output.plan(Table(columns, rows).lines(output, output.note_width))
+
+
+async def _busy(machines: Fleet, chosen: Sequence[Machine]) -> dict[str, str]:
+    """What runs in the sessions, by machine; a machine that does not say is left out."""
+
+    async def ask(machine: Machine) -> str:
+        session = machines.task(machine).session
+        async with asyncio.timeout(BUSY_SECONDS):
+            state = await session.state()
+            if state.alive and state.running is not None:
+                return redact(await session.text(state.running)).strip().split("\n")[0]
+        return ""
+
+    running = [machine for machine in chosen if machine.state is MachineState.RUNNING]
+    answers = await gather_all([ask(machine) for machine in running])
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, (Error, TimeoutError)):
+            raise answer
+    return {
+        machine.name: answer
+        for machine, answer in zip(running, answers, strict=True)
+        if isinstance(answer, str) and answer
+    }
+
+
+def _is_foreign(machines: Fleet, machine: Machine) -> bool:
+    return bool(machine.owner) and machine.owner.partition("@")[0] != machines.settings.user
+
+
+def _tell(invocation: Invocation, machines: Sequence[Machine], deed: str) -> None:
+    if invocation.json:
+        invocation.output.json(
+            [{"name": machine.name, "backend": machine.backend, "done": deed} for machine in machines]
+        )
+        return
+    for machine in machines:
+        invocation.output.line(f"{deed} {machine.name}")
+
+
+def _declined(invocation: Invocation) -> int:
+    invocation.output.note("Nothing was done.")
+    return 1
+
+
+def _count(machines: Sequence[Machine]) -> str:
+    return f"{len(machines)} machine{'' if len(machines) == 1 else 's'}"

@@ -1,0 +1,132 @@
+"""What the commands of a session have printed, for people: which there are, their last lines, following them.
+
+Reads the session's files; starts nothing on the machine. How a command is run and waited for is `session.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from trainyard.lib import shell
+from trainyard.lib.errors import NotFoundError
+from trainyard.runtime.session import Ended, Session, SessionState
+
+LISTED = 200  # commands that a listing shows at most: the newest
+RUNNING, WAITING, LOST = "running", "waiting", "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord:
+    """What the files say about one command."""
+
+    number: int
+    text: str  # its first line
+    state: str  # running, waiting, lost, or an exit status
+    size: int = 0  # bytes it has printed
+    submitted: datetime | None = None
+    ended: datetime | None = None
+
+
+async def fetch_commands(session: Session, *, limit: int = LISTED) -> list[CommandRecord]:
+    """The newest commands, oldest first."""
+    state = await session.state()
+    script = f"D={shell.home_path(session.folder)} count={limit}\n{_read('commands.sh')}"
+    text = (await session.transport.run(script)).stdout.decode(errors="replace")
+    lines = [line.split(" ", 1) for line in text.split("\n") if line[1:2] == " "]
+    files: dict[str, tuple[int, datetime]] = {}
+    for name, size, seconds in (rest.split(" ") for kind, rest in lines if kind == "s"):
+        files[name] = (int(size), datetime.fromtimestamp(int(seconds), UTC))
+    return [_record(rest, files, state) for kind, rest in lines if kind == "c"]
+
+
+def _record(line: str, files: Mapping[str, tuple[int, datetime]], session: SessionState) -> CommandRecord:
+    word, status, *text = line.split(" ", 2)
+    number = int(word)
+    if status == "-":
+        status = (RUNNING if session.running == number else WAITING) if session.alive else LOST
+    submitted, ended = files.get(f"{number}.cmd"), files.get(f"{number}.status")
+    return CommandRecord(
+        number=number,
+        text=text[0] if text else "",
+        state=status,
+        size=files[f"{number}.out"][0] if f"{number}.out" in files else 0,
+        submitted=submitted[1] if submitted else None,
+        ended=ended[1] if ended and status not in {RUNNING, WAITING} else None,
+    )
+
+
+async def newest(session: Session) -> int:
+    """The number of the command that runs, else of the last one; NotFoundError where there was none."""
+    state = await session.state()
+    number = state.running if state.alive and state.running is not None else state.last
+    if not number:
+        raise NotFoundError(
+            f"nothing was run on {session.machine} yet",
+            hint=f"Run something with `trainyard run {session.machine} COMMAND`.",
+        )
+    return number
+
+
+async def show(
+    session: Session, number: int, on_output: Callable[[bytes], None], *, lines: int | None = None
+) -> None:
+    """Pass on what a command has printed so far: its last lines, or all."""
+    start = await _start(session, number, lines)
+    if start is None:
+        return
+    async for piece in session.read(number, start=start):
+        on_output(piece)
+
+
+async def follow(
+    session: Session,
+    number: int,
+    on_output: Callable[[bytes], None],
+    *,
+    lines: int | None = None,
+    on_ended: Callable[[Ended], None] = lambda _ended: None,
+) -> Ended:
+    """Pass on what a command has printed and prints from now on, until it ends. Cancelling leaves it running."""
+    if await session.status(number) is not None or not (await session.state()).alive:
+        await show(session, number, on_output, lines=lines)
+        ended = Ended(number, await session.status(number) or 0, 0)
+    else:
+        start = await _start(session, number, lines) or 0
+        ended = await session.wait(number, on_output=on_output, start=start, interrupt=False)
+    on_ended(ended)
+    return ended
+
+
+async def follow_all(
+    session: Session,
+    number: int,
+    on_output: Callable[[bytes], None],
+    *,
+    lines: int | None = None,
+    on_ended: Callable[[Ended], None] = lambda _ended: None,
+) -> Ended:
+    """Follow a command and those that wait behind it, until the shell is idle."""
+    ended = await follow(session, number, on_output, lines=lines, on_ended=on_ended)
+    while (await session.state()).last > number:
+        number += 1
+        ended = await follow(session, number, on_output, on_ended=on_ended)
+    return ended
+
+
+async def _start(session: Session, number: int, lines: int | None) -> int | None:
+    """The byte to begin at; None where the command has not printed anything, not even nothing."""
+    if lines is None:
+        return 0
+    head = f"D={shell.home_path(session.folder)} n={number} lines={lines}\n"
+    done = await session.transport.run(head + _read("tail_start.sh"))
+    text = done.stdout.decode().strip()
+    return int(text) if done.status == 0 and text.isdigit() else None
+
+
+@cache
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
