@@ -5,6 +5,8 @@ Framing only. When to open one, what to do when it is lost, and what a command i
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from functools import cache
 from pathlib import Path
@@ -61,8 +63,13 @@ class Line:
         return await self._ended(collect)
 
     async def aclose(self) -> None:
-        """End the far side."""
-        self.is_idle = False
+        """End the far side: at end of file it tidies up and goes; in the middle of an exchange it is killed."""
+        if self.is_idle:
+            self.is_idle = False
+            with contextlib.suppress(UnreachableError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._process.write_eof()
+                    await self._process.wait()
         await self._process.terminate()
 
     async def _send(self, statement: str) -> None:

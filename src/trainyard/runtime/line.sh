@@ -9,8 +9,10 @@ mkdir -p "$lines"
 rm -f "$lines/$$"
 mkfifo -m 600 "$lines/$$"
 exec 3<> "$lines/$$"
+# NB: no trap for TERM: a shell that waits for input would run it only after the next statement.
 trap 'rm -f "$lines/$$"' EXIT
-trap 'exit 0' HUP TERM PIPE
+# Lines that were killed could not tidy up after themselves.
+for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || rm -f "$ty_line"; done
 
 n=0
 if [ -s "$D/last" ]; then read -r n < "$D/last"; fi

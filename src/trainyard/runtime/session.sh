@@ -75,21 +75,37 @@ viewer() {
 viewer &
 viewer_pid=$!
 
-leave() {
-    kill "$viewer_pid" 2>/dev/null
-    IFS= read -r number < "$__ty_dir/current" && __ty_finish "$number" lost
+# Waits for the supervisor's death, however it came: a closed tmux, kill -9. The write end of `life` is the supervisor's
+# alone, so its death is an end of file. Then nothing of the session may live on, and nobody may wait for it.
+guard() {
+    set +m
+    read -r _ < "$__ty_dir/life"
+    kill -TERM "-$viewer_pid" 2>/dev/null
+    shell=
+    IFS= read -r shell < "$__ty_dir/shell" && kill -HUP "$shell" 2>/dev/null # an interactive shell passes it on
+    number=
+    IFS= read -r number < "$__ty_dir/current"
+    if [ -n "$number" ]; then __ty_finish "$number" lost; fi
     rm -f "$__ty_dir/pid"
+    tries=0
+    # A zombie that nobody collects has no exe.
+    while [ -n "$shell" ] && [ -e "/proc/$shell/exe" ]; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 20 ]; then kill -KILL "$shell"; fi
+        sleep 0.1
+    done
     exit 0
 }
-trap leave HUP TERM
+guard 3>&- 4>&- &
+exec 5> "$__ty_dir/life"
 # Ctrl-C belongs to the command; between two commands it must not end the supervisor.
 trap : INT
 
 while :; do
     if command -v bash >/dev/null 2>&1; then
-        bash --noediting --rcfile "$__ty_dir/session_rc.sh" -i <&3 2>/dev/null
+        bash --noediting --rcfile "$__ty_dir/session_rc.sh" -i <&3 3>&- 4>&- 5>&- 2>/dev/null
     else
-        ENV=$__ty_dir/session_rc.sh sh -i <&3 2>/dev/null
+        ENV=$__ty_dir/session_rc.sh sh -i <&3 3>&- 4>&- 5>&- 2>/dev/null
     fi
     status=$?
     number=

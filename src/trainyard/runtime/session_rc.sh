@@ -54,4 +54,5 @@ __ty_done() {
 # `exit` and `set -e` end the shell; the supervisor notes the status and starts the next one from this state.
 trap 'export -p >| "$__ty_dir/state"' EXIT
 
+printf '%s\n' "$$" >| "$__ty_dir/shell"
 if [ -p "$__ty_dir/up" ]; then printf 'up\n' 1<> "$__ty_dir/up"; fi

@@ -18,7 +18,7 @@ answer() {
 if alive; then answer alive; exit 0; fi
 if ! command -v tmux >/dev/null 2>&1; then echo no-tmux; exit 0; fi
 
-for fifo in in show; do [ -p "$D/$fifo" ] || { rm -f "$D/$fifo"; mkfifo -m 600 "$D/$fifo"; }; done
+for fifo in in show life; do [ -p "$D/$fifo" ] || { rm -f "$D/$fifo"; mkfifo -m 600 "$D/$fifo"; }; done
 [ -p "$D/up" ] || mkfifo -m 600 "$D/up"
 exec 3<> "$D/up"
 find "$D/tokens" -type f -mtime +1 -exec rm -f {} + 2>/dev/null
