@@ -1,0 +1,166 @@
+"""Verbs about hosts, for `trainyard hosts`: add, list, check, accept, remove, and breaking a lease on purpose.
+
+Machines on hosts are `backend.py`'s matter. Asking a person whether to go on is the command line's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from trainyard.backends.ssh import cache as caching
+from trainyard.backends.ssh import inventory as inventories
+from trainyard.backends.ssh import lease as leases
+from trainyard.backends.ssh.fleet import Fleet
+from trainyard.backends.ssh.inventory import Host, Inventory
+from trainyard.backends.ssh.lease import Lease
+from trainyard.backends.ssh.probe import HostFacts, Problem, probe, problems
+from trainyard.backends.ssh.way import address_of
+from trainyard.lib.errors import ConflictError, DeniedError, Error, NotFoundError
+from trainyard.settings import Settings
+from trainyard.transport.ssh import (
+    HostKey,
+    SshAddress,
+    accept_host_key,
+    chain,
+    fetch_host_key,
+    parse_address,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What is known of a host now. `error` says why it does not answer; then facts and lease are as last seen."""
+
+    host: Host
+    facts: HostFacts | None = None
+    lease: Lease | None = None
+    error: Error | None = None
+    problems: Sequence[Problem] = ()
+
+    @property
+    def state(self) -> str:
+        """`free`, `leased` (by this account), `taken` (by another), `unreachable`, or `denied` (key or login)."""
+        if self.error is not None:
+            return "denied" if isinstance(self.error, DeniedError) else "unreachable"
+        if self.lease is None:
+            return "free"
+        return "leased" if self.lease.is_mine else "taken"
+
+
+async def add_host(settings: Settings, host: Host, *, replace: bool = False) -> HostReport:
+    """Put a host into the inventory, then check it. It stays there also when the check fails: see the report."""
+    await asyncio.to_thread(inventories.add, settings.hosts_file, host, replace=replace)
+    return await check_host(settings, host.name)
+
+
+async def list_hosts(settings: Settings) -> Sequence[HostReport]:
+    """All hosts with who holds them now, asked at once; what they have is as last probed."""
+    async with _fleet(settings) as (fleet, inventory):
+        look = await fleet.look(inventory)
+        reports = []
+        for name, host in inventory.hosts.items():
+            answer, seen = look.answers.get(name), look.remembered[name]
+            lease = answer.lease if answer else seen.lease
+            facts = seen.facts or (lease.facts if lease else None)
+            reports.append(HostReport(host=host, facts=facts, lease=lease, error=look.failures.get(name)))
+        return reports
+
+
+async def check_host(settings: Settings, name: str) -> HostReport:
+    """Probe one host anew, try whether leases can be kept there, and say what stands in the way."""
+    async with _fleet(settings) as (fleet, inventory):
+        host = inventory.host(name)
+        way = fleet.way(host, inventory)
+        seen = fleet.cache.seen(host)
+        try:
+            survey = await leases.survey(way, host)
+            facts = await probe(way)
+        except Error as error:
+            fleet.cache.note({name: caching.kept_silent(seen, fleet.clock.now())})
+            found = [Problem("error", error.message, error.hint)]
+            return HostReport(host=host, facts=seen.facts, lease=seen.lease, error=error, problems=found)
+        found = problems(facts)
+        try:
+            await leases.check_place(way, host)
+        except Error as error:
+            found.insert(0, Problem("error", error.message, error.hint))
+        fleet.cache.note({name: caching.answered(seen, survey.lease, facts)})
+        return HostReport(host=host, facts=facts, lease=survey.lease, problems=found)
+
+
+async def remove_host(settings: Settings, name: str, *, force: bool = False) -> None:
+    """Take a host out of the inventory; ConflictError while we hold it, or may hold it, unless forced.
+
+    Nothing on the host changes: a lease that is left there can be ended by whoever has the host in an inventory.
+    """
+    async with _fleet(settings) as (fleet, inventory):
+        inventory.host(name)
+        if not force:
+            look = await fleet.look(inventory, only=(name,))
+            ours = [lease for _, lease in look.leased() if lease.is_mine]
+            ours += [lease for _, lease, _ in look.lost()]
+            if ours:
+                raise ConflictError(
+                    f"the host {name} is leased by {ours[0].holder}",
+                    hint=f"Run `trainyard kill {ours[0].name}` first, or add --force.",
+                )
+        await asyncio.to_thread(inventories.remove, settings.hosts_file, name)
+        fleet.cache.forget(name)
+
+
+async def fetch_key(settings: Settings, name: str) -> HostKey:
+    """The key that the host shows now, trusted or not."""
+    return await fetch_host_key(_find_address(inventories.load(settings.hosts_file), name))
+
+
+async def accept_host(settings: Settings, name: str, fingerprint: str) -> HostKey:
+    """Make the host known, if its key has this fingerprint; DeniedError where it has not.
+
+    `name` may also be a jump host as messages write it, since every host on the way must be known.
+    """
+    return await accept_host_key(_find_address(inventories.load(settings.hosts_file), name), fingerprint)
+
+
+async def break_lease(settings: Settings, name: str, *, lease_id: str = "") -> Lease:
+    """End whatever lease the host is under, and return what it was; with `lease_id`, that one only.
+
+    What runs there is ended too where the lease is this account's; of other accounts we can end no processes.
+    """
+    async with _fleet(settings) as (fleet, inventory):
+        host = inventory.host(name)
+        way = fleet.way(host, inventory)
+        lease = (await leases.survey(way, host)).lease
+        if lease is None:
+            raise NotFoundError(f"nobody holds the host {name}", hint="See `trainyard hosts ls`.")
+        if lease_id and lease.id != lease_id:
+            raise ConflictError(
+                f"the host {name} is leased by somebody else now: {lease.holder}",
+                hint="Look again with `trainyard hosts ls`.",
+            )
+        if lease.is_mine:
+            await leases.end_processes(way, lease.id, grace_seconds=settings.stop_grace_seconds)
+        await leases.end(way, host, lease.id, who=f"{settings.owner}, on purpose")
+        fleet.forget_lease(host, lease.id)
+        return lease
+
+
+@asynccontextmanager
+async def _fleet(settings: Settings) -> AsyncIterator[tuple[Fleet, Inventory]]:
+    fleet = Fleet(settings)
+    try:
+        yield fleet, fleet.inventory(allow_empty=True)
+    finally:
+        await fleet.aclose()
+
+
+def _find_address(inventory: Inventory, name: str) -> SshAddress:
+    if name in inventory.hosts:
+        return address_of(inventory.hosts[name], inventory)
+    for host in inventory.hosts.values():
+        for hop in chain(address_of(host, inventory)):
+            if name in (hop.host, str(hop)):
+                return hop
+    return parse_address(name)

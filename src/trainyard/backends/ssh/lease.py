@@ -1,0 +1,237 @@
+"""Leases: who holds a host, kept on the host itself by lease.sh, so that two people with two laptops agree.
+
+A lease belongs to a unix account: whoever may log in as that account may use, rename and give back the machine. Others
+see it, and may end it on purpose. Which host to take for whom is decided in `acquiring.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from trainyard.backends.ssh import probe
+from trainyard.backends.ssh.inventory import Host
+from trainyard.backends.ssh.probe import HostFacts
+from trainyard.backends.ssh.way import Runner
+from trainyard.lib.errors import ConflictError, DeniedError, UnreachableError, UnsupportedError
+from trainyard.lib.shell import join
+from trainyard.spec.machine import MachineSpec
+from trainyard.transport.api import Completed
+from trainyard.transport.sshaddress import DEFAULT_PORT
+
+RUNNING, STOPPED = "running", "stopped"
+LEASE_SECONDS = 30.0  # a few file operations; a host that takes longer hangs
+RELEASE_SECONDS = (
+    60.0  # on top of the grace period: what is stuck in the kernel is given up after some seconds
+)
+
+_LEASE = Path(__file__).with_name("lease.sh").read_text()
+_PROCESSES = Path(__file__).with_name("processes.sh").read_text()
+_FOLDER = Path(__file__).with_name("folder.sh").read_text()
+
+# What lease.sh exits with.
+_HELD, _NOT_HELD, _NOT_WRITABLE, _BROKEN_DIR = 3, 4, 5, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One lease as its host tells it."""
+
+    id: str
+    name: str  # of the machine; empty where the file on the host is damaged
+    owner: str = ""  # user@client
+    taken: datetime | None = None
+    type: str = ""
+    image: str = ""
+    state: str = RUNNING
+    is_mine: bool = False  # the unix account that we log in with holds it
+    facts: HostFacts = field(default_factory=HostFacts)  # as they were when it was taken
+
+    @property
+    def holder(self) -> str:
+        """For people: `alice@mac (task0.bert) since 2026-01-01 10:00 UTC`."""
+        since = f" since {self.taken:%Y-%m-%d %H:%M} UTC" if self.taken else ""
+        return f"{self.owner or 'somebody'} ({self.name or 'unreadable'}){since}"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one look at a host gave: the lease it is under, else None; and the facts where they were asked for."""
+
+    lease: Lease | None
+    facts: HostFacts | None = None
+
+
+class TakenError(ConflictError):
+    """Somebody was quicker; `lease` is theirs."""
+
+    def __init__(self, message: str, lease: Lease) -> None:
+        super().__init__(message)
+        self.lease = lease
+
+
+async def survey(transport: Runner, host: Host, *, probing: bool = False) -> Survey:
+    """Look at a host. With `probing`, a free one is asked what it is in the same breath."""
+    script = _call(_LEASE, *_place(host), "show")
+    if probing:
+        script = f"({script}) && ({probe.SCRIPT})"
+    limit = LEASE_SECONDS + (probe.PROBE_SECONDS if probing else 0)
+    text = await _run(transport, script, limit, expected=(0, _HELD))
+    lease = _parse(text)
+    return Survey(lease, probe.parse(text) if probing and lease is None else None)
+
+
+async def check_place(transport: Runner, host: Host) -> None:
+    """DeniedError where leases cannot be kept on the host."""
+    await _status(transport, _call(_LEASE, *_place(host), "check"))
+
+
+async def take(
+    transport: Runner, host: Host, *, lease_id: str, name: str, owner: str, now: datetime, spec: MachineSpec
+) -> Lease:
+    """Lease the host; TakenError where it is leased already. With the same `lease_id` again: no change."""
+    content = {
+        "name": name,
+        "owner": owner,
+        "taken": now.isoformat(timespec="seconds"),
+        "type": spec.type,
+        "image": spec.image,
+    }
+    lease_script = _call(_LEASE, *_place(host), "take", lease_id, json.dumps(content))
+    script = f"({probe.SCRIPT}) | ({lease_script})"
+    text = await _run(transport, script, LEASE_SECONDS + probe.PROBE_SECONDS, expected=(0, _HELD))
+    lease = _parse(text)
+    if lease is None:
+        raise UnreachableError(f"{transport.name} does not say who holds it")
+    if lease.id != lease_id:
+        raise TakenError(f"{transport.name} is leased by {lease.holder}", lease)
+    return lease
+
+
+async def end(transport: Runner, host: Host, lease_id: str, *, who: str) -> bool:
+    """End a lease; False where it is over already. Nothing else on the host is touched."""
+    return await _status(transport, _call(_LEASE, *_place(host), "end", lease_id, who)) == 0
+
+
+async def set_state(transport: Runner, host: Host, lease_id: str, state: str) -> bool:
+    """Note that the machine runs or is stopped; False where the lease is over."""
+    return await _note(transport, host, lease_id, "state", state)
+
+
+async def set_name(transport: Runner, host: Host, lease_id: str, *, old: str, new: str) -> bool:
+    """Give the machine another name, its folder too; False where the lease is over."""
+    move = _call(_FOLDER, "move", old, new)
+    note = _call(_LEASE, *_place(host), "note", lease_id, "name", new)
+    # The folder first: dying in between leaves the old name, and the next rename moves nothing but carries on.
+    return await _status(transport, f"({move}) && ({note})") == 0
+
+
+async def end_processes(transport: Runner, lease_id: str, *, grace_seconds: float) -> None:
+    """End every process of the lease's machine: SIGTERM, the grace period, SIGKILL."""
+    tenths = str(max(0, round(grace_seconds * 10)))
+    completed = await _ask(
+        transport, _call(_PROCESSES, lease_id, tenths), limit=RELEASE_SECONDS + grace_seconds
+    )
+    if completed.status == 0:
+        return
+    said = completed.stderr.decode(errors="replace").strip()
+    if completed.status == 1:
+        raise DeniedError(
+            f"processes {said} on {transport.name} do not end",
+            hint="End them there as the account that owns them.",
+        )
+    if completed.status == _BROKEN_DIR:
+        raise UnsupportedError(
+            f"processes on {transport.name} cannot be ended: {said}", hint="Mount /proc there."
+        )
+    raise UnreachableError(f"{transport.name} broke off ending processes: {said or completed.status}")
+
+
+async def remove_folder(transport: Runner, name: str) -> None:
+    """Remove what the machine called `name` keeps under ~/.trainyard; all other files stay."""
+    await _run(transport, _call(_FOLDER, "remove", name), LEASE_SECONDS, expected=(0,))
+
+
+async def _note(transport: Runner, host: Host, lease_id: str, kind: str, text: str) -> bool:
+    script = _call(_LEASE, *_place(host), "note", lease_id, kind, text)
+    return await _status(transport, script) == 0
+
+
+async def _status(transport: Runner, script: str) -> int:
+    completed = await _ask(transport, script, limit=LEASE_SECONDS)
+    _check(transport, completed.status, completed.stderr, expected=(0, _NOT_HELD))
+    return completed.status
+
+
+async def _run(transport: Runner, script: str, limit: float, *, expected: tuple[int, ...]) -> str:
+    completed = await _ask(transport, script, limit=limit)
+    _check(transport, completed.status, completed.stderr, expected=expected)
+    return completed.stdout.decode(errors="replace")
+
+
+async def _ask(transport: Runner, script: str, *, limit: float) -> Completed:
+    try:
+        return await transport.run(script, timeout=limit)
+    except TimeoutError as error:
+        raise UnreachableError(f"{transport.name} did not answer within {limit:.0f} s") from error
+
+
+def _check(transport: Runner, status: int, stderr: bytes, *, expected: tuple[int, ...]) -> None:
+    if status in expected:
+        return
+    said = stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"status {status}"
+    if status == _NOT_WRITABLE:
+        raise DeniedError(
+            f"leases cannot be kept on {transport.name}: {said}",
+            hint="Run `chmod 1777` on that folder, or set lease_dir for the host.",
+        )
+    if status == _BROKEN_DIR:
+        raise DeniedError(
+            f"leases cannot be kept on {transport.name}: {said}",
+            hint="Free some space there, or set lease_dir.",
+        )
+    raise UnreachableError(f"{transport.name} gave no sensible answer: {said}")
+
+
+def _call(script: str, *words: str) -> str:
+    """A script of ours with its arguments, as one text."""
+    return f"set -- {join(words)}\n{script}"
+
+
+def _place(host: Host) -> tuple[str, str]:
+    return host.lease_dir, str(host.port or DEFAULT_PORT)
+
+
+def _parse(text: str) -> Lease | None:
+    lines = text.splitlines()
+    values = dict(line.partition("=")[::2] for line in lines if "=" in line and not line.startswith("fact:"))
+    if not values.get("id"):
+        return None
+    try:
+        content = json.loads(values.get("lease", ""))
+    except json.JSONDecodeError:
+        content = {}
+    if not isinstance(content, dict):
+        content = {}
+    facts = "\n".join(line.removeprefix("fact:") for line in lines if line.startswith("fact:"))
+    return Lease(
+        id=values["id"],
+        name=values.get("name") or str(content.get("name", "")),
+        owner=str(content.get("owner", "")),
+        taken=_time(str(content.get("taken", ""))),
+        type=str(content.get("type", "")),
+        image=str(content.get("image", "")),
+        state=STOPPED if values.get("state") == STOPPED else RUNNING,
+        is_mine=values.get("uid") == values.get("me"),
+        facts=probe.parse(facts),
+    )
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
