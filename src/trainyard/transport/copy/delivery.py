@@ -134,7 +134,7 @@ def deliveries(plan: Plan, findings: Findings, notes: list[str]) -> list[Deliver
         if entry.is_large
     ]
     if made:
-        made[-1].stamp = f"{plan.manifest.scanned_ns} {plan.folders_hash}"
+        made[-1].stamp = plan.stamp
     return made
 
 

@@ -61,6 +61,7 @@ receive_part() {
     else
         # Two uploads of one file must not append to one part. The lock goes with its holder. The path is compared
         # again, since the last holder may have renamed the part while we waited to open it.
+        command -v flock >/dev/null || return 4
         true >>"$part" || return 1
         exec 9>>"$part"
         if ! flock -n 9 2>/dev/null || ! [ "/dev/fd/9" -ef "$part" ]; then

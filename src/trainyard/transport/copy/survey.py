@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.manifest import ROOT, Entry, Manifest
+from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
 
 TREE, INTO, FILE = "tree", "into", "file"
@@ -52,23 +54,26 @@ class Plan:
         """Kept in the stamp: equal folders need not be sent again."""
         return self.manifest.folders_hash()
 
-    def question(self, *, parts: bool = False) -> bytes:
-        """Standard input of the survey: folders by line, then all names, gzipped."""
-        names = [entry.name for entry in self.manifest.files]
-        if parts:
-            names += [part_name(entry) for entry in self.manifest.files if entry.is_large]
+    @property
+    def stamp(self) -> str:
+        """What a machine keeps when it has everything."""
+        return f"{self.manifest.scanned_ns} {self.folders_hash}"
+
+    def question(self, names: Iterable[bytes]) -> bytes:
+        """Standard input of the survey: folders by line, then names, gzipped."""
         lines = b"".join(folder + b"\n" for folder in self.empty_folders)
         return lines + gzip.compress(b"\0".join(names), 1)
 
     @cached_property
     def digest_question(self) -> bytes:
         """The first question; the same for every machine."""
-        return self.question()
+        return self.question(entry.name for entry in self.manifest.files)
 
     @cached_property
     def listing_question(self) -> bytes:
         """The second question; the same for every machine."""
-        return self.question(parts=True)
+        parts = (part_name(entry) for entry in self.manifest.files if entry.is_large)
+        return self.question([*(entry.name for entry in self.manifest.files), *parts])
 
     def digest(self, flavour: str) -> str:
         """What a machine answers whose files equal ours."""
@@ -86,12 +91,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one machine lacks. `inside`: the target is a folder there, so the plan has to be another."""
+    """What one machine lacks. `inside`: the target is a folder there, so the plan has to be another.
+
+    `is_verified`: contents were compared, so that the machine's stamp may move on.
+    """
 
     files: Sequence[Entry] = ()
     folders: Sequence[Entry] = ()
     parts: dict[bytes, int] = field(default_factory=dict)
     inside: bool = False
+    is_verified: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -134,16 +143,37 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
         return Findings(plan.manifest.files, below)
     since, folders_hash = answer.stamp
     racy = [entry for entry in plan.manifest.files if since and entry.is_racy(since)]
+    if plan.options.dont_overwrite:
+        racy = []
     is_same = folders_hash == plan.folders_hash and "incomplete" not in answer.words
     folders = [] if is_same else below
     if answer.digest == plan.digest(answer.flavour):
-        if plan.options.dont_overwrite:
-            racy = []
-        return Findings(racy, folders)
+        differing = await _different(machine, transport, plan, racy)
+        return Findings(differing, folders, is_verified=bool(racy))
     listing = await _ask(machine, transport, plan, want="listing")
     files, parts, some_missing = _compare(plan, listing, {entry.name for entry in racy})
     # Where files are missing, whole folders may be, and with them their modes.
     return Findings(files, below if some_missing else folders, parts)
+
+
+async def _different(machine: str, transport: Transport, plan: Plan, racy: list[Entry]) -> list[Entry]:
+    """Which of these do differ, as far as asking is cheaper than sending: the contents of large files are hashed."""
+    large = [entry for entry in racy if entry.is_large]
+    if not large:
+        return racy
+    question = plan.question(entry.name for entry in large)
+    asking = _ask(machine, transport, plan, want="hashes", question=question)
+    hashing = asyncio.to_thread(_hashes, large)
+    answer, ours = await asyncio.gather(asking, hashing)
+    theirs = [line[:64].decode() for line in answer.listing.splitlines()]
+    if len(theirs) != len(large):
+        return racy
+    equal = {entry.name for entry, here, there in zip(large, ours, theirs, strict=True) if here == there}
+    return [entry for entry in racy if entry.name not in equal]
+
+
+def _hashes(entries: Sequence[Entry]) -> list[str]:
+    return [Payload(entry.path, 0, entry.size).sha256() for entry in entries]
 
 
 def _compare(plan: Plan, answer: _Answer, racy: set[bytes]) -> tuple[list[Entry], dict[bytes, int], bool]:
@@ -187,7 +217,9 @@ class _Answer:
         return fields[1] if len(fields) > 1 else ""
 
 
-async def _ask(machine: str, transport: Transport, plan: Plan, *, want: str) -> _Answer:
+async def _ask(
+    machine: str, transport: Transport, plan: Plan, *, want: str, question: bytes | None = None
+) -> _Answer:
     mark = new_id("trainyard-")
     script = compose(
         "survey.sh",
@@ -198,8 +230,9 @@ async def _ask(machine: str, transport: Transport, plan: Plan, *, want: str) -> 
         folders=len(plan.empty_folders),
         want=want,
     )
-    stdin = plan.digest_question if want == "digest" else plan.listing_question
-    completed = await transport.run(script, stdin=stdin)
+    if question is None:
+        question = plan.digest_question if want == "digest" else plan.listing_question
+    completed = await transport.run(script, stdin=question)
     answer = _parse(completed.stdout, mark.encode())
     if not answer.words:
         reason = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]

@@ -4,7 +4,7 @@
 #   target   a path, absolute or relative to the home directory
 #   key      names the stamp that the last upload of this tree has left here
 #   folders  how many lines of standard input name folders that must exist; a gzipped list of names follows them
-#   want     digest or listing
+#   want     digest, listing, or hashes of the contents, in the order of the names
 cd || exit 1
 LC_ALL=C
 export LC_ALL
@@ -46,10 +46,17 @@ else
     list() { xargs -0 sh -c 'for n do if [ -e "$n" ] || [ -h "$n" ]; then printf "0 0 0 %s\0" "$n"; fi; done' sh; }
 fi
 
-if [ "$want" = digest ]; then
+case $want in
+digest)
     set -- $(gzip -dc | list | sha256sum)
     say "digest $flavour $1"
-else
+    ;;
+hashes)
+    say "listing $flavour"
+    gzip -dc | xargs -0 sh -c 'for n do sha256sum <"$n"; done' sh | gzip -1
+    ;;
+*)
     say "listing $flavour"
     gzip -dc | list | gzip -1
-fi
+    ;;
+esac

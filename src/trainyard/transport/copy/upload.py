@@ -11,13 +11,14 @@ from pathlib import Path
 
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import Error, TaskErrors
+from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
 from trainyard.transport.copy.delivery import Delivery, Stock, deliveries, failure
 from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
 from trainyard.transport.copy.prune import prune
-from trainyard.transport.copy.script import machine_path
+from trainyard.transport.copy.script import compose, machine_path
 from trainyard.transport.copy.survey import FILE, INTO, TREE, Findings, Plan, survey
 
 ATTEMPTS = 2  # two uploads to one shared home can trip over each other once
@@ -149,6 +150,8 @@ class _Upload:
         items = deliveries(self.plan, findings, self.plan.manifest.notes)
         total = sum(item.length for item in items)
         if not items:
+            if findings.is_verified:
+                await gather_all([self._stamp(name) for name in names])
             for name in names:
                 self._done(name)
             return
@@ -167,6 +170,11 @@ class _Upload:
                 self._fail(name, result.cause if isinstance(result, _TryAgain) else result)
         if again:
             await self.run(again, attempts - 1, may_relay=False)
+
+    async def _stamp(self, name: str) -> None:
+        # Without it the next upload compares contents again; that is all.
+        script = compose("sinks.sh", "stamp.sh", mark=new_id(), key=self.plan.key, stamp=self.plan.stamp)
+        await self.machines[name].run(script)
 
     async def _direct(self, name: str, stock: Stock, total: int) -> None:
         meter = _Meter(self.progress, [name], total)
@@ -279,6 +287,7 @@ def _groups(needs: dict[str, Findings]) -> list[tuple[list[str], Findings]]:
         key = (
             frozenset(entry.name for entry in findings.files),
             bool(findings.folders),
+            findings.is_verified,
             tuple(sorted(findings.parts.items())),
         )
         groups.setdefault(key, ([], findings))[0].append(name)
