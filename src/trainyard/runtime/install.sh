@@ -11,13 +11,30 @@ if command -v flock >/dev/null 2>&1; then
 fi
 rm -f "$marker"
 cat >"$folder/install.sh.$$" && mv -f "$folder/install.sh.$$" "$folder/install.sh" || exit 1
-if command -v bash >/dev/null 2>&1; then shell=bash; else shell=sh; fi
 umask 022
 cd || exit 1
-# As a file, so that here-documents and continued lines are what they are; -e as the family has it.
-# 9: a service that the script leaves running must not hold the lock.
-$shell -e "$folder/install.sh" </dev/null 9>&- 2>&1
-status=$?
+result=$folder/.install.status
+rm -f "$result"
+
+# As a file, so that here-documents and continued lines are what they are; -e as the family has it. The person's
+# profile comes first, as in the session: conda and the like are on PATH only there, and only in interactive shells.
+# 8 carries the output past what a profile prints; 9: a service left running must not hold the lock.
+if command -v bash >/dev/null 2>&1; then
+    kind=-ic
+    for profile in .bash_profile .bash_login .profile; do
+        if [ -r "$HOME/$profile" ]; then kind=-lic; fi
+    done
+    # shellcheck disable=SC2016  # for the inner shell
+    bash $kind 'exec >&8 2>&8 8>&-; cd; bash -e "$0"; echo $? >"$1"' "$folder/install.sh" "$result" \
+        8>&1 >/dev/null 2>&1 </dev/null 9>&-
+fi
+# No bash, or a profile that turned into another program.
+if [ ! -s "$result" ]; then
+    if command -v bash >/dev/null 2>&1; then shell=bash; else shell=sh; fi
+    $shell -e "$folder/install.sh" </dev/null 9>&- 2>&1
+    echo $? >"$result"
+fi
+status=$(cat "$result")
 if [ "$status" = 0 ]; then
     umask 077
     printf '%s\n' "$digest" >"$marker.$$" && mv -f "$marker.$$" "$marker"

@@ -97,3 +97,27 @@ async def test_files_of_the_script_have_usual_modes_when_made(machine):
     await ensure_installed(transport, PATHS, "touch made")
     assert (home / "made").stat().st_mode & 0o777 == 0o644
     assert (Path(home) / PATHS.install_marker).stat().st_mode & 0o777 == 0o600
+
+
+async def test_script_finds_what_the_profile_gives_when_run(machine):
+    transport, home = machine
+    (home / ".bashrc").write_text(
+        "case $- in *i*) ;; *) return ;; esac\n"
+        'export PATH="$HOME/conda/bin:$PATH"; echo greeting; echo grumble >&2; cd /\n'
+    )
+    (home / "conda/bin").mkdir(parents=True)
+    (home / "conda/bin/tool").write_text("#!/bin/sh\necho tool > log\n")
+    (home / "conda/bin/tool").chmod(0o755)
+    await ensure_installed(transport, PATHS, "tool")
+    assert (home / "log").read_text() == "tool\n"
+    (home / ".profile").write_text(". ~/.bashrc\n")
+    with pytest.raises(CommandError) as caught:
+        await ensure_installed(transport, PATHS, "echo only this; exit 3")
+    assert (caught.value.status, caught.value.output) == (3, "only this\n")
+
+
+async def test_script_runs_when_the_profile_turns_into_another_program(machine):
+    transport, home = machine
+    (home / ".bashrc").write_text("exec true\n")
+    await ensure_installed(transport, PATHS, "echo ran >> log")
+    assert (home / "log").read_text() == "ran\n"
