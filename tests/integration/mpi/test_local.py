@@ -16,6 +16,7 @@ import pytest
 from sshd import marked
 from trainyard import launch, settings
 from trainyard.backends.local import LocalBackend
+from trainyard.lib.shell import quote
 from trainyard.runtime import rendezvous
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec.machine import MachineSpec
@@ -215,6 +216,28 @@ async def test_ssh_runs_on_the_other_machine_when_asked_plainly(pair):
         status, _, err = await pair.run(f"rsync -a file {address}:copied/")
         assert (status, err) == (0, "")
         assert (pair.homes[1] / "copied/file").read_text() == "of task0.bert"
+
+
+@pytest.mark.parametrize("words", ["dash", "bash", "busybox sh"])
+async def test_remote_shell_works_when_sh_is_another(pair, words):
+    if not shutil.which(words.split()[0]):
+        pytest.skip(f"{words} is not installed")
+    programs = [f'{words} "{Path(machine.home).parent}/bin/%s"' for machine in pair.machines]
+    shell, rank = (programs[0].replace("$", "\\$") % name for name in ("trainyard-rsh", "trainyard-rank"))
+    odd = "it's \n$(x) 中文"
+    status, out, err = await pair.run(
+        f"export ODD={quote(odd)}; {shell} -l me task0.bert 'printf %s \"$ODD\"; pwd';"
+        f" {shell} {pair.machines[1].address} 'printf %s \"${{ODD-unset}}\"; pwd'; exit 3"
+    )
+    assert (status, out, err) == (3, f"{odd}{pair.homes[0]}\nunset{pair.homes[1]}\n", "")
+    (pair.homes[1] / "w").mkdir()
+    # A rank of the other machine that was started with the first one's folder and paths.
+    status, out, err = await pair.run(
+        f"mkdir -p w; cd w; TRAINYARD_MACHINE=task1.bert:x HOME={quote(str(pair.homes[1]))} OMPI_MCA_btl_tcp_if_exclude=lo"
+        f' {rank} sh -c \'pwd; echo "$1 ${{OMPI_MCA_btl_tcp_if_exclude-none}}"\' sh "$HOME/x y":/home'
+    )
+    assert (status, err) == (0, "")
+    assert out == f"{pair.homes[1]}/w\n{pair.homes[1]}/x y:/home none\n"
 
 
 async def test_ssh_says_so_when_the_machine_does_not_run(pair):
