@@ -50,6 +50,7 @@ class LocalProcess:
         self.error_limit = ERROR_TAIL
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._writing = asyncio.Lock()
+        self._waiting: set[asyncio.Future[None]] = set()
         self._pidfd = os.pidfd_open(child.pid)
         self._loop.add_reader(self._pidfd, self._reap)
         if self._err != CLOSED:
@@ -141,6 +142,8 @@ class LocalProcess:
         self._close_input()
         self._close_output()
         self._close_errors()
+        for woken in self._waiting:
+            _wake(woken)  # whoever waits for a pipe that is closed now finds out
 
     def _signal(self, number: signal.Signals) -> None:
         # While the child is not reaped its number cannot be anybody else's.
@@ -180,16 +183,13 @@ class LocalProcess:
     async def _ready(
         self, descriptor: int, watch: Callable[..., None], unwatch: Callable[[int], bool]
     ) -> None:
-        woken = self._loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        watch(descriptor, wake)
+        woken: asyncio.Future[None] = self._loop.create_future()
+        watch(descriptor, _wake, woken)
+        self._waiting.add(woken)
         try:
             await woken
         finally:
+            self._waiting.discard(woken)
             if descriptor in {
                 self._in,
                 self._out,
@@ -307,6 +307,11 @@ def _take(pipe: IO[bytes] | None) -> int:
     pipe.close()
     os.set_blocking(descriptor, False)
     return descriptor
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def _set_size(descriptor: int, size: TerminalSize) -> None:

@@ -7,6 +7,7 @@ Nothing here waits for readiness or retries.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from trainyard.backends.local.birth import Birth
+from trainyard.backends.local.description import damaged_id, find_machine, is_elsewhere
 from trainyard.backends.local.devices import Devices, Wish, find_devices, wish_of
 from trainyard.backends.local.doorway import Doorway
-from trainyard.backends.local.environment import DEFAULT_PATH, KEEPER, MARK, dropped, inherited, own_variables
+from trainyard.backends.local.environment import DEFAULT_PATH, dropped, inherited, own_variables
 from trainyard.backends.local.folder import (
     RELEASING,
     STOPPING,
@@ -28,14 +30,15 @@ from trainyard.backends.local.folder import (
     Record,
     remove,
     remove_tmp,
+    roots_of,
 )
 from trainyard.backends.local.locks import Locks
-from trainyard.backends.local.processes import Roots, boot_id, end_all, find_members
+from trainyard.backends.local.processes import end_all, find_members
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.clock import Clock, SystemClock
-from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
+from trainyard.lib.errors import CapacityError, ConflictError, DeniedError, Error, InvalidError, NotFoundError
 from trainyard.settings import Settings
-from trainyard.spec.machine import Machine, MachineSpec, MachineState
+from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, sort_key
 from trainyard.transport.local import LocalTransport
 
@@ -70,7 +73,7 @@ class LocalBackend:
             raise InvalidError("a machine is named twice", hint="Give every machine a name of its own.")
         if not names:
             return []
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._ensure_root()
         devices = await self._find_devices()
         async with self._locks.hold((), common=True):
             for name in names:
@@ -78,19 +81,20 @@ class LocalBackend:
             idle = [name for name in names if self._is_idle(name)]
             async with self._locks.hold(idle):
                 await self._finish_endings(idle)
-                stopped = {name for name in idle if self._folder(name).path.exists()}
+                stopped = {name for name in idle if self._folder(name).exists()}
                 wishes = {
                     name: self._folder(name).load_record().wish if name in stopped else wish_of(spec, devices)
                     for name in names
-                    if name in stopped or not self._folder(name).path.exists()
+                    if name in stopped or not self._folder(name).exists()
                 }
                 await self._bring_up(wishes, spec, devices)
-        return [self._describe(self._folder(name)) for name in names]
+            return [self._describe(self._folder(name)) for name in names]
 
     async def machines(self, *, name: str = "*") -> Sequence[Machine]:
         """List the folders; takes no lock."""
         found = [folder for folder in self._folders() if fnmatchcase(folder.name, name)]
-        return [self._describe(folder) for folder in sorted(found, key=lambda folder: sort_key(folder.name))]
+        found.sort(key=lambda folder: sort_key(folder.name))
+        return [machine for folder in found if (machine := find_machine(folder, self._settings))]
 
     async def release(self, machines: Sequence[Machine]) -> None:
         """End everything on the machines, then delete their folders."""
@@ -117,7 +121,7 @@ class LocalBackend:
         """Bring stopped machines back; CapacityError where their devices are taken meanwhile. All or none."""
         devices = await self._find_devices()
         names = [machine.name for machine in machines]
-        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._ensure_root()
         async with self._locks.hold(names, common=True):
             folders = [self._get_same(machine) for machine in machines]
             for folder in folders:
@@ -135,9 +139,9 @@ class LocalBackend:
             if name == machine.name:
                 return self._describe(folder)
             target = self._folder(name)
-            if target.path.exists() or target.path.is_symlink():
+            if target.exists():
                 raise ConflictError(f"there is a machine {name!r} already", hint="Choose another name.")
-            if folder.find_keeper() or find_members(self._roots([folder])):
+            if folder.find_keeper() or find_members(roots_of([folder])):
                 raise ConflictError(
                     f"the machine {folder.name!r} is running",
                     hint=f"Run `trainyard stop {folder.name}` first.",
@@ -168,14 +172,22 @@ class LocalBackend:
         transports, self._transports = list(self._transports.values()), {}
         await gather_all([transport.aclose() for transport in transports])
 
+    def _ensure_root(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _translated(error, self._root) from error
+
     def _folder(self, name: str) -> MachineFolder:
         return MachineFolder(self._root / name)
 
     def _folders(self) -> list[MachineFolder]:
         try:
             entries = list(os.scandir(self._root))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise _translated(error, self._root) from error
         return [
             MachineFolder(Path(entry.path))
             for entry in entries
@@ -193,92 +205,48 @@ class LocalBackend:
         return self._devices
 
     def _describe(self, folder: MachineFolder) -> Machine:
-        try:
-            record = folder.load_record()
-        except DamagedError as error:
-            return Machine(
-                name=folder.name,
-                id=_damaged_id(folder),
-                backend=self.name,
-                state=MachineState.LOST,
-                home=str(folder.home),
-                region="local",
-                zone="local",
-                details={"folder": str(folder.path), "reason": str(error)},
-            )
-        keeper = folder.find_keeper()
-        details = {"folder": str(folder.path), "computer": record.computer}
-        if keeper:
-            state = MachineState.STOPPING if record.ending else MachineState.RUNNING
-            details["keeper"] = str(keeper.pid)
-        elif self._is_elsewhere(record):
-            state = MachineState.LOST
-            details["reason"] = f"it was started on the computer {record.computer!r}"
-        else:
-            state = MachineState.STOPPED
-        return Machine(
-            name=folder.name,
-            id=record.id,
-            backend=self.name,
-            state=state,
-            address=record.address,
-            public_address=record.address,
-            user=self._settings.user,
-            home=str(folder.home),
-            type=record.type,
-            image=record.image,
-            cpus=len(os.sched_getaffinity(0)),
-            memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
-            devices=record.devices if keeper else (),
-            region="local",
-            zone="local",
-            spot=record.spot,
-            owner=record.owner,
-            created=record.created,
-            started=record.started if keeper else None,
-            labels=record.labels,
-            details=details,
-        )
-
-    def _is_elsewhere(self, record: Record) -> bool:
-        """Homes on a network disk: a machine that runs on another computer looks dead from here."""
-        return bool(record.boot) and record.boot != boot_id() and record.computer != self._settings.client
+        machine = find_machine(folder, self._settings)
+        if machine is None:
+            raise ConflictError(f"the machine {folder.name!r} was released by another client just now")
+        return machine
 
     def _is_idle(self, name: str) -> bool:
         """Whether a machine of that name exists and is not simply running."""
         folder = self._folder(name)
-        if not folder.path.exists():
-            return False
-        return folder.find_keeper() is None or bool(folder.load_record().ending)
+        record = self._check_here(folder)
+        return record is not None and (folder.find_keeper() is None or bool(record.ending))
 
     def _check_fit(self, name: str, spec: MachineSpec, devices: Devices) -> None:
-        folder = self._folder(name)
-        if not folder.path.exists():
+        record = self._check_here(self._folder(name))
+        if record is None:
             return
-        record = self._check_here(folder)
-        wish = wish_of(spec, devices)
+        hint = f"Choose another name, or run `trainyard kill {name}` first."
         if spec.type and spec.type != record.type:
             raise ConflictError(
-                f"the machine {name!r} has the type {record.type!r}, not {spec.type!r}",
-                hint=f"Choose another name, or run `trainyard kill {name}` first.",
+                f"the machine {name!r} has the type {record.type!r}, not {spec.type!r}", hint=hint
             )
-        asked = Wish(record.wish.gpus if spec.gpus is None else wish.gpus, spec.npus or record.wish.npus)
-        if asked != record.wish:
+        has = record.wish
+        asked = Wish(
+            has.gpus if spec.gpus is None else wish_of(spec, devices).gpus,
+            spec.npus or has.npus,
+        )
+        if asked != has:
             raise ConflictError(
-                f"the machine {name!r} has {record.wish.gpus} GPUs and {record.wish.npus} NPUs, "
-                f"not {asked.gpus} and {asked.npus}",
-                hint=f"Choose another name, or run `trainyard kill {name}` first.",
+                f"the machine {name!r} has {has.gpus} GPUs and {has.npus} NPUs, not {asked.gpus} and {asked.npus}",
+                hint=hint,
             )
 
-    def _check_here(self, folder: MachineFolder) -> Record:
-        """The record of a machine that can run on this computer, else ConflictError."""
+    def _check_here(self, folder: MachineFolder) -> Record | None:
+        """What a machine says that can run on this computer, None without such a machine; else ConflictError."""
         try:
             record = folder.load_record()
         except DamagedError as error:
+            if not folder.exists():
+                return None
             raise ConflictError(
                 f"the machine {folder.name!r} is lost: {error}", hint=KILL_HINT.format(name=folder.name)
             ) from error
-        if self._is_elsewhere(record) and folder.find_keeper() is None:
+        if is_elsewhere(record, self._settings) and folder.find_keeper() is None:
             raise ConflictError(
                 f"the machine {folder.name!r} was started on the computer {record.computer!r}",
                 hint=f"Stop it there, or run `trainyard kill {folder.name}`.",
@@ -288,12 +256,12 @@ class LocalBackend:
     def _find_same(self, machine: Machine) -> MachineFolder | None:
         """The folder of this very machine, not of a later one with its name."""
         folder = self._folder(machine.name)
-        if not folder.path.exists() and not folder.path.is_symlink():
+        if not folder.exists():
             return None
         try:
             found = folder.load_record().id
         except DamagedError:
-            found = _damaged_id(folder)
+            found = damaged_id(folder)
         return folder if found == machine.id else None
 
     def _get_same(self, machine: Machine) -> MachineFolder:
@@ -302,21 +270,9 @@ class LocalBackend:
             raise NotFoundError(f"there is no machine {machine.name!r} any more", hint="See `trainyard ls`.")
         return folder
 
-    def _roots(self, folders: Iterable[MachineFolder]) -> Roots:
-        keepers = set()
-        marks = set()
-        for folder in folders:
-            if keeper := folder.find_keeper():
-                keepers.add(keeper)
-            # Known also by the path of its FIFO, because a damaged folder has forgotten its id.
-            marks.add(os.fsencode(f"{KEEPER}={folder.requests}"))
-            with suppress(DamagedError):
-                marks.add(os.fsencode(f"{MARK}={folder.mark(folder.load_record())}"))
-        return Roots(frozenset(keepers), frozenset(marks))
-
     async def _end(self, folders: Sequence[MachineFolder], ending: str) -> None:
         """End all that runs there; noted first, so that whoever comes after our death carries on."""
-        roots = self._roots(folders)
+        roots = roots_of(folders)
         records = {}
         for folder in folders:
             try:
@@ -324,22 +280,24 @@ class LocalBackend:
             except DamagedError:
                 continue
             if records[folder].ending != ending and (folder.find_keeper() or ending == RELEASING):
-                folder.save_record(replace(records[folder], ending=ending))
+                with suppress(OSError):  # a full disk must not keep a machine from ending
+                    folder.save_record(replace(records[folder], ending=ending))
         await end_all(roots, grace_seconds=self._settings.stop_grace_seconds, clock=self._clock)
         for folder, record in records.items():
             folder.keeper_file.unlink(missing_ok=True)
             folder.requests.unlink(missing_ok=True)
             if ending == STOPPING:
-                folder.save_record(
-                    replace(record, ending="", started=None, boot="", devices=(), variables={})
-                )
+                with suppress(OSError):  # same; without a keeper it counts as stopped anyway
+                    folder.save_record(
+                        replace(record, ending="", started=None, boot="", devices=(), variables={})
+                    )
 
     async def _finish_endings(self, names: Iterable[str]) -> None:
         """Carry on where a client died in the middle of a stop or a release."""
         endings: dict[str, list[MachineFolder]] = {STOPPING: [], RELEASING: []}
         for name in names:
             folder = self._folder(name)
-            if folder.path.exists() and (ending := folder.load_record().ending):
+            if folder.exists() and (ending := folder.load_record().ending):
                 endings[ending].append(folder)
         for ending, folders in endings.items():
             if folders:
@@ -361,13 +319,16 @@ class LocalBackend:
         )
         try:
             await finish(asyncio.to_thread(birth.bring_up, wishes, others))
+        except OSError as error:
+            await finish(self._undo(birth))
+            raise _translated(error, self._root) from error
         except BaseException:
             await finish(self._undo(birth))
             raise
 
     async def _undo(self, birth: Birth) -> None:
         touched = [*birth.created, *birth.started]
-        await end_all(self._roots(touched), grace_seconds=0, clock=self._clock)
+        await end_all(roots_of(touched), grace_seconds=0, clock=self._clock)
         for folder, record in birth.started.items():
             folder.keeper_file.unlink(missing_ok=True)
             folder.save_record(record)
@@ -394,5 +355,15 @@ def _batches(machines: Sequence[Machine]) -> Iterator[Sequence[Machine]]:
         yield ordered[start : start + BATCH]
 
 
-def _damaged_id(folder: MachineFolder) -> str:
-    return f"damaged-{folder.path.lstat().st_ino}"
+def _translated(error: OSError, root: Path) -> Error:
+    if isinstance(error, Error):  # an UnreachableError is an OSError too
+        return error
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return CapacityError(
+            f"there is no space for a machine in {str(root)!r}",
+            hint="Free some, or set TRAINYARD_HOME elsewhere.",
+        )
+    return DeniedError(
+        f"a machine cannot be made in {str(root)!r}: {error.strerror or error}",
+        hint="Set TRAINYARD_HOME to a folder that you can write.",
+    )

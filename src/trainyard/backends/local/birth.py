@@ -14,9 +14,9 @@ from trainyard.backends.local import remote_shell
 from trainyard.backends.local.addresses import free_addresses
 from trainyard.backends.local.devices import Devices, Wish, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
-from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove
+from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove, roots_of
 from trainyard.backends.local.keepers import launch_keepers
-from trainyard.backends.local.processes import boot_id
+from trainyard.backends.local.processes import boot_id, find_members
 from trainyard.lib.ids import new_id
 from trainyard.settings import Settings
 from trainyard.spec.machine import Device, MachineSpec
@@ -58,11 +58,11 @@ class Birth:
             except DamagedError:
                 continue
             used.add(record.address)
-            if record.devices and folder.find_keeper():
+            if record.devices and _still_uses(folder, record):
                 held[folder.name] = record.devices
         given = hand_out(wishes, self._devices, held)
         folders = {name: MachineFolder(self._root / name) for name in wishes}
-        stopped = {name: folder.load_record() for name, folder in folders.items() if folder.path.exists()}
+        stopped = {name: folder.load_record() for name, folder in folders.items() if folder.exists()}
         used |= {record.address for record in stopped.values()}
         missing = [name for name in wishes if name not in stopped]
         addresses = free_addresses(len(missing), used=used, seed=str(self._root))
@@ -108,6 +108,15 @@ class Birth:
     def _create(self, folder: MachineFolder, record: Record) -> None:
         """Make the folder under a hidden name and show it whole, so that a death in between leaves no half machine."""
         draft = MachineFolder(self._root / f".new-{record.id}")
+        try:
+            self._fill(draft, record)
+            draft.path.rename(folder.path)
+        except BaseException:
+            remove(draft.path)
+            raise
+        self.created.append(folder)
+
+    def _fill(self, draft: MachineFolder, record: Record) -> None:
         draft.path.mkdir(mode=0o700)
         draft.home.mkdir()
         (draft.path / "tmp").mkdir(mode=0o700)
@@ -115,8 +124,6 @@ class Birth:
         remote_shell.install(draft.path)
         draft.ensure_requests()
         draft.save_record(record)
-        draft.path.rename(folder.path)
-        self.created.append(folder)
 
     def _revive(self, folder: MachineFolder, record: Record) -> None:
         folder.home.mkdir(exist_ok=True)
@@ -124,3 +131,10 @@ class Birth:
         remote_shell.install(folder.path)
         folder.ensure_requests()
         folder.save_record(record)
+
+
+def _still_uses(folder: MachineFolder, record: Record) -> bool:
+    """Whether its devices are in use: it runs, or its keeper was killed and programs go on without it."""
+    if folder.find_keeper():
+        return True
+    return record.boot == boot_id() and bool(find_members(roots_of([folder])))

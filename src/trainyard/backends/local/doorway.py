@@ -33,7 +33,7 @@ class Doorway:
         try:
             record = self._folder.load_record()
         except DamagedError as error:
-            if not self._folder.path.exists():
+            if not self._folder.exists():
                 raise self._gone() from error
             raise UnreachableError(
                 f"the machine {name!r} is lost: {error}", hint=f"Run `trainyard kill {name}`."

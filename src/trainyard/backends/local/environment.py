@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainyard.backends.local import remote_shell
-from trainyard.backends.local.folder import MachineFolder, Record
+from trainyard.backends.local.folder import KEEPER, MARK, MachineFolder, Record
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Device, DeviceKind
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MARK = "TRAINYARD_MACHINE"
-KEEPER = "TRAINYARD_KEEPER"  # the FIFO on which scripts can be handed to the keeper
 
 _SECRET = re.compile(
     r"(?i)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|ACCESS_?KEY|API_?KEY|PRIVATE_?KEY|SSH_AUTH_SOCK)"

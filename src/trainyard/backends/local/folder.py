@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.backends.local.devices import Wish
-from trainyard.backends.local.processes import ProcessId, boot_id, is_alive
+from trainyard.backends.local.processes import ProcessId, Roots, boot_id, is_alive
 from trainyard.lib.errors import ConflictError, DeniedError
 from trainyard.lib.files import write_atomic
 from trainyard.spec.machine import Device, DeviceKind
 
 VERSION = 1
+MARK = "TRAINYARD_MACHINE"  # name:id, in the environment of every process of the machine
+KEEPER = "TRAINYARD_KEEPER"  # the FIFO on which scripts can be handed to the keeper
 LONGEST_TMP = (
     58  # a unix socket's path has 107 bytes; tmux adds up to 17 and its label, Python's listeners 34
 )
@@ -88,6 +90,10 @@ class MachineFolder:
     def keeper_file(self) -> Path:
         """Who the keeper is."""
         return self.path / "keeper"
+
+    def exists(self) -> bool:
+        """Whether anything has the machine's name, a dangling link included."""
+        return os.path.lexists(self.path)
 
     def load_record(self) -> Record:
         """Read `machine.json`; DamagedError with the reason where it makes no sense."""
@@ -157,6 +163,20 @@ class MachineFolder:
         rubbish = self.path.with_name(f".released-{self.name}-{os.urandom(6).hex()}")
         self.path.rename(rubbish)
         return rubbish
+
+
+def roots_of(folders: Iterable[MachineFolder]) -> Roots:
+    """By what the processes of these machines are known."""
+    keepers = set()
+    marks = set()
+    for folder in folders:
+        if keeper := folder.find_keeper():
+            keepers.add(keeper)
+        # Known also by the path of the FIFO, because a damaged folder has forgotten its id.
+        marks.add(os.fsencode(f"{KEEPER}={folder.requests}"))
+        with suppress(DamagedError):
+            marks.add(os.fsencode(f"{MARK}={folder.mark(folder.load_record())}"))
+    return Roots(frozenset(keepers), frozenset(marks))
 
 
 def remove(path: Path) -> None:

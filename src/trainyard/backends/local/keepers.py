@@ -36,7 +36,7 @@ def launch_keepers(
     }
     try:
         answer = subprocess.run(
-            [sys.executable, "-I", "-S", str(here.with_name("launcher.py"))],
+            [sys.executable or "python3", "-I", "-S", str(here.with_name("launcher.py"))],
             input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
