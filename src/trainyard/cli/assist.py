@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from trainyard.cli.invocation import current
-from trainyard.cli.verb import Verb
+from trainyard.cli.verb import PlainVerb
 
 
-@click.command("help", cls=Verb)
+@click.command("help", cls=PlainVerb)
 @click.argument("verb", required=False)
 @click.pass_context
 def help_command(context: click.Context, verb: str | None) -> None:

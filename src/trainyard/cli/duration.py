@@ -14,7 +14,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def timeout_option(text: str) -> Callable[[Function], Function]:
     """The option; the verb gets seconds, or None."""
-    return click.option("--timeout", metavar="TIME", callback=_seconds, help=text)
+    return duration_option("--timeout", text)
+
+
+def duration_option(name: str, text: str) -> Callable[[Function], Function]:
+    """An option with a time span; the verb gets seconds, or None."""
+    return click.option(name, metavar="TIME", callback=_seconds, help=text)
 
 
 def _seconds(_context: click.Context, param: click.Parameter, value: str | None) -> float | None:

@@ -87,8 +87,22 @@ class Fleet:
         return self._listed
 
     async def everybody(self) -> list[Machine]:
-        """Every machine, those of other people too where a backend can see them."""
-        return await self.machines()
+        """Every machine, those of other people too where a backend can see them: on ssh hosts."""
+        machines = await self.machines()
+        if "ssh" not in self.names or "ssh" in self.failures:
+            return machines
+        from trainyard.backends.ssh.backend import SshBackend, describe
+
+        backend = self.backend("ssh")
+        if not isinstance(backend, SshBackend):
+            return machines
+        look = await backend.fleet.look(backend.fleet.inventory(allow_empty=True))
+        foreign = [
+            describe(host, lease, MachineState(lease.state))
+            for host, lease in look.leased()
+            if not lease.is_mine
+        ]
+        return sorted([*machines, *foreign], key=lambda machine: (sort_key(machine.name), machine.backend))
 
     async def select(self, words: Iterable[str]) -> list[Machine]:
         """The machines that the words mean, each once, in the order of the words."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def common_options(*, before_verb: bool = False) -> list[click.Option]:
+def common_options(*, before_verb: bool = False, backend: bool = True) -> list[click.Option]:
     """--json, --backend and --debug, which every verb takes; noted in the invocation."""
     return [
         click.Option(
@@ -26,6 +26,7 @@ def common_options(*, before_verb: bool = False) -> list[click.Option]:
             metavar="NAME",
             expose_value=False,
             callback=_note("backend"),
+            hidden=not backend,
             help="Look only at these machines: local or ssh.",
         ),
         click.Option(
@@ -52,9 +53,17 @@ def _note(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
 class Verb(click.Command):
     """A command with the common options."""
 
+    looks_at_machines = True
+
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self.params.extend(common_options())
+        self.params.extend(common_options(backend=self.looks_at_machines))
+
+
+class PlainVerb(Verb):
+    """A verb that looks at no machines, so that --backend says nothing to it."""
+
+    looks_at_machines = False
 
 
 class CommandLineVerb(Verb):

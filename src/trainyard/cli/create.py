@@ -1,0 +1,155 @@
+"""`create`: make machines, or find them again by name. The flags are both generations' own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard.cli import config, fleet
+from trainyard.cli.fleet import DEFAULT_BACKEND, Fleet
+from trainyard.cli.invocation import Invocation, current
+from trainyard.cli.ls import machine_table, record
+from trainyard.cli.progress import CountBar
+from trainyard.cli.verb import Verb
+from trainyard.lib.errors import InvalidError
+from trainyard.runtime import verbs
+from trainyard.spec.machine import Machine, MachineSpec
+from trainyard.spec.names import check_name, task_name
+
+MOST_MACHINES = 1000  # beyond that it is a typing error
+
+# What only a cloud can do; elsewhere it is noted down and has no effect, so that any command line can be tried anywhere.
+CLOUD_ONLY = {
+    "install_cuda": "--install-cuda",
+    "enable_nas": "--enable-nas",
+    "spot": "--spot",
+    "vpc_name": "--vpc-name",
+    "zone_id": "--zone-id",
+    "system_disk_size": "--system-disk-size",
+    "data_disk_size": "--data-disk-size",
+}
+WITHOUT_CLOUD = frozenset({"local", "ssh"})
+
+
+@click.command("create", cls=Verb)
+@click.option("-c", "-f", "--config", "config_file", metavar="FILE", help="Read options from an INI file.")
+@click.option("-n", "--name", help="The job's name; its machines are task0.NAME, task1.NAME, ...")
+@click.option("-np", "--machines", "--machine", type=int, help="How many machines.  [default: 1]")
+@click.option("-i", "--instance-type", help="The machine type.")
+@click.option("--gpus", type=click.IntRange(min=0), help="GPUs per machine.")
+@click.option("--npus", type=click.IntRange(min=0), help="NPUs per machine.")
+@click.option("--image-name", "--image", help="The image of the system disk.")
+@click.option("--image-type", help="The kind of image, such as ubuntu or centos.")
+@click.option("--install-script", help="Shell commands to run on every machine once.")
+@click.option("--skip-setup", is_flag=True, default=None, help="Only make the machines.")
+@click.option("--spot", is_flag=True, default=None, help="Machines that may be taken back, for less money.")
+@click.option("--system-disk-size", type=click.IntRange(min=0), metavar="GB", help="The system disk.")
+@click.option("--data-disk-size", type=click.IntRange(min=0), metavar="GB", help="A disk for data.")
+@click.option("-nas", "--enable-nas", "--nas", is_flag=True, default=None, help="With shared storage.")
+@click.option("--zone-id", help="The zone.  [default: any that has such machines]")
+@click.option("-vpc", "--vpc-name", "--vpc", help="The private network.")
+@click.option("-cuda", "--install-cuda", "--cuda-install", is_flag=True, default=None, help="Install CUDA.")
+@click.option("-y", "--yes", "--confirm-cost", "confirm_cost", is_flag=True, default=None, help="Do not ask.")
+def create_command(config_file: str | None, **flags: Any) -> int:
+    """Make the machines task0.NAME, task1.NAME and so on, or find them again.
+
+    The same name gives the same machines, with whatever runs there. Long flags may be written with _ instead of -.
+    """
+    invocation = current()
+    options = _gather(invocation, config_file, flags)
+
+    async def work(machines: Fleet) -> int:
+        place = machines.chosen or DEFAULT_BACKEND
+        _remark(invocation, place, options)
+        made = await _make(machines, place, options)
+        _tell(invocation, place, str(options["name"]), made)
+        return 0
+
+    return fleet.run(invocation, work)
+
+
+def _gather(invocation: Invocation, config_file: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags go before the file; both before the defaults."""
+    options: dict[str, Any] = {}
+    if config_file is not None:
+        options, remarks = config.load(Path(config_file))
+        for remark in remarks:
+            invocation.output.warn(remark)
+    options.update({name: value for name, value in flags.items() if value is not None})
+    options.setdefault("machines", 1)
+    if not options.get("name"):
+        raise InvalidError("the machines need a name", hint="Pass --name NAME, or `name = NAME` in the file.")
+    check_name(options["name"], "job name")
+    if not 1 <= options["machines"] <= MOST_MACHINES:
+        raise InvalidError(
+            f"{options['machines']} is not a number of machines", hint=f"Write 1 to {MOST_MACHINES}."
+        )
+    return options
+
+
+def _remark(invocation: Invocation, place: str, options: dict[str, Any]) -> None:
+    idle = [flag for name, flag in CLOUD_ONLY.items() if options.get(name)]
+    if place in WITHOUT_CLOUD and idle:
+        verb = "has" if len(idle) == 1 else "have"
+        invocation.output.warn(f"{', '.join(idle)} {verb} no effect on {place} machines")
+
+
+async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Machine]:
+    from trainyard.runtime.job import make_job
+
+    names = [task_name(options["name"], index) for index in range(options["machines"])]
+    bar = CountBar(machines.invocation.output, "starting")
+    bar.update(0, len(names))
+    try:
+        # Twice the same question to the backend: here to show how far it is, below to set the machines up.
+        made = await verbs.acquire(machines.backend(place), _spec(options), names, on_wait=bar.update)
+        if options.get("skip_setup"):
+            return made
+        bar.label = "setting up"
+        bar.update(0, len(names))
+        job = await make_job(
+            machines.context(place),
+            name=options["name"],
+            num_tasks=len(names),
+            install_script=options.get("install_script") or "",
+            spec=_spec(options),
+        )
+    finally:
+        bar.close()
+    return [task.machine for task in job.tasks]
+
+
+def _spec(options: dict[str, Any]) -> MachineSpec:
+    return MachineSpec(
+        type=options.get("instance_type") or "",
+        image=options.get("image_name") or "",
+        image_type=options.get("image_type") or "",
+        gpus=options.get("gpus"),
+        npus=options.get("npus") or 0,
+        spot=bool(options.get("spot")),
+        system_disk_gib=options.get("system_disk_size") or 0,
+        data_disk_gib=options.get("data_disk_size") or 0,
+        zone_id=options.get("zone_id") or "",
+        vpc_name=options.get("vpc_name") or "",
+        shared_storage=bool(options.get("enable_nas")),
+        labels={"install_cuda": "yes"} if options.get("install_cuda") else {},
+    )
+
+
+def _tell(invocation: Invocation, place: str, name: str, made: list[Machine]) -> None:
+    output = invocation.output
+    if invocation.json:
+        output.json([record(machine) for machine in made])
+        return
+    machine_table(made).print(output)
+    program = invocation.program
+    first = made[0].name
+    group = f"{{{name}}}" if len(made) > 1 else first
+    output.note(
+        f"\n{len(made)} {place} machine{'' if len(made) == 1 else 's'} ready.\n"
+        f"  {program} ssh {first}\n"
+        f"  {program} run {group} 'nvidia-smi || nproc'\n"
+        f"  {program} kill {group}"
+    )
