@@ -12,7 +12,7 @@ set -u
 LC_ALL=C
 export LC_ALL
 id=$1 ticks=$2
-pattern="TRAINYARD_MACHINE=[A-Za-z0-9._+=@-]*:$id"
+pattern="TRAINYARD_MACHINE=[A-Za-z0-9._+=@-]*:$id([^A-Za-z0-9]|\$)"
 sessions=' '
 told=' '
 cd /proc || exit 6
@@ -38,11 +38,11 @@ done
 
 # The pids with the mark, some of them twice. Some greps stop at a NUL byte; for them each file is translated.
 if [ "$(printf 'a\0b\n' | grep -c b)" = 1 ]; then
-    marked() { grep -ls -e "$pattern" [0-9]*/environ [0-9]*/cmdline | while IFS=/ read -r pid _; do echo "$pid"; done; }
+    marked() { grep -lsE -e "$pattern" [0-9]*/environ [0-9]*/cmdline | while IFS=/ read -r pid _; do echo "$pid"; done; }
 else
     marked() {
         for each in [0-9]*; do
-            { cat "$each/environ" "$each/cmdline" | tr '\0' '\n' | grep -q -e "$pattern" && echo "$each"; } 2>/dev/null
+            { cat "$each/environ" "$each/cmdline" | tr '\0' '\n' | grep -qE -e "$pattern" && echo "$each"; } 2>/dev/null
         done
     }
 fi
