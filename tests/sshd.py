@@ -46,15 +46,16 @@ def user_name() -> str:
 def write_key(path: Path, *, passphrase: str = "") -> str:
     """Make an ed25519 key pair at `path` and `path`.pub; return the public line."""
     key = ed25519.Ed25519PrivateKey.generate()
-    lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
-    if passphrase:
-        lock = serialization.BestAvailableEncryption(passphrase.encode())
+    lock = serialization.NoEncryption()
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, lock)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(private)
     path.chmod(0o600)
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")
+    if passphrase:
+        change = ["ssh-keygen", "-q", "-p", "-P", "", "-N", passphrase, "-f", str(path)]
+        subprocess.run(change, check=True, stdout=subprocess.DEVNULL)
     return public.decode()
 
 

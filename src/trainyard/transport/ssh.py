@@ -50,6 +50,8 @@ LONGEST_COMMAND = (
 KILL_SECONDS = 3.0  # for ending a command whose caller was cancelled; a silent host must not hold up Ctrl-C
 GRACE_TENTHS = 10
 START_TRIES = 5
+RESERVED_TRIES = 3
+SETTLE_SECONDS = 0.02  # sshd counts a session that has just ended for a moment longer
 
 _ENTER = Path(__file__).with_name("sshenter.sh").read_text()
 _END = Path(__file__).with_name("sshend.sh").read_text()
@@ -204,9 +206,17 @@ class SshTransport:
     async def aclose(self) -> None:
         """End what was started and not detached, then let go of the connections. Twice is no error."""
         if not self._pool.is_closed:
-            pids = [session.pid.result() for session in self._running if session.is_running]
-            await finish(gather_all([self._end(pid, "TERM", GRACE_TENTHS) for pid in pids]))
+            self._pool.is_closed = True  # nobody starts anything from here on
+            await finish(gather_all([self._stop(session) for session in list(self._running)]))
         await finish(self._pool.aclose())
+
+    async def _stop(self, session: CommandSession) -> None:
+        with suppress(UnreachableError, DeniedError, TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                pid = await asyncio.shield(session.pid)
+                if not session.status.done():
+                    await self._end(pid, "TERM", GRACE_TENTHS)
+                    await asyncio.wait([session.status])
 
     def argv(self, script: str = "", *, terminal: bool = True) -> Sequence[str]:
         """The system's `ssh`, with the same keys, known hosts and jump hosts."""
@@ -273,8 +283,7 @@ class SshTransport:
     async def _make_room(self, place: Place, attempt: int) -> None:
         if place.link.is_lost:
             return  # the next attempt opens a new connection
-        # sshd frees the place of a session that has just ended a moment later; a second refusal is a real one.
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(SETTLE_SECONDS)  # a second refusal is a real one
         if attempt:
             self._pool.narrow(place)
 
@@ -289,6 +298,8 @@ class SshTransport:
     async def _open_session(
         self, link: Link, session: CommandSession, command: str, terminal: TerminalSize | None = None
     ) -> None:
+        self._running.add(session)
+        session.closed.add_done_callback(lambda _closed: self._running.discard(session))
         try:
             await link.connection.create_session(
                 lambda: session,
@@ -300,9 +311,8 @@ class SshTransport:
                 term_size=(terminal.columns, terminal.rows) if terminal else None,
             )
         except (asyncssh.Error, OSError) as error:
+            session.give_up()
             raise self._explain_start(error, link, session) from error
-        self._running.add(session)
-        session.closed.add_done_callback(lambda _closed: self._running.discard(session))
 
     def _explain_start(self, error: Exception, link: Link, session: CommandSession) -> Exception:
         if link.is_lost or not isinstance(error, asyncssh.ChannelOpenError):
@@ -380,17 +390,25 @@ class SshTransport:
             await self._run_reserved(link, "exit 0")
 
     async def _run_reserved(self, link: Link, script: str) -> None:
-        session = CommandSession(self.name, tail_only=True)
+        """Run one of our own scripts beside what others run; where there is no place, on a connection of its own."""
         command = login_command(_ENTER + script)
-        try:
-            await self._open_session(link, session, command)
-        except _NotStartedError as error:
-            if link.is_lost:
+        for _ in range(RESERVED_TRIES):
+            try:
+                await self._run_to_end(link, command)
+                return
+            except _NotStartedError as error:
+                if link.is_lost:
+                    raise error.reason from error
+            await asyncio.sleep(SETTLE_SECONDS)
+        async with self._pool.extra() as another:
+            try:
+                await self._run_to_end(another, command)
+            except _NotStartedError as error:
                 raise error.reason from error
-            async with self._pool.extra() as another:  # a host that allows very few sessions
-                await self._open_session(another, session, command)
-                await asyncio.wait([session.closed])
-            return
+
+    async def _run_to_end(self, link: Link, command: str) -> None:
+        session = CommandSession(self.name, tail_only=True)
+        await self._open_session(link, session, command)
         session.write_eof()
         await asyncio.wait([session.closed])
 

@@ -15,7 +15,7 @@ from trainyard.lib.shell import join
 
 DEFAULT_PORT = 22
 
-_HOP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d{1,5}))?\Z")
+_HOP = re.compile(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@\[\]]+))(?::(?P<port>\d{1,5}))?\Z")
 
 
 @dataclass(frozen=True, slots=True)

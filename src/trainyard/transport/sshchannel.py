@@ -226,6 +226,11 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    def give_up(self) -> None:
+        """It was not started, or nobody will ever hear of it."""
+        if not self.closed.done():
+            self.connection_lost(ConnectionError("not started"))
+
     def _fail(self, error: Exception) -> None:
         for future in (self.status, self.pid):
             if not future.done():

@@ -3,15 +3,34 @@
 signals=$1
 grace=$2
 shift 2
+
+# Sets `state` and `group` from a /proc/PID/stat file; the program's name in it may hold anything.
+look() {
+    read -r line 2>/dev/null <"$1" || return 1
+    line=${line##*) }
+    state=${line%% *}
+    line=${line#* * }
+    group=${line%% *}
+}
+
+# Whether anybody in the groups still runs. Ended processes whose parent does not bury them (a container without an
+# init) keep their group for ever and do not count.
+any_left() {
+    for group in $groups; do
+        kill -0 "-$group" 2>/dev/null && break
+    done || return 1
+    [ -r /proc/self/stat ] || return 0
+    for stat in /proc/[0-9]*/stat; do
+        look "$stat" && [ "$state" != Z ] || continue
+        case " $groups " in *" $group "*) return 0 ;; esac
+    done
+    return 1
+}
+
 groups=
 for pid; do
-    # The group is the process's own unless a wrapper around the login shell forked; /proc knows, where there is one.
-    group=$pid
-    if line=$(cat "/proc/$pid/stat" 2>/dev/null); then
-        line=${line##*) }
-        # shellcheck disable=SC2086  # words on purpose: state, parent, group
-        group=$(set -- $line; echo "$3")
-    fi
+    # The group is the process's own, unless a wrapper around the login shell forked.
+    look "/proc/$pid/stat" || group=$pid
     groups="$groups $group"
 done
 for group in $groups; do
@@ -19,13 +38,9 @@ for group in $groups; do
         kill "-$signal" "-$group" 2>/dev/null
     done
 done
+[ "$grace" -gt 0 ] && sleep 0.01
 while [ "$grace" -gt 0 ]; do
-    left=
-    for group in $groups; do
-        kill -0 "-$group" 2>/dev/null && left="$left $group"
-    done
-    [ "$left" ] || exit 0
-    groups=$left
+    any_left || exit 0
     grace=$((grace - 1))
     sleep 0.1
 done

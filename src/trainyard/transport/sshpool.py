@@ -63,10 +63,15 @@ class Pool:
 
     async def first(self) -> Place:
         """Any live connection; connects where there is none. Concurrent callers share one attempt."""
-        for place in self._places:
-            if not place.link.is_lost:
-                return place
-        return await self._open()
+        if self.is_closed:
+            raise self._closed()
+        return self._find_live() or await self._open()
+
+    def _find_live(self) -> Place | None:
+        return next((place for place in self._places if not place.link.is_lost), None)
+
+    def _closed(self) -> UnreachableError:
+        return UnreachableError(f"the way to {self._name} has been closed")
 
     async def take_for_run(self) -> Place:
         """A place for a session that ends soon; give it back with `release_run`."""
@@ -83,7 +88,7 @@ class Pool:
     async def reserved(self) -> AsyncIterator[Link]:
         """A connection for a moment's work that must not wait for others' commands."""
         async with self._reserve:
-            yield (await self.first()).link
+            yield (self._find_live() or await self.first()).link
 
     @asynccontextmanager
     async def extra(self) -> AsyncIterator[Link]:
@@ -132,7 +137,7 @@ class Pool:
             place = next((place for place in self._places if place.is_free), None)
             if place is not None:
                 return place
-            if not any(not place.link.is_lost for place in self._places):
+            if self.is_closed or self._find_live() is None:
                 await self.first()
             elif not await self._freed_before(deadline):
                 await self._open()
@@ -182,7 +187,7 @@ class Pool:
     async def _open(self) -> Place:
         """Open one more connection; those who ask meanwhile wait for the same one."""
         if self.is_closed:
-            raise UnreachableError(f"the way to {self._name} has been closed")
+            raise self._closed()
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._connect())
         opening = self._opening
@@ -191,7 +196,7 @@ class Pool:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.cancelled() and not _is_cancelling():
-                raise UnreachableError(f"the way to {self._name} has been closed") from None
+                raise self._closed() from None
             if self._interested == 1:
                 await end_task(opening)
             raise
