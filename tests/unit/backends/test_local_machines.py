@@ -349,7 +349,7 @@ async def test_nothing_is_left_when_keepers_cannot_start(
             await backend.acquire(SPEC, ["old", "new0", "new1"])
     assert [(one.name, one.state) for one in await backend.machines()] == [("old", MachineState.STOPPED)]
     assert (root / "old" / "machine.json").read_text() == before
-    assert sorted(path.name for path in root.iterdir()) == [".lock", ".old.lock", "old"]
+    assert sorted(path.name for path in root.iterdir()) == [".lock", "old"]
 
 
 async def test_nothing_is_left_when_acquiring_is_cancelled(backend: LocalBackend, root: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -42,7 +42,6 @@ from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, sort_key
 from trainyard.transport.local import LocalTransport
 
-BATCH = 256  # machines ended at once: each takes a descriptor for its lock, and 1024 is a common limit
 KILL_HINT = "Run `trainyard kill {name}`, then make it again."
 
 
@@ -78,14 +77,14 @@ class LocalBackend:
         async with self._locks.hold((), common=True):
             for name in names:
                 self._check_fit(name, spec, devices)
-            idle = [name for name in names if self._is_idle(name)]
-            async with self._locks.hold(idle):
-                await self._finish_endings(idle)
-                stopped = {name for name in idle if self._folder(name).exists()}
+            absent = [name for name in names if not self._is_running(name)]
+            async with self._locks.hold(absent):
+                await self._finish_endings(absent)
+                records = {name: self._check_here(self._folder(name)) for name in absent}
                 wishes = {
-                    name: self._folder(name).load_record().wish if name in stopped else wish_of(spec, devices)
-                    for name in names
-                    if name in stopped or not self._folder(name).exists()
+                    name: record.wish if record else wish_of(spec, devices)
+                    for name, record in records.items()
+                    if not self._is_running(name)
                 }
                 await self._bring_up(wishes, spec, devices)
             return [self._describe(self._folder(name)) for name in names]
@@ -98,24 +97,24 @@ class LocalBackend:
 
     async def release(self, machines: Sequence[Machine]) -> None:
         """End everything on the machines, then delete their folders."""
-        for batch in _batches(machines):
-            async with self._locks.hold(machine.name for machine in batch):
-                folders = [folder for machine in batch if (folder := self._find_same(machine))]
-                for folder in folders:
-                    folder.check_removable()
-                await self._end(folders, RELEASING)
-                for machine in batch:
-                    if transport := self._transports.pop((machine.name, machine.id), None):
-                        await transport.aclose()
-                await finish(asyncio.to_thread(self._delete, folders))
+        if not self._root.exists():
+            return
+        async with self._locks.hold(machine.name for machine in machines):
+            folders = _once(folder for machine in machines if (folder := self._find_same(machine)))
+            for folder in folders:
+                folder.check_removable()
+            await self._end(folders, RELEASING)
+            for machine in machines:
+                if transport := self._transports.pop((machine.name, machine.id), None):
+                    await transport.aclose()
+            await finish(asyncio.to_thread(self._delete, folders))
         await finish(asyncio.to_thread(self._sweep))
 
     async def stop(self, machines: Sequence[Machine]) -> None:
         """End everything on the machines: SIGTERM, a grace period, SIGKILL. Files stay, devices become free."""
-        for batch in _batches(machines):
-            async with self._locks.hold(machine.name for machine in batch):
-                folders = [self._get_same(machine) for machine in batch]
-                await self._end(folders, STOPPING)
+        self._ensure_root()
+        async with self._locks.hold(machine.name for machine in machines):
+            await self._end(_once(map(self._get_same, machines)), STOPPING)
 
     async def start(self, machines: Sequence[Machine]) -> None:
         """Bring stopped machines back; CapacityError where their devices are taken meanwhile. All or none."""
@@ -123,17 +122,18 @@ class LocalBackend:
         names = [machine.name for machine in machines]
         self._ensure_root()
         async with self._locks.hold(names, common=True):
-            folders = [self._get_same(machine) for machine in machines]
+            folders = _once(map(self._get_same, machines))
             for folder in folders:
                 self._check_here(folder)
-            idle = [folder.name for folder in folders if self._is_idle(folder.name)]
-            await self._finish_endings(idle)
-            wishes = {name: self._folder(name).load_record().wish for name in idle}
+            stopped = [folder for folder in folders if not self._is_running(folder.name)]
+            await self._finish_endings(folder.name for folder in stopped)
+            wishes = {folder.name: folder.load_record().wish for folder in stopped if folder.exists()}
             await self._bring_up(wishes, MachineSpec(), devices)
 
     async def rename(self, machine: Machine, name: str) -> Machine:
         """Move the folder of a stopped machine; what runs could not be told that its home has moved."""
         check_name(name)
+        self._ensure_root()
         async with self._locks.hold((machine.name, name), common=True):
             folder = self._get_same(machine)
             if name == machine.name:
@@ -147,7 +147,6 @@ class LocalBackend:
                     hint=f"Run `trainyard stop {folder.name}` first.",
                 )
             folder.path.rename(target.path)
-            self._locks.forget(folder.name)
             self._transports.pop((machine.name, machine.id), None)
             return self._describe(target)
 
@@ -210,11 +209,11 @@ class LocalBackend:
             raise ConflictError(f"the machine {folder.name!r} was released by another client just now")
         return machine
 
-    def _is_idle(self, name: str) -> bool:
-        """Whether a machine of that name exists and is not simply running."""
+    def _is_running(self, name: str) -> bool:
+        """Whether a machine of that name runs and nobody is ending it."""
         folder = self._folder(name)
         record = self._check_here(folder)
-        return record is not None and (folder.find_keeper() is None or bool(record.ending))
+        return record is not None and folder.find_keeper() is not None and not record.ending
 
     def _check_fit(self, name: str, spec: MachineSpec, devices: Devices) -> None:
         record = self._check_here(self._folder(name))
@@ -339,7 +338,6 @@ class LocalBackend:
             with suppress(DamagedError):
                 remove_tmp(folder.load_record())
             rubbish = folder.discard()
-            self._locks.forget(folder.name)
             remove(rubbish)
 
     def _sweep(self) -> None:
@@ -349,10 +347,9 @@ class LocalBackend:
                 remove(rubbish)
 
 
-def _batches(machines: Sequence[Machine]) -> Iterator[Sequence[Machine]]:
-    ordered = sorted({machine.id: machine for machine in machines}.values(), key=lambda machine: machine.name)
-    for start in range(0, len(ordered), BATCH):
-        yield ordered[start : start + BATCH]
+def _once(folders: Iterable[MachineFolder]) -> list[MachineFolder]:
+    """Each once, though a caller may name a machine twice."""
+    return list(dict.fromkeys(folders))
 
 
 def _translated(error: OSError, root: Path) -> Error:

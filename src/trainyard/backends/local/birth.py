@@ -15,7 +15,7 @@ from trainyard.backends.local.addresses import free_addresses
 from trainyard.backends.local.devices import Devices, Wish, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
 from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove, roots_of
-from trainyard.backends.local.keepers import launch_keepers
+from trainyard.backends.local.keepers import install_script, launch_keepers
 from trainyard.backends.local.processes import boot_id, find_members
 from trainyard.lib.ids import new_id
 from trainyard.settings import Settings
@@ -122,6 +122,7 @@ class Birth:
         (draft.path / "tmp").mkdir(mode=0o700)
         write_profiles(draft.home, self._settings.environ)
         remote_shell.install(draft.path)
+        install_script(draft)
         draft.ensure_requests()
         draft.save_record(record)
 
@@ -129,6 +130,7 @@ class Birth:
         folder.home.mkdir(exist_ok=True)
         (folder.path / "tmp").mkdir(mode=0o700, exist_ok=True)
         remote_shell.install(folder.path)
+        install_script(folder)
         folder.ensure_requests()
         folder.save_record(record)
 

@@ -2,6 +2,7 @@
 
     <name>/machine.json    what was asked for and handed out; replaced, never changed
            keeper          number and start of the keeper; the machine runs while that process lives
+           keeper.sh       what it executes
            requests        the FIFO on which the keeper takes scripts
            home/ tmp/      the machine's files
 
@@ -90,6 +91,11 @@ class MachineFolder:
     def keeper_file(self) -> Path:
         """Who the keeper is."""
         return self.path / "keeper"
+
+    @property
+    def keeper_script(self) -> Path:
+        """What the keeper executes."""
+        return self.path / "keeper.sh"
 
     def exists(self) -> bool:
         """Whether anything has the machine's name, a dangling link included."""

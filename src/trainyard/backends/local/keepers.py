@@ -12,20 +12,25 @@ from trainyard.backends.local.folder import MachineFolder
 from trainyard.backends.local.processes import boot_id
 from trainyard.lib.errors import UnreachableError
 
+_HERE = Path(__file__).parent
 LAUNCH_SECONDS = 60.0  # a thousand keepers on a loaded computer take some
+
+
+def install_script(folder: MachineFolder) -> None:
+    """Put the keeper's script into the machine, where no upgrade of ours changes it while it runs."""
+    folder.keeper_script.write_bytes((_HERE / "keeper.sh").read_bytes())
 
 
 def launch_keepers(
     environments: Mapping[MachineFolder, Mapping[str, str]], inherited: Mapping[str, str]
 ) -> None:
     """Start one keeper per machine; returns when all of them run. Blocks. UnreachableError where one cannot."""
-    here = Path(__file__)
     request = {
-        "script": here.with_name("keeper.sh").read_text(encoding="utf-8"),
         "env": dict(inherited),
         "keepers": [
             {
                 "name": folder.name,
+                "script": str(folder.keeper_script),
                 "fifo": str(folder.requests),
                 "pid_file": str(folder.keeper_file),
                 "boot": boot_id(),
@@ -36,7 +41,7 @@ def launch_keepers(
     }
     try:
         answer = subprocess.run(
-            [sys.executable or "python3", "-I", "-S", str(here.with_name("launcher.py"))],
+            [sys.executable or "python3", "-I", "-S", str(_HERE / "launcher.py")],
             input=json.dumps(request).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

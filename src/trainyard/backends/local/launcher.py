@@ -20,9 +20,7 @@ FIFO_DESCRIPTOR = 3
 REPORT_DESCRIPTOR = 10  # out of the way of the one above
 
 
-def become_keeper(
-    prctl: Callable[..., int], script: str, keeper: dict[str, str], env: dict[str, str]
-) -> None:
+def become_keeper(prctl: Callable[..., int], keeper: dict[str, str], env: dict[str, str]) -> None:
     """Turn this process into a keeper. Returns never."""
     os.setsid()
     if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -40,7 +38,7 @@ def become_keeper(
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    os.execve("/bin/sh", ["sh", "-c", script, f"keeper of {keeper['name']}"], env)  # noqa: S606  # no shell between
+    os.execve("/bin/sh", ["sh", keeper["script"]], env)  # noqa: S606  # no shell between
 
 
 def register(pid_file: str, boot: str) -> None:
@@ -61,7 +59,7 @@ def main() -> None:
         if os.fork() == 0:
             try:
                 env = {**request["env"], **keeper.pop("env")}
-                become_keeper(prctl, request["script"], keeper, env)
+                become_keeper(prctl, keeper, env)
             except OSError as error:
                 os.write(REPORT_DESCRIPTOR, f"{keeper['name']}: {error}\n".encode(errors="replace"))
             finally:

@@ -1,64 +1,66 @@
 """Locks between clients: one per machine, one for handing out names, addresses and devices. Freed by the kernel at death.
 
-Taken in one order (the common one first, then machines by name), so that nobody waits in a circle. Waiting is a look
-every few milliseconds: a blocked thread per waiter would exhaust the pool that the holder needs to finish.
+All are bytes of one file (a byte per name), so that a thousand machines cost one descriptor and leave no litter. They
+are taken in one order, the common one first, so that nobody waits in a circle. Waiting is a look every few
+milliseconds: a blocked thread per waiter would exhaust the pool that the holder needs to finish.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
+import struct
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.05
+_COMMON = 0
 
 
 class Locks:
     """The locks of one folder of machines."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._file = root / ".lock"
 
     @asynccontextmanager
     async def hold(self, names: Iterable[str], *, common: bool = False) -> AsyncIterator[None]:
         """Hold the locks of these machines, and the common one."""
-        paths = [self._root / ".lock"] if common else []
-        paths += [self._path(name) for name in sorted(set(names))]
-        held: list[int] = []
+        places = sorted({_place(name) for name in names})
+        if common:
+            places.insert(0, _COMMON)
+        if not places:
+            yield
+            return
+        handle = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            for path in paths:
-                held.append(await _take(path))  # noqa: PERF401  # what is held so far must be known if one fails
+            for place in places:
+                await _take(handle, place)
             yield
         finally:
-            for handle in held:
-                os.close(handle)
-
-    def forget(self, name: str) -> None:
-        """Delete the lock of a machine that is no more; only while holding it."""
-        self._path(name).unlink(missing_ok=True)
-
-    def _path(self, name: str) -> Path:
-        return self._root / f".{name}.lock"
+            os.close(handle)
 
 
-async def _take(path: Path) -> int:
+def _place(name: str) -> int:
+    return 1 + int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+
+
+async def _take(handle: int, place: int) -> None:
     pause = FIRST_PAUSE
-    while (handle := _try(path)) is None:
+    while not _try(handle, place):
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
-    return handle
 
 
-def _try(path: Path) -> int | None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its last holder may have deleted it: then this is a lock that nobody else will look at.
-        if os.fstat(handle).st_ino == path.stat().st_ino:
-            return handle
-    os.close(handle)
-    return None
+def _try(handle: int, place: int) -> bool:
+    # Locks of the open file, not of the process: two calls of one client exclude each other too.
+    request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody holds it
+        return False
+    return True
