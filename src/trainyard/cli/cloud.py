@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 import click
 
+from trainyard.backends.api import Backend
 from trainyard.cli import fleet
 from trainyard.cli.fleet import DEFAULT_BACKEND, Fleet
 from trainyard.cli.invocation import Invocation, current
@@ -13,6 +15,7 @@ from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
 from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.runtime import verbs
+from trainyard.settings import Settings
 
 
 @click.command("addip", cls=Verb)
@@ -64,14 +67,7 @@ def queryimage_command() -> int:
     invocation = current()
 
     async def work(machines: Fleet) -> int:
-        rows: list[dict[str, str]] = []
-        refusals = []
-        for name in machines.names:
-            try:
-                rows += await verbs.images(machines.backend(name))
-            except UnsupportedError as error:
-                refusals.append(error)
-        return _answer(invocation, rows, refusals)
+        return await _query(machines, verbs.images)
 
     return fleet.run(invocation, work)
 
@@ -82,16 +78,78 @@ def querygpu_command() -> int:
     invocation = current()
 
     async def work(machines: Fleet) -> int:
-        rows: list[dict[str, str]] = []
-        refusals = []
-        for name in machines.names:
+        async def ask(backend: Backend) -> Sequence[dict[str, str]]:
             try:
-                rows += await verbs.machine_types(machines.backend(name))
-            except UnsupportedError as error:
-                refusals.append(error)
-        return _answer(invocation, rows, refusals)
+                return await verbs.machine_types(backend)
+            except UnsupportedError:
+                if backend.name not in DEVICES:
+                    raise
+                return await DEVICES[backend.name](machines.settings)
+
+        return await _query(machines, ask)
 
     return fleet.run(invocation, work)
+
+
+async def _local_devices(settings: Settings) -> list[dict[str, str]]:
+    """This computer's own, and which machine holds each."""
+    from trainyard.backends.local import LocalBackend
+    from trainyard.backends.local.devices import find_devices
+
+    devices = await asyncio.to_thread(
+        find_devices,
+        gpus=settings.local_gpus,
+        npus=settings.local_npus,
+        search_path=settings.environ.get("PATH", ""),
+    )
+    held = {
+        (device.kind, device.index): machine.name
+        for machine in await LocalBackend(settings).machines()
+        for device in machine.devices
+    }
+    return [
+        {
+            "Where": "local",
+            "Device": f"{device.kind.upper()} {device.index}",
+            "Model": device.model or "-",
+            "Held by": held.get((device.kind, device.index), "-"),
+        }
+        for device in (*devices.gpus, *devices.npus)
+    ]
+
+
+async def _host_devices(settings: Settings) -> list[dict[str, str]]:
+    """What the hosts had when they were probed last."""
+    from trainyard.backends.ssh.hosts import list_hosts
+
+    return [
+        {
+            "Where": report.host.name,
+            "Device": f"{device.kind.upper()} {device.index}",
+            "Model": device.model or "-",
+            "Held by": report.lease.name if report.lease else "-",
+        }
+        for report in await list_hosts(settings)
+        for device in (report.facts.devices if report.facts else ())
+    ]
+
+
+# Backends without machine types to choose from: the devices themselves are what there is.
+DEVICES: dict[str, Callable[[Settings], Awaitable[list[dict[str, str]]]]] = {
+    "local": _local_devices,
+    "ssh": _host_devices,
+}
+
+
+async def _query(machines: Fleet, ask: Callable[[Backend], Awaitable[Sequence[dict[str, str]]]]) -> int:
+    rows: list[dict[str, str]] = []
+    refusals = []
+    for name in machines.names:
+        try:
+            rows += await ask(machines.backend(name))
+        except UnsupportedError as error:
+            refusals.append(error)
+    return _answer(machines.invocation, rows, refusals)
 
 
 def _answer(
@@ -105,7 +163,7 @@ def _answer(
         return 0
     titles = list(dict.fromkeys(key for row in rows for key in row))
     if not rows:
-        invocation.output.line("none")
+        invocation.output.line("none found")
         return 0
     columns = [
         Column(title, drop=0 if place == 0 else len(titles) - place) for place, title in enumerate(titles)

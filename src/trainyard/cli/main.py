@@ -151,6 +151,8 @@ def _fail(error: Exception, output: Output, program: str) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return f"there is no option {error.option_name}"
     message = error.format_message().split("\n")[0].rstrip(".")
     return message[:1].lower() + message[1:]
 
@@ -158,6 +160,11 @@ def _sentence(error: click.ClickException) -> str:
 def _usage_hint(error: click.ClickException, program: str) -> str:
     if isinstance(error, UnknownVerbError):
         return error.hint
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        from difflib import get_close_matches
+
+        near = get_close_matches(error.option_name, error.possibilities, n=1, cutoff=0.0)
+        return f"Did you mean {near[0]}?"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else program
     return f"See `{path} --help`."

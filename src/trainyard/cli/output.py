@@ -7,6 +7,7 @@ is `table.py`'s, what a bar looks like `progress.py`'s.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,8 @@ TEXT_WIDTH = 80  # prose is wrapped here however wide the terminal is
 STYLES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
+_QUOTED = re.compile(r"`[^`\n]{1,70}`")
+_GLUE = "\x1f"  # a blank that is not broken at; printable() has made sure that no text has one
 TASK_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
@@ -212,9 +215,9 @@ def printable(text: str) -> str:
 
 
 def wrap(text: str, width: int, indent: int = 0) -> str:
-    """Break lines at blanks so that they fit; later lines stand under the first."""
+    """Break lines at blanks so that they fit, but never inside `a command`; later lines stand under the first."""
     wrapped: list[str] = []
-    for line in text.split("\n"):
+    for line in _QUOTED.sub(lambda match: match[0].replace(" ", _GLUE), text).split("\n"):
         margin = " " * (indent + len(line) - len(line.lstrip(" ")))
         lines = textwrap.wrap(
             line,
@@ -226,7 +229,7 @@ def wrap(text: str, width: int, indent: int = 0) -> str:
             replace_whitespace=False,
         )
         wrapped += lines or [""]
-    return "\n".join(wrapped)
+    return "\n".join(wrapped).replace(_GLUE, " ")
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -182,4 +182,4 @@ class Runner:
 
 def _one_line(text: str) -> str:
     first, _, rest = redact(text).strip().partition("\n")
-    return f"{first[:100]}…" if rest or len(first) > 100 else first
+    return f"{first[:60]}…" if rest or len(first) > 60 else first
