@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from trainyard import settings
 from trainyard.backends.local import LocalBackend
 from trainyard.backends.local.devices import Devices, Wish, find_devices, hand_out, wish_of
 from trainyard.lib.errors import CapacityError, ConflictError
-from trainyard.spec.machine import Device, DeviceKind, MachineSpec
+from trainyard.spec.machine import Device, DeviceKind, MachineSpec, MachineState
 
 NPU_LIST = """\
 \tTotal Count                    : 2
@@ -162,3 +163,19 @@ async def test_a_machine_with_another_number_of_devices_is_refused_when_the_name
     await backend.acquire(MachineSpec(), ["a"])
     with pytest.raises(ConflictError, match="'a' has 1 GPUs and 0 NPUs, not 2 and 0"):
         await backend.acquire(MachineSpec(gpus=2), ["a"])
+
+
+async def test_devices_stay_taken_when_the_keeper_was_killed_and_a_program_still_uses_them(
+    open_backend: Callable[..., LocalBackend],
+) -> None:
+    backend = open_backend(TRAINYARD_LOCAL_GPUS="1", TRAINYARD_STOP_GRACE="0.3")
+    (machine,) = await backend.acquire(MachineSpec(gpus=1), ["a"])
+    program = await backend.transport(machine).spawn("echo go; exec sleep 3600")
+    assert await anext(program.output()) == b"go\n"
+    os.kill(int(machine.details["keeper"]), 9)
+    while (await backend.machines())[0].state is MachineState.RUNNING:
+        await asyncio.sleep(0)
+    with pytest.raises(CapacityError, match="a holds 1"):
+        await backend.acquire(MachineSpec(gpus=1), ["b"])
+    await backend.stop([machine])
+    await backend.acquire(MachineSpec(gpus=1), ["b"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,7 +19,15 @@ from trainyard import settings
 from trainyard.backends.local import LocalBackend
 from trainyard.backends.local.addresses import free_addresses
 from trainyard.backends.local.processes import load_process
-from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, NotFoundError, UnreachableError
+from trainyard.lib.errors import (
+    CapacityError,
+    ConflictError,
+    DeniedError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+)
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.transport.local import LocalTransport
 
@@ -433,3 +442,86 @@ async def test_keepers_are_small_when_many_machines_are_made_at_once(backend: Lo
         rollup = Path(f"/proc/{machine.details['keeper']}/smaps_rollup").read_text()
         private += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Private"))
     assert private / 64 < 1024
+
+
+async def test_a_clear_refusal_comes_when_the_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {**os.environ, "TRAINYARD_HOME": str(tmp_path / "file")}
+    backend = LocalBackend.from_settings(settings.load(environ))
+    with pytest.raises(DeniedError, match=r"cannot be made in.*Set TRAINYARD_HOME"):
+        await backend.acquire(SPEC, ["a"])
+    assert await backend.machines() == []
+    await backend.release([])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+async def test_nothing_is_left_when_the_disk_is_full(isolation: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this computer does not let root mount")
+    environ = {**os.environ, "TRAINYARD_HOME": str(disk), "TRAINYARD_STOP_GRACE": "0.3"}
+    backend = LocalBackend.from_settings(settings.load(environ))
+    try:
+        (first,) = await backend.acquire(SPEC, ["first"])
+        with pytest.raises(CapacityError, match="no space"):
+            await backend.acquire(SPEC, [f"task{index}.many" for index in range(100)])
+        assert [machine.name for machine in await backend.machines()] == ["first"]
+        assert sorted(path.name for path in (disk / "local").iterdir()) == [".lock", "first"]
+        done = await backend.transport(first).run("echo $$ > pid; cat /dev/zero > zeros; exec sleep 3600 &")
+        assert done.status == 0
+        await backend.stop([first])
+        assert [machine.state for machine in await backend.machines()] == [MachineState.STOPPED]
+        await backend.release([first])
+        assert await backend.machines() == []
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+        subprocess.run(["umount", disk], check=True)
+
+
+# Slow: four clients make, stop, rename and release the same machines for a second.
+@pytest.mark.slow
+async def test_the_truth_stays_one_when_four_clients_do_everything_at_once(
+    isolation: Path, root: Path
+) -> None:
+    environ = {**os.environ, "TRAINYARD_LOCAL_GPUS": "6", "TRAINYARD_STOP_GRACE": "0.05"}
+    clients = [LocalBackend.from_settings(settings.load(environ)) for _ in range(4)]
+    refused: set[type] = set()
+
+    async def live(client: LocalBackend, chance: random.Random) -> None:
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            try:
+                await act(client, chance)
+            except Error as error:
+                refused.add(type(error))
+
+    async def act(client: LocalBackend, chance: random.Random) -> None:
+        names = chance.sample("abcde", 2)
+        verb = chance.choice(["acquire", "acquire", "stop", "start", "release", "rename", "run"])
+        if verb == "acquire":
+            made = await client.acquire(MachineSpec(gpus=chance.choice([None, 1, 2])), names)
+            assert [machine.name for machine in made] == names
+            return
+        machines = [machine for machine in await client.machines() if machine.name in names]
+        if verb in {"stop", "start", "release"}:
+            await getattr(client, verb)(machines)
+        elif machines and verb == "rename":
+            await client.rename(machines[0], names[1])
+        elif machines:
+            await client.transport(machines[0]).run("setsid sleep 60 >/dev/null 2>&1 & echo hi")
+
+    await asyncio.gather(*(live(client, random.Random(seed)) for seed, client in enumerate(clients)))
+    assert refused <= {ConflictError, CapacityError, NotFoundError, UnreachableError}
+    machines = await clients[0].machines()
+    addresses = [machine.address for machine in machines]
+    assert len(set(addresses)) == len(addresses)
+    devices = [device.index for machine in machines for device in machine.devices]
+    assert len(set(devices)) == len(devices)
+    assert {machine.state for machine in machines} <= {MachineState.RUNNING, MachineState.STOPPED}
+    await clients[0].release(machines)
+    assert sorted(path.name for path in root.iterdir()) == [".lock"]
+    for client in clients:
+        await client.aclose()
