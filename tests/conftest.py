@@ -120,6 +120,13 @@ def _close(hosts: list[sshd_module.Sshd]) -> None:
 
 
 @pytest.fixture
+def ssh_terminals() -> None:
+    """Ask for it where a test needs a terminal on a test host."""
+    if not sshd_module.can_give_terminals():
+        pytest.skip("an ordinary user's sshd gives no terminals here: /dev/pts is mounted without gid=tty")
+
+
+@pytest.fixture
 def hostile_path(tmp_path: Path) -> Path:
     """A folder whose name has a space, quotes, a newline, `$()`, a backtick, a backslash and Chinese letters."""
     path = tmp_path / HOSTILE_NAME

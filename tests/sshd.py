@@ -14,6 +14,7 @@ environment, so that a test can end a host with all that lives there. Works as r
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
 import pwd
 import secrets
@@ -418,6 +419,20 @@ def live_tmux_sockets(folder: Path) -> Iterator[Path]:
             except OSError:
                 continue
             yield path
+
+
+def can_give_terminals() -> bool:
+    """Whether sshd run by us can hand out terminals: one of an ordinary user needs /dev/pts mounted with gid=tty."""
+    if os.getuid() == 0:
+        return True
+    master, slave = os.openpty()
+    try:
+        return os.fstat(slave).st_gid == grp.getgrnam("tty").gr_gid
+    except KeyError:
+        return True
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 def _wait_or_move(host: Sshd, *, movable: bool) -> None:

@@ -38,3 +38,11 @@ class TestSsh(TransportContract):
         transport = SshTransport(address, name="alpha")
         yield transport
         await transport.aclose()
+
+    @pytest.mark.usefixtures("ssh_terminals")
+    async def test_a_terminal_has_a_size_when_asked_for(self, transport: SshTransport) -> None:
+        await super().test_a_terminal_has_a_size_when_asked_for(transport)
+
+    @pytest.mark.usefixtures("ssh_terminals")
+    async def test_a_terminal_program_ends_when_terminated(self, transport: SshTransport) -> None:
+        await super().test_a_terminal_program_ends_when_terminated(transport)

@@ -52,7 +52,7 @@ async def test_spawn_never_ends_silently_when_the_link_is_cut(sshd: Sshd, reach)
     await process.terminate()
 
 
-async def test_many_waiters_all_hear_when_the_link_is_cut(sshd: Sshd, reach):
+async def test_many_waiters_all_hear_when_the_link_is_cut(sshd: Sshd, reach, ssh_terminals):
     transport = reach(sshd)
     processes = [await transport.spawn("cat") for _ in range(12)]
     terminal = await transport.spawn("cat", terminal=TerminalSize())
@@ -335,7 +335,7 @@ async def test_login_shell_that_runs_nothing_is_told(sshds, reach):
         await process.wait()
 
 
-async def test_output_is_clean_when_the_start_up_files_talk(sshd: Sshd, reach):
+async def test_output_is_clean_when_the_start_up_files_talk(sshd: Sshd, reach, ssh_terminals):
     (sshd.home / ".bashrc").write_text("echo Welcome to the machine\necho 'long line' $(seq 5000)\n")
     transport = reach(sshd)
 
