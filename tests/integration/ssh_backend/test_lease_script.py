@@ -112,6 +112,36 @@ def test_a_new_lease_is_safe_when_an_old_one_is_ended_late(place: Place) -> None
     assert (status, shown["id"], shown["state"]) == (3, "b2", "")
 
 
+def test_a_lease_does_not_come_to_be_when_it_was_revoked_before(place: Place) -> None:
+    assert place.run("revoke", "a1", "alice")[0] == 0
+    assert place.run("take", "a1", "{}")[0] == 4
+    assert place.run("show")[0] == 0
+    assert place.leftovers() == []
+    assert place.run("take", "b2", "{}")[0] == 0
+
+
+def test_a_lease_is_over_when_it_is_revoked_after(place: Place) -> None:
+    place.run("take", "a1", "{}")
+    assert place.run("revoke", "b2", "alice")[0] == 0
+    assert place.run("show")[1]["id"] == "a1"
+    assert place.run("revoke", "a1", "alice")[0] == 0
+    assert place.run("show")[0] == 0
+
+
+@pytest.mark.slow  # fifteen pairs of shells race
+def test_no_lease_is_left_when_it_is_revoked_while_it_is_taken(place: Place) -> None:
+    for turn in range(15):
+        taking = subprocess.Popen(
+            place.argv("take", f"t{turn}", "{}"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=place.env,
+        )
+        assert place.run("revoke", f"t{turn}", "alice")[0] == 0
+        assert taking.wait() in (0, 4)
+        assert place.run("show")[0] == 0
+
+
 def test_notes_belong_to_one_lease_when_the_next_is_taken(place: Place) -> None:
     place.run("take", "a1", "{}")
     assert place.run("note", "a1", "state", "stopped")[0] == 0

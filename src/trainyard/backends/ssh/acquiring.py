@@ -204,12 +204,10 @@ class _Attempt:
 
     async def _give_back(self, lease_id: str, host: Host) -> None:
         try:
-            ended = await leases.end(
+            await leases.revoke(
                 self._way(host), host, lease_id, who=f"{self._fleet.settings.owner}, taken back"
             )
-        except Error:
-            ended = False
-        if not ended:  # it may yet be taken: the host may have the command, and we not its answer
+        except Error:  # it may be taken, or may yet be; it is ended when the host answers again
             cache = self._fleet.cache
             cache.note({host.name: caching.doubtful(cache.seen(host), lease_id)})
 

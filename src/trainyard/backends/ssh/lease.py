@@ -115,6 +115,11 @@ async def end(transport: Runner, host: Host, lease_id: str, *, who: str) -> bool
     return await _status(transport, _call(_LEASE, *_place(host), "end", lease_id, who)) == 0
 
 
+async def revoke(transport: Runner, host: Host, lease_id: str, *, who: str) -> None:
+    """End a lease that we asked for and never got an answer about; after this it is not held, and will not be."""
+    await _run(transport, _call(_LEASE, *_place(host), "revoke", lease_id, who), LEASE_SECONDS, expected=(0,))
+
+
 async def set_state(transport: Runner, host: Host, lease_id: str, state: str) -> bool:
     """Note that the machine runs or is stopped; False where the lease is over."""
     return await _note(transport, host, lease_id, "state", state)

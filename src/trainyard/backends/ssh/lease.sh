@@ -5,6 +5,7 @@
 #                                 come on standard input; status 3, and the other's lease, where it is held already
 #   DIR PORT end ID WHO           the lease ID is over; WHO is one line of text; status 4 where it was not held
 #   DIR PORT check                whether leases can be kept here
+#   DIR PORT revoke ID WHO        as end; and where ID is being taken this very moment, it will not be
 #   DIR PORT note ID KIND TEXT    remember one line about the lease ID (state, name); status 4 likewise
 #
 # A lease is a file PLACE.N in DIR, made with ln, which is atomic on every file system and fails where somebody was
@@ -102,7 +103,7 @@ sweep() {
             rm -f "$file" "$file".* # what belongs to other people stays until they take a lease
         fi
     done 2>/dev/null
-    find "$dir" -name '.*.new' -type f -mtime +1 -exec rm -f {} + 2>/dev/null
+    find "$dir" \( -name '.*.new' -o -name '.*.void' \) -type f -mtime +1 -exec rm -f {} + 2>/dev/null
 }
 
 take() {
@@ -121,6 +122,11 @@ take() {
             look
             if [ "$number" = "$mine" ] && [ $held = 1 ]; then
                 rm -f "$new"
+                if [ -e "$dir/.$1.void" ]; then # whoever asked has given up, and nobody would know of this lease
+                    end "$1" revoked
+                    rm -f "$dir/.$1.void"
+                    return 4
+                fi
                 sweep
                 show
                 return 0
@@ -145,6 +151,15 @@ end() {
     rm -f "$new"
     # The lease itself may be swept by now: a newer one was taken, so this one was over.
     [ -e "$dir/$place.$number.ended" ] || [ ! -e "$dir/$place.$number" ] || fail 6 "no link can be made in $dir"
+}
+
+# Either `take` sees the .void file after its ln, or we see its lease after making the file.
+revoke() {
+    ensure_dir
+    void=$dir/.$1.void
+    (set -C && : >"$void") 2>/dev/null
+    end "$1" "$2" && rm -f "$void"
+    return 0
 }
 
 note() {
@@ -173,6 +188,6 @@ show)
     look
     show
     ;;
-take | end | note | check) "$verb" "$@" ;;
+take | end | revoke | note | check) "$verb" "$@" ;;
 *) fail 2 "no such verb: $verb" ;;
 esac

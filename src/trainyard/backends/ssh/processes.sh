@@ -42,8 +42,9 @@ if [ "$(printf 'a\0b\n' | grep -c b)" = 1 ]; then
 else
     marked() {
         for each in [0-9]*; do
-            { cat "$each/environ" "$each/cmdline" | tr '\0' '\n' | grep -qE -e "$pattern" && echo "$each"; } 2>/dev/null
-        done
+            printf '\n%s ' "$each"
+            cat "$each/environ" "$each/cmdline" | tr '\0\n' '  '
+        done 2>/dev/null | grep -E -e "$pattern" | while read -r pid _; do echo "$pid"; done
     }
 fi
 
