@@ -12,7 +12,7 @@ write_stamp() {
 #   end    the name of the archive's last member: a stream that was cut between two members lacks it
 #   begun  the time of the client's scan; kept as the stamp until an upload completes
 receive_tar() {
-    mkdir -p "$state" "$base" || return 1
+    if ! [ -d "$state" ] || ! [ -d "$base" ]; then mkdir -p "$state" "$base" || return 1; fi
     if [ ! -e "$state/$key" ]; then write_stamp "$begun"; fi
     case $(tar --version 2>/dev/null) in
     *GNU*) gnu='--keep-directory-symlink --warning=no-timestamp -b 128' ;;

@@ -1,4 +1,4 @@
-"""What a machine has already: one question with a digest of everything, a second only where something differs."""
+"""What a machine has already: one question, answered by one word where nothing differs."""
 
 from __future__ import annotations
 
@@ -65,28 +65,19 @@ class Plan:
         return lines + gzip.compress(b"\0".join(names), 1)
 
     @cached_property
-    def digest_question(self) -> bytes:
-        """The first question; the same for every machine."""
-        return self.question(entry.name for entry in self.manifest.files)
-
-    @cached_property
-    def listing_question(self) -> bytes:
-        """The second question; the same for every machine."""
+    def common_question(self) -> bytes:
+        """About everything; the same for every machine. Parts of large files are asked about as well."""
         parts = (part_name(entry) for entry in self.manifest.files if entry.is_large)
         return self.question([*(entry.name for entry in self.manifest.files), *parts])
 
-    def digest(self, flavour: str) -> str:
-        """What a machine answers whose files equal ours."""
-        return self._digests.setdefault(flavour, self._digest(flavour))
-
     @cached_property
-    def _digests(self) -> dict[str, str]:
-        return {}
-
-    def _digest(self, flavour: str) -> str:
-        end = b"\0" if flavour == "gnu" else b"\n"
-        text = b"".join(entry.line() + end for entry in self.manifest.files)
-        return hashlib.sha256(text).hexdigest()
+    def digests(self) -> dict[str, str]:
+        """Hashes of what a machine lists whose files equal ours, by what ends a line there."""
+        lines = [entry.line() for entry in self.manifest.files]
+        return {
+            "expected_gnu": hashlib.sha256(b"".join(line + b"\0" for line in lines)).hexdigest(),
+            "expected_lines": hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest(),
+        }
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,7 @@ def part_signature(entry: Entry) -> str:
 
 async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
     """Ask `machine` what it has of the plan."""
-    answer = await _ask(machine, transport, plan, want="digest")
+    answer = await _ask(machine, transport, plan, want="differences")
     if "inside" in answer.words:
         return Findings(inside=True)
     if "obstacle" in answer.words:
@@ -147,11 +138,10 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
         racy = []
     is_same = folders_hash == plan.folders_hash and "incomplete" not in answer.words
     folders = [] if is_same else below
-    if answer.digest == plan.digest(answer.flavour):
+    if "same" in answer.words:
         differing = await _different(machine, transport, plan, racy)
         return Findings(differing, folders, is_verified=bool(racy))
-    listing = await _ask(machine, transport, plan, want="listing")
-    files, parts, some_missing = _compare(plan, listing, {entry.name for entry in racy})
+    files, parts, some_missing = _compare(plan, answer, {entry.name for entry in racy})
     # Where files are missing, whole folders may be, and with them their modes.
     return Findings(files, below if some_missing else folders, parts)
 
@@ -209,12 +199,7 @@ class _Answer:
 
     @property
     def flavour(self) -> str:
-        return (self.words.get("digest") or self.words.get("listing") or [""])[0]
-
-    @property
-    def digest(self) -> str:
-        fields = self.words.get("digest", [])
-        return fields[1] if len(fields) > 1 else ""
+        return self.words.get("listing", [""])[0]
 
 
 async def _ask(
@@ -229,10 +214,9 @@ async def _ask(
         key=plan.key,
         folders=len(plan.empty_folders),
         want=want,
+        **plan.digests,
     )
-    if question is None:
-        question = plan.digest_question if want == "digest" else plan.listing_question
-    completed = await transport.run(script, stdin=question)
+    completed = await transport.run(script, stdin=question or plan.common_question)
     answer = _parse(completed.stdout, mark.encode())
     if not answer.words:
         reason = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]

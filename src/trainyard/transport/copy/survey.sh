@@ -4,7 +4,8 @@
 #   target   a path, absolute or relative to the home directory
 #   key      names the stamp that the last upload of this tree has left here
 #   folders  how many lines of standard input name folders that must exist; a gzipped list of names follows them
-#   want     digest, listing, or hashes of the contents, in the order of the names
+#   want     differences, or the hashes of the contents, in the order of the names
+#   expected_gnu expected_lines   the hash of what is listed, by the kind of `stat`, where nothing differs
 cd || exit 1
 LC_ALL=C
 export LC_ALL
@@ -34,29 +35,41 @@ while [ "$folders" -gt 0 ]; do
     folders=$((folders - 1))
 done
 
-# NB: names may hold newlines, which only GNU's stat can tell from the end of a line. BusyBox's is told no such name.
-if stat --printf= . 2>/dev/null; then
-    flavour=gnu
-    list() { xargs -0 stat --printf='%f %s %Y %n\0' -- 2>/dev/null; }
-elif stat -c %f . >/dev/null 2>&1; then
-    flavour=lines
-    list() { xargs -0 stat -c '%f %s %Y %n' -- 2>/dev/null; }
-else
-    flavour=names # existence is all that can be told; the zeros equal no file, so all is sent
-    list() { xargs -0 sh -c 'for n do if [ -e "$n" ] || [ -h "$n" ]; then printf "0 0 0 %s\0" "$n"; fi; done' sh; }
+if [ "$want" = hashes ]; then
+    say listing hashes
+    gzip -dc | xargs -0 sh -c 'for n do sha256sum <"$n"; done' sh | gzip -1
+    exit 0
 fi
 
-case $want in
-digest)
-    set -- $(gzip -dc | list | sha256sum)
-    say "digest $flavour $1"
-    ;;
-hashes)
+# The listing is kept until it is known whether the client wants it. Its folder may be anybody's: never overwrite.
+if [ -d "$state" ]; then found=$state/$mark; else found=${TMPDIR:-/tmp}/$mark; fi
+umask 077
+set -C
+trap 'rm -f "$found" "$found.names"' EXIT
+trap 'exit 1' HUP INT TERM
+gzip -dc >"$found.names"
+
+# NB: names may hold newlines, which only GNU's stat can tell from the end of a line.
+flavour=gnu
+expected=$expected_gnu
+xargs -0 stat --printf='%f %s %Y %n\0' -- <"$found.names" >"$found" 2>/dev/null
+if [ ! -s "$found" ] && ! stat --printf= . 2>/dev/null; then
+    set +C
+    if stat -c %f . >/dev/null 2>&1; then
+        flavour=lines
+        expected=$expected_lines
+        xargs -0 stat -c '%f %s %Y %n' -- <"$found.names" >"$found" 2>/dev/null
+    else
+        # Existence is all that can be told; the zeros equal no file, so all is sent.
+        flavour=names
+        xargs -0 sh -c 'for n do if [ -e "$n" ] || [ -h "$n" ]; then printf "0 0 0 %s\0" "$n"; fi; done' sh \
+            <"$found.names" >"$found"
+    fi
+fi
+set -- $(sha256sum <"$found")
+if [ "$1" = "$expected" ]; then
+    say same
+else
     say "listing $flavour"
-    gzip -dc | xargs -0 sh -c 'for n do sha256sum <"$n"; done' sh | gzip -1
-    ;;
-*)
-    say "listing $flavour"
-    gzip -dc | list | gzip -1
-    ;;
-esac
+    gzip -1 <"$found"
+fi
