@@ -26,6 +26,11 @@ LEAK_GRACE_SECONDS = 2.0  # what has been told to end needs a moment to be gone
 HOSTILE_NAME = "a b'c\"d\n$(touch pwned)`e`\\f;&*中文"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-screens` writes the terminal pictures anew instead of comparing with them."""
+    parser.addoption("--update-screens", action="store_true", help="write the golden screens of the command line")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Loopback and unix sockets only."""

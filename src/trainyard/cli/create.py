@@ -35,21 +35,23 @@ WITHOUT_CLOUD = frozenset({"local", "ssh"})
 
 @click.command("create", cls=Verb)
 @click.option("-c", "-f", "--config", "config_file", metavar="FILE", help="Read options from an INI file.")
-@click.option("-n", "--name", help="The job's name; its machines are task0.NAME, task1.NAME, ...")
-@click.option("-np", "--machines", "--machine", type=int, help="How many machines.  [default: 1]")
-@click.option("-i", "--instance-type", help="The machine type.")
-@click.option("--gpus", type=click.IntRange(min=0), help="GPUs per machine.")
-@click.option("--npus", type=click.IntRange(min=0), help="NPUs per machine.")
-@click.option("--image-name", "--image", help="The image of the system disk.")
-@click.option("--image-type", help="The kind of image, such as ubuntu or centos.")
-@click.option("--install-script", help="Shell commands to run on every machine once.")
+@click.option(
+    "-n", "--name", metavar="NAME", help="The job's name; its machines are task0.NAME, task1.NAME, ..."
+)
+@click.option("-np", "--machines", "--machine", type=int, metavar="N", help="How many.  [default: 1]")
+@click.option("-i", "--instance-type", metavar="TYPE", help="The machine type.")
+@click.option("--gpus", type=int, metavar="N", help="GPUs per machine.")
+@click.option("--npus", type=int, metavar="N", help="NPUs per machine.")
+@click.option("--image-name", "--image", metavar="IMAGE", help="The image of the system disk.")
+@click.option("--image-type", metavar="KIND", help="The kind of image, such as ubuntu or centos.")
+@click.option("--install-script", metavar="TEXT", help="Shell commands to run on every machine once.")
 @click.option("--skip-setup", is_flag=True, default=None, help="Only make the machines.")
 @click.option("--spot", is_flag=True, default=None, help="Machines that may be taken back, for less money.")
-@click.option("--system-disk-size", type=click.IntRange(min=0), metavar="GB", help="The system disk.")
-@click.option("--data-disk-size", type=click.IntRange(min=0), metavar="GB", help="A disk for data.")
+@click.option("--system-disk-size", type=int, metavar="GB", help="The system disk.")
+@click.option("--data-disk-size", type=int, metavar="GB", help="A disk for data.")
 @click.option("-nas", "--enable-nas", "--nas", is_flag=True, default=None, help="With shared storage.")
-@click.option("--zone-id", help="The zone.  [default: any that has such machines]")
-@click.option("-vpc", "--vpc-name", "--vpc", help="The private network.")
+@click.option("--zone-id", metavar="ZONE", help="The zone; any that has such machines.")
+@click.option("-vpc", "--vpc-name", "--vpc", metavar="NAME", help="The private network.")
 @click.option("-cuda", "--install-cuda", "--cuda-install", is_flag=True, default=None, help="Install CUDA.")
 @click.option("-y", "--yes", "--confirm-cost", "confirm_cost", is_flag=True, default=None, help="Do not ask.")
 def create_command(config_file: str | None, **flags: Any) -> int:
@@ -86,6 +88,9 @@ def _gather(invocation: Invocation, config_file: str | None, flags: dict[str, An
         raise InvalidError(
             f"{options['machines']} is not a number of machines", hint=f"Write 1 to {MOST_MACHINES}."
         )
+    for name in ("gpus", "npus", "system_disk_size", "data_disk_size"):
+        if (options.get(name) or 0) < 0:
+            raise InvalidError(f"{name} cannot be {options[name]}", hint="Write 0 or more.")
     return options
 
 

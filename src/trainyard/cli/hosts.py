@@ -35,13 +35,13 @@ def hosts_command() -> None:
 @hosts_command.command("add", cls=PlainVerb)
 @click.argument("name")
 @click.argument("address", required=False, metavar="[USER@]ADDRESS[:PORT]")
-@click.option("--user", default="", help="The account there.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of its sshd.")
+@click.option("--user", default="", metavar="NAME", help="The account there.")
+@click.option("--port", type=int, metavar="PORT", help="The port of its sshd.")
 @click.option("--key", multiple=True, metavar="FILE", help="A private key.")
 @click.option("--jump", multiple=True, metavar="HOST", help="A host to go through.")
-@click.option("--private-address", default="", help="Where the other hosts reach it.")
-@click.option("--type", "machine_type", default="", help="A name for this kind of machine.")
-@click.option("--tag", "tags", multiple=True, help="A word to find it by.")
+@click.option("--private-address", default="", metavar="ADDRESS", help="Where the other hosts reach it.")
+@click.option("--type", "machine_type", default="", metavar="TYPE", help="A name for this kind of machine.")
+@click.option("--tag", "tags", multiple=True, metavar="WORD", help="A word to find it by.")
 @click.option("--lease-dir", default="", metavar="FOLDER", help="Where leases are kept on it.")
 @click.option("--ssh-config", default="", metavar="FILE", help="Instead of ~/.ssh/config.")
 @click.option("--known-hosts", default="", metavar="FILE", help="Instead of ~/.ssh/known_hosts.")
@@ -142,7 +142,9 @@ def check_command(names: tuple[str, ...]) -> int:
 
 @hosts_command.command("accept", cls=PlainVerb)
 @click.argument("name")
-@click.option("--fingerprint", default="", help="The fingerprint that its owner has told you.")
+@click.option(
+    "--fingerprint", default="", metavar="TEXT", help="The fingerprint that its owner has told you."
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever key it shows.")
 def accept_command(name: str, fingerprint: str, yes: bool) -> int:
     """Make the key of a host known.

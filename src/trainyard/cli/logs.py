@@ -15,6 +15,7 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.reporter import JsonStreams, Streams
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
+from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import format_duration, format_size
 from trainyard.runtime import logs
 from trainyard.runtime.logs import CommandRecord
@@ -35,12 +36,12 @@ STATE_STYLES = {"0": "green", "running": "cyan", "waiting": "yellow", "lost": "r
 @click.option(
     "-n",
     "--lines",
-    type=click.IntRange(min=0),
+    type=int,
+    metavar="N",
     default=DEFAULT_LINES,
-    show_default=True,
-    help="How many lines from the end; 0: all.",
+    help="Lines from the end, 0 for all.  [default: 1000]",
 )
-@click.option("--command", "number", type=click.IntRange(min=1), metavar="N", help="Command number N.")
+@click.option("--command", "number", type=int, metavar="N", help="Command number N of `--list`.")
 @click.option("--list", "only_list", is_flag=True, help="List the commands instead.")
 @names_argument()
 def logs_command(name: str, follow: bool, lines: int, number: int | None, only_list: bool) -> int:
@@ -49,6 +50,10 @@ def logs_command(name: str, follow: bool, lines: int, number: int | None, only_l
     Ctrl-C ends the stream, not the command.
     """
     invocation = current()
+    if lines < 0 or (number is not None and number < 1):
+        raise InvalidError(
+            f"{lines if lines < 0 else number} is not a number to count with", hint="Write 1 or more."
+        )
 
     async def work(machines: Fleet) -> int:
         tasks = await machines.tasks([name])

@@ -72,7 +72,7 @@ def machine_table(machines: Sequence[Machine], *, everybody: bool = False, separ
         "Private IP": (Column("Private IP", drop=2), lambda machine: machine.address or "-"),
         "GPU": (Column("GPU", drop=6), lambda machine: machine.gpu_text),
         "Type": (Column("Type", shrink=12, drop=4), lambda machine: machine.type or "-"),
-        "State": (Column("State", styles=STATE_STYLES), lambda machine: str(machine.state)),
+        "State": (Column("State", drop=9, styles=STATE_STYLES), lambda machine: str(machine.state)),
     }
     if len(places) > 1:
         columns["From"] = (Column("From", drop=3), lambda machine: machine.backend)
