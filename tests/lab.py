@@ -15,9 +15,9 @@ from trainyard.backends.ssh.inventory import Host
 from trainyard.settings import Settings
 
 
-def entry(name: str, sshd: Sshd, lease_dir: Path, **more: object) -> Host:
+def entry(name: str, sshd: Sshd, lease_dir: Path) -> Host:
     """The inventory entry of a test host."""
-    host = Host(
+    return Host(
         name=name,
         address=sshd.address,
         port=sshd.port,
@@ -27,7 +27,6 @@ def entry(name: str, sshd: Sshd, lease_dir: Path, **more: object) -> Host:
         ssh_config="/dev/null",
         lease_dir=str(lease_dir),
     )
-    return replace(host, **more)  # type: ignore[arg-type]  # passed through
 
 
 class Lab:
@@ -41,7 +40,7 @@ class Lab:
 
     def entry(self, index: int, **more: object) -> Host:
         """Host number `index` for an inventory."""
-        return entry(f"h{index}", self.sshds[index], self.lease_dir, **more)
+        return replace(entry(f"h{index}", self.sshds[index], self.lease_dir), **more)  # type: ignore[arg-type]  # passed through
 
     def laptop(
         self, owner: str = "alice@mac", hosts: Sequence[Host] | None = None, **environ: str

@@ -7,7 +7,7 @@ whoever comes second finds a lease of the name it wants, and uses that.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from trainyard.backends.ssh import cache as caching
 from trainyard.backends.ssh import lease as leases
@@ -44,6 +44,7 @@ async def acquire(fleet: Fleet, spec: MachineSpec, names: Sequence[str]) -> Held
     except BaseException:
         await finish(attempt.undo())
         raise
+    fleet.remember(held.values())
     return held
 
 
@@ -152,11 +153,13 @@ class _Attempt:
         for name, answer in look.answers.items():
             host = self._inventory.hosts[name]
             if answer.lease is not None:
-                self._reasons[name] = f"leased by {answer.lease.holder}"
+                self._reasons[name] = f"{name} is leased by {answer.lease.holder}"
             elif self._spec.type and labelled and host.type != self._spec.type:
-                self._reasons[name] = f"of type {host.type!r}" if host.type else "of no type"
+                self._reasons[name] = (
+                    f"{name} is of type {host.type!r}" if host.type else f"{name} has no type"
+                )
             elif reason := _shortage(answer.facts or HostFacts(), self._spec):
-                self._reasons[name] = reason
+                self._reasons[name] = f"{name} has {reason}"
             else:
                 fitting.append(host)
         return fitting
@@ -178,7 +181,7 @@ class _Attempt:
                 )
             except TakenError as error:
                 del self._tried[lease_id]
-                self._reasons[host.name] = f"leased by {error.lease.holder}"
+                self._reasons[host.name] = f"{host.name} is leased by {error.lease.holder}"
                 if error.lease.is_mine and error.lease.name in wanted:
                     self._met[error.lease.name] = host, error.lease
             except DeniedError as error:
@@ -216,16 +219,12 @@ class _Attempt:
 
     def _shortage_error(self, names: Sequence[str], look: Look, free: Sequence[str]) -> CapacityError:
         parts = [f"{len(names)} wanted; free: {', '.join(free) or 'none'}"]
-        parts += [f"{name} is {reason}" for name, reason in _sorted(self._reasons)]
+        parts += [self._reasons[name] for name in sorted(self._reasons)]
         parts += [f"unreachable: {name} ({error.message})" for name, error in look.failures.items()]
         return CapacityError(
             f"there are not enough hosts for {_listed(names)}: {'; '.join(parts)}",
             hint="Release machines with `trainyard kill`, or add hosts with `trainyard hosts add`.",
         )
-
-
-def _sorted(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
-    return sorted(reasons.items())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainyard.backends.ssh import cache as caching
@@ -98,6 +98,14 @@ class Fleet:
     def forget_machine(self, lease_id: str) -> None:
         """The machine is gone, or has another name."""
         self._machines.pop(lease_id, None)
+
+    def remember(self, held: Iterable[tuple[Host, Lease]]) -> None:
+        """These hosts are ours; if they fall silent, their machines are listed as lost."""
+        held = list(held)
+        seen = self.cache.seen_all(host for host, _ in held)
+        self.cache.note(
+            {host.name: caching.answered(seen[host.name], lease, lease.facts) for host, lease in held}
+        )
 
     def forget_lease(self, host: Host, lease_id: str) -> None:
         """The lease is over."""
