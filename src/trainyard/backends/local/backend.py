@@ -28,8 +28,7 @@ from trainyard.backends.local.folder import (
     DamagedError,
     MachineFolder,
     Record,
-    remove,
-    remove_tmp,
+    remove_machine,
     roots_of,
 )
 from trainyard.backends.local.locks import Locks
@@ -335,16 +334,13 @@ class LocalBackend:
 
     def _delete(self, folders: Iterable[MachineFolder]) -> None:
         for folder in folders:
-            with suppress(DamagedError):
-                remove_tmp(folder.load_record())
-            rubbish = folder.discard()
-            remove(rubbish)
+            remove_machine(folder.discard())
 
     def _sweep(self) -> None:
         """Delete what a client that died while deleting has left."""
         for rubbish in self._root.glob(".released-*"):
             with suppress(DeniedError):
-                remove(rubbish)
+                remove_machine(rubbish)
 
 
 def _once(folders: Iterable[MachineFolder]) -> list[MachineFolder]:

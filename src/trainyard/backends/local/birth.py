@@ -14,7 +14,7 @@ from trainyard.backends.local import remote_shell
 from trainyard.backends.local.addresses import free_addresses
 from trainyard.backends.local.devices import Devices, Wish, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
-from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove, roots_of
+from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove_machine, roots_of
 from trainyard.backends.local.keepers import install_script, launch_keepers
 from trainyard.backends.local.processes import boot_id, find_members
 from trainyard.lib.ids import new_id
@@ -49,7 +49,7 @@ class Birth:
         for remains in self._root.glob(
             ".new-*"
         ):  # nobody else creates while we hold the lock: its maker died
-            remove(remains)
+            remove_machine(remains)
         held = {}
         used = set()
         for folder in others:
@@ -71,7 +71,7 @@ class Birth:
             records[name] = self._new_record(address, wishes[name])
         environments = {}
         for name, folder in folders.items():
-            record = self._running(records[name], folder, given[name])
+            record = self._running(records[name], given[name])
             if name in stopped:
                 self.started[folder] = stopped[name]
                 self._revive(folder, record)
@@ -93,7 +93,7 @@ class Birth:
             labels=dict(self._spec.labels),
         )
 
-    def _running(self, record: Record, folder: MachineFolder, devices: tuple[Device, ...]) -> Record:
+    def _running(self, record: Record, devices: tuple[Device, ...]) -> Record:
         computer_has = frozenset(device.kind for device in (*self._devices.gpus, *self._devices.npus))
         return replace(
             record,
@@ -102,24 +102,23 @@ class Birth:
             boot=boot_id(),
             devices=devices,
             variables=device_variables(devices, computer_has=computer_has),
-            tmp=folder.ensure_tmp(record.tmp),
         )
 
     def _create(self, folder: MachineFolder, record: Record) -> None:
         """Make the folder under a hidden name and show it whole, so that a death in between leaves no half machine."""
         draft = MachineFolder(self._root / f".new-{record.id}")
         try:
-            self._fill(draft, record)
+            self._fill(draft, record, lives_at=folder.path)
             draft.path.rename(folder.path)
         except BaseException:
-            remove(draft.path)
+            remove_machine(draft.path)
             raise
         self.created.append(folder)
 
-    def _fill(self, draft: MachineFolder, record: Record) -> None:
+    def _fill(self, draft: MachineFolder, record: Record, *, lives_at: Path) -> None:
         draft.path.mkdir(mode=0o700)
+        draft.ensure_tmp(lives_at=lives_at)
         draft.home.mkdir()
-        (draft.path / "tmp").mkdir(mode=0o700)
         write_profiles(draft.home, self._settings.environ)
         remote_shell.install(draft.path)
         install_script(draft)
@@ -128,7 +127,7 @@ class Birth:
 
     def _revive(self, folder: MachineFolder, record: Record) -> None:
         folder.home.mkdir(exist_ok=True)
-        (folder.path / "tmp").mkdir(mode=0o700, exist_ok=True)
+        folder.ensure_tmp(lives_at=folder.path)
         remote_shell.install(folder.path)
         install_script(folder)
         folder.ensure_requests()

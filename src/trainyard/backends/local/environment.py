@@ -42,7 +42,7 @@ def dropped(environ: Mapping[str, str]) -> list[str]:
 
 def own_variables(user: str, path: str, folder: MachineFolder, record: Record) -> dict[str, str]:
     """What every process of a machine finds in its environment, on top of what it inherits; `path` is that PATH."""
-    tmp = str(folder.tmp(record))
+    tmp = str(folder.tmp)
     return {
         "HOME": str(folder.home),
         "USER": user,

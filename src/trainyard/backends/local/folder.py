@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -32,9 +31,9 @@ from trainyard.spec.machine import Device, DeviceKind
 VERSION = 1
 MARK = "TRAINYARD_MACHINE"  # name:id, in the environment of every process of the machine
 KEEPER = "TRAINYARD_KEEPER"  # the FIFO on which scripts can be handed to the keeper
-LONGEST_TMP = (
-    58  # a unix socket's path has 107 bytes; tmux adds up to 17 and its label, Python's listeners 34
-)
+# Where tmp/ is a link to, when its own path is too long for sockets.
+SHORT_TMP = "/tmp/trainyard-"
+LONGEST_TMP = 58  # a unix socket's path has 107 bytes; tmux adds 17 and a label, Python's listeners 34
 STOPPING = "stopping"  # whoever finds it carries on with the stop
 RELEASING = "releasing"
 REMOVE_ATTEMPTS = 3
@@ -60,7 +59,6 @@ class Record:
     wish: Wish = field(default_factory=Wish)
     devices: tuple[Device, ...] = ()
     ending: str = ""  # STOPPING or RELEASING while that is being done
-    tmp: str = ""  # where it is not the folder's own tmp/
     boot: str = ""  # the boot in which it was started last; '' once stopped
     variables: Mapping[str, str] = field(default_factory=dict)  # those that show it its devices
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -131,17 +129,27 @@ class MachineFolder:
         """The value of TRAINYARD_MACHINE by which the machine's processes are known."""
         return f"{self.name}:{record.id}"
 
-    def tmp(self, record: Record) -> Path:
+    @property
+    def tmp(self) -> Path:
         """TMPDIR of the machine."""
-        return Path(record.tmp) if record.tmp else self.path / "tmp"
+        own = self.path / "tmp"
+        return own.readlink() if own.is_symlink() else own
 
-    def ensure_tmp(self, previous: str = "") -> str:
-        """Make a temporary folder that is private and short enough for sockets; '' means the folder's own tmp/."""
-        if len(os.fsencode(self.path / "tmp")) <= LONGEST_TMP:
-            return ""
-        if previous and _is_private(Path(previous)):
-            return previous
-        return tempfile.mkdtemp(prefix="trainyard-", dir="/tmp")
+    def ensure_tmp(self, *, lives_at: Path) -> None:
+        """Make the temporary folder: private, and short enough for sockets once this folder stands at `lives_at`."""
+        own = self.path / "tmp"
+        if not own.is_symlink() and len(os.fsencode(lives_at / "tmp")) <= LONGEST_TMP:
+            own.mkdir(mode=0o700, exist_ok=True)
+            return
+        if own.is_symlink() and (_is_private(self.tmp) or _made(self.tmp)):  # a reboot may have emptied /tmp
+            return
+        remove(own)
+        while True:
+            # The link first: whoever finds what a death in between leaves knows what to delete.
+            own.symlink_to(f"{SHORT_TMP}{os.urandom(5).hex()}")
+            if _made(self.tmp):
+                return
+            own.unlink()
 
     def ensure_requests(self) -> None:
         """Make the FIFO."""
@@ -186,9 +194,9 @@ def roots_of(folders: Iterable[MachineFolder]) -> Roots:
 
 
 def remove(path: Path) -> None:
-    """Delete a discarded folder; links are deleted, never followed. Two may do it at once."""
+    """Delete a folder of ours; links are deleted, never followed. Two may do it at once."""
     if path.is_symlink():
-        path.unlink()
+        path.unlink(missing_ok=True)
         return
     for attempt in range(REMOVE_ATTEMPTS):
         try:
@@ -207,16 +215,21 @@ def remove(path: Path) -> None:
             return
 
 
-def remove_tmp(record: Record) -> None:
-    """Delete the temporary folder that stood elsewhere, if it is still ours."""
-    path = Path(record.tmp)
-    if (
-        record.tmp
-        and path.parent == Path("/tmp")
-        and path.name.startswith("trainyard-")
-        and _is_private(path)
-    ):
-        remove(path)
+def remove_machine(path: Path) -> None:
+    """Delete what was a machine, with the temporary folder that stood elsewhere, if that is still ours."""
+    tmp = MachineFolder(path).tmp
+    if str(tmp).startswith(SHORT_TMP) and tmp.parent == Path(SHORT_TMP).parent and _is_private(tmp):
+        remove(tmp)
+    remove(path)
+
+
+def _made(path: Path) -> bool:
+    """Make a private folder; False where the name is taken."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _open_folders(path: Path) -> None:
