@@ -47,7 +47,7 @@ async def download(
     Nothing is ever written outside of the target. NotFoundError where the source is missing. Cancelling ends the far
     side and leaves no half file under its name; large files continue where they were cut.
     """
-    meter = _Meter(progress)
+    meter = _Meter(progress, asyncio.get_running_loop())
     is_pattern = any(char in source for char in "*?[")
     listing = await _list(transport, machine_path(source), pattern=is_pattern)
     if listing.matches is None:
@@ -149,15 +149,23 @@ def _remote(line: bytes) -> _Remote:
 
 @dataclass
 class _Meter:
-    """Bytes as they come → progress that never goes back."""
+    """Bytes as they come, in whatever thread → progress in the loop's, never going back."""
 
     progress: Progress | None
+    loop: asyncio.AbstractEventLoop
     total: int = 0
     done: int = 0
+    _is_due: bool = False
 
     def add(self, count: int) -> None:
         """More has come."""
         self.done += count
+        if self.progress is not None and not self._is_due:
+            self._is_due = True
+            self.loop.call_soon_threadsafe(self._show)
+
+    def _show(self) -> None:
+        self._is_due = False
         if self.progress is not None:
             self.progress.update("", min(self.done, self.total), self.total)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -57,12 +58,14 @@ async def _through_program(
             os.close(descriptor)
             os.close(writer)
         complaining = asyncio.ensure_future(process.communicate())
-        reading = asyncio.ensure_future(asyncio.to_thread(_pump, reader, consume))
+        stopped = threading.Event()
+        reading = asyncio.ensure_future(asyncio.to_thread(_pump, reader, consume, stopped))
         try:
             count = await asyncio.shield(reading)
             _, errors = await complaining
         except BaseException:
             # Also where the consumer failed: a full disk here must not leave ssh there.
+            stopped.set()
             with suppress(ProcessLookupError):
                 process.terminate()
             await finish(_settle(reading, complaining))
@@ -82,9 +85,9 @@ async def _settle(*futures: asyncio.Future[int] | asyncio.Future[tuple[bytes, by
     await asyncio.wait(futures)
 
 
-def _pump(reader: int, consume: Consumer) -> int:
+def _pump(reader: int, consume: Consumer, stopped: threading.Event) -> int:
     count = 0
-    while piece := os.read(reader, CHUNK):
+    while not stopped.is_set() and (piece := os.read(reader, CHUNK)):
         count += len(piece)
         consume(piece)
     return count

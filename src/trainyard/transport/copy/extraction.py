@@ -46,7 +46,7 @@ class Extraction:
         self._buffer = bytearray()
         self._folders: set[bytes] = set()
         self._folder_times: list[tuple[bytes, int, int]] = []
-        self._links: list[tuple[bytes, bytes]] = []
+        self._links: list[tuple[bytes, bytes, int]] = []
         self._long: dict[str, bytes] = {}
         self._record = b""  # the type of a long record being read
         self._file = -1
@@ -78,8 +78,8 @@ class Extraction:
             raise UnreachableError(
                 "the stream of files ended early", hint="Download again; only the rest comes."
             )
-        for path, target in self._links:
-            self._make_link(path, target)
+        for path, target, mtime_ns in self._links:
+            self._make_link(path, target, mtime_ns)
         for path, mode, mtime_ns in reversed(self._folder_times):
             os.chmod(path, mode)  # noqa: PTH101  # bytes
             os.utime(path, ns=(mtime_ns, mtime_ns))
@@ -177,7 +177,7 @@ class Extraction:
             _ensure_folder(path, self._folders)
             self._folder_times.append((path, member.mode | 0o700, self._mtime_ns(member)))
         elif member.kind == b"2":
-            self._links.append((path, member.link))
+            self._links.append((path, member.link, self._mtime_ns(member)))
         elif member.kind == b"1":
             source = self._place(member.link)
             if source is not None and stat.S_ISREG(os.lstat(source).st_mode):
@@ -197,11 +197,12 @@ class Extraction:
             return None
         return ensure_parents(self._root, clean, self._folders)
 
-    def _make_link(self, path: bytes, target: bytes) -> None:
+    def _make_link(self, path: bytes, target: bytes, mtime_ns: int) -> None:
         if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114  # bytes
             self.notes.append(f"{os.fsdecode(path)!r} is a folder here and a link there; it was left alone")
             return
         _replace(path, lambda temporary: os.symlink(target, temporary))  # noqa: PTH211  # bytes
+        os.utime(path, ns=(mtime_ns, mtime_ns), follow_symlinks=False)
 
 
 class _Member:
