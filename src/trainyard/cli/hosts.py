@@ -34,7 +34,7 @@ def hosts_command() -> None:
 
 @hosts_command.command("add", cls=PlainVerb)
 @click.argument("name")
-@click.argument("address", required=False, metavar="[USER@]ADDRESS[:PORT]")
+@click.argument("address", required=False, metavar="[[USER@]ADDRESS[:PORT]]")
 @click.option("--user", default="", metavar="NAME", help="The account there.")
 @click.option("--port", type=int, metavar="PORT", help="The port of its sshd.")
 @click.option("--key", multiple=True, metavar="FILE", help="A private key.")

@@ -97,7 +97,7 @@ def names_argument(*, many: bool = False, required: bool = True) -> Callable[[Fu
     """The NAME argument: a machine, a part of its name that fits no other, or {job}."""
     return click.argument(
         "names" if many else "name",
-        metavar="NAME..." if many else "NAME",
+        metavar=("NAME..." if required else "[NAME]...") if many else "NAME",
         nargs=-1 if many else 1,
         required=required,
         shell_complete=complete_name,
