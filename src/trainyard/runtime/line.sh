@@ -33,7 +33,7 @@ ty_submit() {
 }
 
 ty_wake() {
-    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n' "$1" 1<> "$D/in"
+    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n__ty_done\n' "$1" 1<> "$D/in"
 }
 
 ty_wait() {

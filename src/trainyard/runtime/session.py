@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -464,11 +465,27 @@ def _read(name: str) -> str:
 
 
 def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, str]) -> str:
-    """Write the far side's files and start it; one round trip."""
-    files = [f"cat >| \"$D/{name}\" <<'TRAINYARD_EOF'\n{_read(name)}TRAINYARD_EOF\n" for name in _FAR_SIDE]
-    # A client that brings no variables leaves those of the one that made the job.
-    job_env = f"cat >| \"$D/job.env\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n" if env else ""
+    """Write the far side's files and start it; one round trip.
+
+    The files stand in a folder named for their content and come there by one rename, so that two clients, or two
+    versions of this program, never change a file under a shell that reads it.
+    """
     return (
         f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
-        'umask 077; mkdir -p "$D" || exit 1\n' + "".join(files) + job_env + _read("session_start.sh")
+        f'umask 077; mkdir -p "$D" || exit 1\n{_files_script()}'
+        f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
+        'mv -f "$D/job.env.$$" "$D/job.env"\n' + _read("session_start.sh")
+    )
+
+
+@cache
+def _files_script() -> str:
+    texts = {name: _read(name) for name in _FAR_SIDE}
+    digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
+    files = "".join(
+        f"cat >| \"$F.$$/{name}\" <<'TRAINYARD_EOF'\n{text}TRAINYARD_EOF\n" for name, text in texts.items()
+    )
+    return (
+        f'F=$HOME/.trainyard/far/{digest}\nif [ ! -e "$F/session.sh" ]; then mkdir -p "$F.$$"\n{files}'
+        'mv -T "$F.$$" "$F" 2>/dev/null || [ -e "$F/session.sh" ] || mv "$F.$$" "$F"; rm -rf "$F.$$"; fi\n'
     )

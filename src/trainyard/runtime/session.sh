@@ -1,16 +1,16 @@
 # The supervisor of one session, the program of a tmux pane: keeps a shell alive and shows what it does.
-#     sh session.sh FOLDER
+#     sh session.sh FOLDER FILES      (FILES: where this file and its companions are)
 # POSIX sh. Job control is on, so the shell gets the terminal and Ctrl-C reaches only the command that runs.
 __ty_dir=$1
-TRAINYARD_SESSION=$__ty_dir TRAINYARD_SESSION_PATH=$PATH
-export TRAINYARD_SESSION TRAINYARD_SESSION_PATH
+TRAINYARD_SESSION=$__ty_dir TRAINYARD_SESSION_FILES=$2 TRAINYARD_SESSION_PATH=$PATH
+export TRAINYARD_SESSION TRAINYARD_SESSION_FILES TRAINYARD_SESSION_PATH
 cd "$HOME" || exit 1
-. "$__ty_dir/session_lib.sh"
+. "$TRAINYARD_SESSION_FILES/session_lib.sh"
 set -m
 # Nothing typed here reaches a command, so do not echo it; Ctrl-S must not be able to stop the session.
 stty -echo -ixon susp undef 2>/dev/null
 exec 3<> "$__ty_dir/in" 4<> "$__ty_dir/show"
-rm -f "$__ty_dir/viewer.idle"
+rm -f "$__ty_dir/viewer.idle" "$__ty_dir/shell"
 true >| "$__ty_dir/current"
 
 # Commands that were waiting or running when an earlier supervisor ended can never end themselves.
@@ -103,9 +103,9 @@ trap : INT
 
 while :; do
     if command -v bash >/dev/null 2>&1; then
-        bash --noediting --rcfile "$__ty_dir/session_rc.sh" -i <&3 3>&- 4>&- 5>&- 2>/dev/null
+        bash --noediting --rcfile "$TRAINYARD_SESSION_FILES/session_rc.sh" -i <&3 3>&- 4>&- 5>&- 2>/dev/null
     else
-        ENV=$__ty_dir/session_rc.sh sh -i <&3 3>&- 4>&- 5>&- 2>/dev/null
+        ENV=$TRAINYARD_SESSION_FILES/session_rc.sh sh -i <&3 3>&- 4>&- 5>&- 2>/dev/null
     fi
     status=$?
     number=

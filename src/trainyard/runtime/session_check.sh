@@ -13,6 +13,14 @@ if [ "$n" != 0 ] && [ -s "$D/$n.status" ]; then
     alive=alive
 # An idle shell and a command that was never started: the wake-up was lost (an interrupt can eat it). Again.
 elif [ "$n" != 0 ] && [ "$alive" = alive ] && [ "$running" = - ] && [ ! -e "$D/$n.out" ]; then
-    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n' "$n" 1<> "$D/in"
+    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n__ty_done\n' "$n" 1<> "$D/in"
+fi
+# The shell is in front of its terminal, so it may be idle: a second Ctrl-C can end the noting of an end. Note it again;
+# while a command of builtins runs, the line just waits behind it.
+if [ "$n" != 0 ] && [ "$alive" = alive ] && [ "$running" = "$n" ] && [ ! -s "$D/$n.status" ]; then
+    read -r shell < "$D/shell"
+    read -r stat < "/proc/$pid/stat"
+    set -- ${stat##*) }
+    if [ "$6" = "$shell" ] || ! kill -0 "-$6" 2>/dev/null; then printf '__ty_done\n' 1<> "$D/in"; fi
 fi
 printf '%s %s %s\n' "$alive" "$running" "$last"

@@ -1,12 +1,16 @@
 # The start-up file of the session's shell: the user's own profile, then what runs before and after each command.
-# The shell reads its input from a FIFO; for command N it gets three lines:
+# The shell reads its input from a FIFO; for command N it gets these lines:
 #     __ty_start N
 #     . "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1
 #     __ty_done
+#     __ty_done      (nothing to do, unless a second Ctrl-C cut the first one short)
 # The user's text is sourced at top level, never inside a function, so `declare`, `cd` and `set` mean what they say.
 __ty_dir=$TRAINYARD_SESSION
 
 if [ -r /etc/profile ]; then . /etc/profile; fi
+# /etc/profile sets a PATH of its own; what the machine was given stands first. The user's profile may add to it.
+PATH=$TRAINYARD_SESSION_PATH
+export PATH
 __ty_profile=
 if [ -n "${BASH_VERSION:-}" ]; then
     for __ty_profile in "$HOME/.bash_profile" "$HOME/.bash_login" "$HOME/.profile" "$HOME/.bashrc"; do
@@ -16,9 +20,6 @@ elif [ -r "$HOME/.profile" ]; then
     . "$HOME/.profile"
 fi
 
-# /etc/profile sets a PATH of its own; what the machine was given stands first.
-PATH=$TRAINYARD_SESSION_PATH
-export PATH
 if [ -r "$__ty_dir/job.env" ]; then . "$__ty_dir/job.env"; fi
 if [ -n "${TRAINYARD_RESTORE:-}" ] && [ -s "$__ty_dir/state" ]; then
     . "$__ty_dir/state" 2>/dev/null
@@ -28,7 +29,7 @@ fi
 PS1= PS2= PROMPT_COMMAND=
 unset HISTFILE TRAINYARD_RESTORE __ty_profile
 
-. "$__ty_dir/session_lib.sh"
+. "$TRAINYARD_SESSION_FILES/session_lib.sh"
 
 __ty_n= __ty_cmd=/dev/null __ty_out=/dev/null
 
@@ -46,6 +47,8 @@ __ty_start() {
 __ty_done() {
     __ty_status=$?
     if [ -z "$__ty_n" ]; then return 0; fi
+    # Ended by SIGHUP: it may be the terminal that has gone, and this shell is next. Then the guard says `lost`.
+    if [ "$__ty_status" = 129 ]; then command sleep 0.5 || command true; fi
     export -p >| "$__ty_dir/state"
     __ty_finish "$__ty_n" "$__ty_status"
     __ty_n=
@@ -55,4 +58,3 @@ __ty_done() {
 trap 'export -p >| "$__ty_dir/state"' EXIT
 
 printf '%s\n' "$$" >| "$__ty_dir/shell"
-if [ -p "$__ty_dir/up" ]; then printf 'up\n' 1<> "$__ty_dir/up"; fi
