@@ -123,7 +123,7 @@ class Birth:
         remote_shell.install(draft.path)
         install_script(draft)
         draft.ensure_requests()
-        draft.save_record(record)
+        draft.create_record(record)
 
     def _revive(self, folder: MachineFolder, record: Record) -> None:
         folder.home.mkdir(exist_ok=True)

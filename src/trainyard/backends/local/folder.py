@@ -112,7 +112,11 @@ class MachineFolder:
 
     def save_record(self, record: Record) -> None:
         """Replace `machine.json`."""
-        write_atomic(self.path / "machine.json", json.dumps(_to_json(record), indent=1))
+        write_atomic(self.path / "machine.json", _to_json(record))
+
+    def create_record(self, record: Record) -> None:
+        """Write the first `machine.json` of a folder that nobody sees yet: no need to wait for the disk."""
+        (self.path / "machine.json").write_text(_to_json(record), encoding="utf-8")
 
     def find_keeper(self) -> ProcessId | None:
         """The keeper, if it lives."""
@@ -260,13 +264,12 @@ def _unescape(text: str) -> str:
     return text
 
 
-def _to_json(record: Record) -> dict[str, Any]:
+def _to_json(record: Record) -> str:
     data = asdict(record)
     data["version"] = VERSION
     data["created"] = record.created.isoformat()
     data["started"] = record.started.isoformat() if record.started else None
-    data["labels"] = dict(record.labels)
-    return data
+    return json.dumps(data, indent=1)
 
 
 def _from_json(data: dict[str, Any]) -> Record:
