@@ -185,11 +185,22 @@ class SshTransport:
 
     async def connect(self, port: int) -> ByteStream:
         """Open a stream to a port of the host's loopback, through the connection."""
-        place = await self._pool.first()
+        link = (await self._pool.first()).link
+        opening = asyncio.ensure_future(self._open_stream(link, port))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # asyncssh would leave a stream open whose opening is cancelled.
+            opening.add_done_callback(_close_stream)
+            raise
+
+    async def _open_stream(self, link: Link, port: int) -> StreamSession:
         session = StreamSession(f"port {port} of {self.name}")
         try:
-            await place.link.connection.create_connection(lambda: session, "127.0.0.1", port, encoding=None)
+            await link.connection.create_connection(lambda: session, "127.0.0.1", port, encoding=None)
         except asyncssh.ChannelOpenError as error:
+            if link.is_lost:
+                raise self._lost() from error
             if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
                 raise DeniedError(
                     f"{self.name} does not allow forwarding to port {port}",
@@ -361,14 +372,13 @@ class SshTransport:
             self._pool.release_run(place)
 
     async def _leave(self, session: CommandSession, *, kill: bool) -> None:
-        with suppress(UnreachableError, DeniedError, TimeoutError):
-            async with asyncio.timeout(KILL_SECONDS):
-                if kill and not session.status.done():
-                    await self._end(await asyncio.shield(session.pid), "KILL", 0)
-                session.abandon()
-                await asyncio.wait([session.closed])
-                return
-        session.abandon()
+        if kill:
+            with suppress(UnreachableError, DeniedError, TimeoutError):
+                async with asyncio.timeout(KILL_SECONDS):
+                    pid = await asyncio.shield(session.pid)
+                    if not session.status.done():
+                        await self._end(pid, "KILL", 0)
+        await session.abandon()
 
     async def _end(self, pid: int, signals: str, grace_tenths: int) -> None:
         """End the process group of `pid` over a session of its own; those that wait their turn go together."""
@@ -445,6 +455,11 @@ def login_command(text: str) -> str:
     if "\0" in text:
         raise ValueError("a script cannot hold a NUL character")
     return "exec /bin/sh -c '" + _SPECIAL.sub(r"'\\\1'", text) + "'"
+
+
+def _close_stream(opening: asyncio.Future[StreamSession]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 async def _feed(session: CommandSession, data: bytes) -> None:

@@ -93,6 +93,11 @@ def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
         words += ["-p", str(address.port)]
     for path in address.identity_files:
         words += ["-i", str(Path(path).expanduser())]
+    if address.identity_files:
+        words += [
+            "-o",
+            "IdentitiesOnly=yes",
+        ]  # sshd counts every key of an agent that it is offered as a failure
     known_hosts = address.known_hosts or (None if config else Path.home() / ".ssh" / "known_hosts")
     if known_hosts is not None:
         words += ["-o", f"UserKnownHostsFile={_option_value(str(known_hosts))}"]

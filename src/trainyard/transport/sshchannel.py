@@ -23,6 +23,8 @@ READ_AHEAD = 512 * 1024
 # A command announces its process id before its own output, so that it can be ended; what a login shell's start-up
 # files print comes before that and is not the command's.
 ANNOUNCEMENT = b"\x1etrainyard "
+ANNOUNCE_SECONDS = 3.0  # for a login shell that hangs in its start-up files; its command never began
+CLOSE_SECONDS = 1.0
 LONGEST_GREETING = 1024 * 1024
 UNKNOWN_SIGNAL_STATUS = 128  # OpenSSH names only POSIX's signals; the number of another is not told
 
@@ -262,10 +264,13 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
             with suppress(OSError):
                 self.channel.write_eof()
 
-    def abandon(self) -> None:
-        """Close the channel now; the command is not asked."""
-        if self.channel is not None:
+    async def abandon(self) -> None:
+        """Close the channel; the command is not asked. Everybody who waits for it is told."""
+        if self.channel is not None and not self.closed.done():
             self.channel.abort()
+            # sshd answers when the command has ended; one that does not end is not waited for.
+            await asyncio.wait([self.closed], timeout=CLOSE_SECONDS)
+        self.give_up()
 
     async def drained(self, look: Callable[[], Awaitable[None]]) -> None:
         """Wait for the end of output once the status is known, but not for children left in the background.
@@ -323,12 +328,12 @@ class SshProcess:
 
     async def terminate(self) -> None:
         """SIGTERM, a second of grace, SIGKILL to the command's process group."""
-        with suppress(UnreachableError, DeniedError):
-            pid = await asyncio.shield(self._session.pid)
-            if not self._session.status.done():
-                await self._end(pid)
-                await asyncio.wait([self._session.status], timeout=5)
-        self._session.abandon()
+        session = self._session
+        await asyncio.wait([session.pid], timeout=ANNOUNCE_SECONDS)
+        if session.is_running:
+            await self._end(session.pid.result())
+            await asyncio.wait([session.status], timeout=ANNOUNCE_SECONDS)
+        await session.abandon()
 
     async def wait(self) -> int:
         """The exit status; 128 + N for signal N."""
@@ -400,7 +405,11 @@ class StreamSession(asyncssh.SSHTCPSession[bytes]):
             self._channel.write_eof()
 
     async def aclose(self) -> None:
-        """Close both directions."""
+        """Close both directions; what was written before still goes out."""
+        self.close()
+
+    def close(self) -> None:
+        """The same, for callers that cannot wait."""
         if self._channel is not None:
             self._channel.close()
 

@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import logging
 import os
+import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,10 +34,9 @@ FAST_EXCHANGE = "^curve25519-sha256,curve25519-sha256@libssh.org"
 FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 KEEPALIVE_TRIES = 3  # unanswered ones before the link counts as lost
 # A host that is starting, or sshd's MaxStartups, closes the door for a moment. Nothing has run, so trying again is safe.
-RETRY_DELAYS = (0.15, 0.5)
+# Not all at the same time, where many go through one jump host.
+RETRY_DELAYS = (0.1, 0.3, 0.4)
 DEFAULT_KEY_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk", "id_ed448")
-
-_Configured = Callable[[str], Sequence[str]]
 
 
 class _Client(asyncssh.SSHClient):
@@ -95,47 +95,41 @@ async def open_link(address: SshAddress, *, name: str = "") -> Link:
     UnreachableError where somebody on the way is silent; DeniedError for an unknown or changed host key and where no
     key lets us in. Cancelling leaves nothing open.
     """
+    *gates, last = _chain(address)
     tunnel: Link | None = None
-    link: Link | None = None
     try:
-        for hop in _chain(address):
-            label = name if hop is address and name else str(hop)
-            link = await _connect_patiently(hop, tunnel, label)
-            if tunnel is not None:
-                link.connection.set_tunnel(tunnel.connection)  # closing the last one closes all
-            tunnel = link
+        for hop in gates:
+            tunnel = await _connect_through(hop, tunnel, str(hop.address))
+        return await _connect_through(last, tunnel, name or str(address))
     except BaseException:
         if tunnel is not None:
             tunnel.connection.abort()
         raise
-    if link is None:
-        raise InvalidError(f"{address} leads nowhere")
-    return link
 
 
 def chain(address: SshAddress) -> tuple[SshAddress, ...]:
     """Every host on the way, nearest first, the host itself last; each must be known. Reads ssh's configuration."""
-    hops = _chain(address)
-    return tuple(replace(hop, jump=hops[:index]) for index, hop in enumerate(hops))
+    hops = [hop.address for hop in _chain(address)]
+    return tuple(replace(hop, jump=tuple(hops[:index])) for index, hop in enumerate(hops))
 
 
 async def fetch_host_key(address: SshAddress) -> HostKey:
     """Ask the host for its key without trusting it. Hosts on the way to it must be known."""
-    *before, last = _chain(address)
-    tunnel = await open_link(replace(before[-1], jump=tuple(before[:-1]))) if before else None
-    client = _Client()
+    *before, whole = chain(address)
+    tunnel = await open_link(before[-1]) if before else None
+    attempt = _Attempt(_chain(whole)[-1], tunnel, str(whole), known=KnownHosts(()))
     try:
-        await _connect(last, tunnel, client, KnownHosts(()))
-    except asyncssh.HostKeyNotVerifiable:
-        if client.refused_key is not None:
-            return HostKey.of(client.refused_key)
-        raise UnreachableError(f"{last} showed no host key") from None
+        await attempt.connect()
+    except asyncssh.HostKeyNotVerifiable as error:
+        if attempt.client.refused_key is not None:
+            return HostKey.of(attempt.client.refused_key)
+        raise await attempt.explain(error) from error
     except (asyncssh.Error, OSError) as error:
-        raise await _explain(error, last, tunnel, client, KnownHosts(()), str(last)) from error
+        raise await attempt.explain(error) from error
     finally:
         if tunnel is not None:
             await tunnel.aclose()
-    raise UnreachableError(f"{last} showed no host key")
+    raise UnreachableError(f"{attempt.hop.where} showed no host key")
 
 
 async def accept_host_key(
@@ -152,57 +146,85 @@ async def accept_host_key(
             hint="Ask whoever runs the host for the right fingerprint.",
         )
     last = _chain(address)[-1]
-    target = known_hosts or known_hosts_files(address, _lists(_load_config(address)))[0]
-    host, port = _known_as(last)
-    await asyncio.to_thread(remember, target, host, port, key)
+    await asyncio.to_thread(remember, known_hosts or last.known_hosts[0], *last.known_as, key)
     return key
 
 
-def _chain(address: SshAddress) -> tuple[SshAddress, ...]:
-    hops = address.hops()
-    if not hops:
-        proxy = str(_load_config(address).get("ProxyJump", "") or "")
-        if proxy.lower() not in ("", "none"):
-            near = tuple(parse_address(word, like=address) for word in proxy.split(","))
-            hops = tuple(last for hop in near for last in _chain(replace(hop, identity_files=())))
-    return (*hops, replace(address, jump=()) if hops else address)
+@dataclass(frozen=True)
+class _Hop:
+    """One host on the way: its address, and what ssh's configuration file says about it."""
+
+    address: SshAddress
+    config: SSHClientConfig
+    config_path: Path | None
+
+    @classmethod
+    def of(cls, address: SshAddress) -> _Hop:
+        path = address.effective_config_file
+        user, port = address.user or (), () if address.port == DEFAULT_PORT else address.port
+        try:
+            config = SSHClientConfig.load(
+                None, [path] if path else [], False, False, False, _local_user(), user, address.host, port
+            )
+        except (asyncssh.ConfigParseError, OSError, ValueError) as error:
+            raise InvalidError(f"ssh's configuration file {path} cannot be read: {error}") from error
+        return cls(address, cast("SSHClientConfig", config), path)
+
+    @property
+    def host(self) -> str:
+        return str(self.config.get("Hostname") or self.address.host)
+
+    @property
+    def port(self) -> int:
+        return int(cast("int", self.config.get("Port", self.address.port)))
+
+    @property
+    def user(self) -> str:
+        return str(self.config.get("User") or _local_user())
+
+    @property
+    def where(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def known_as(self) -> tuple[str, int]:
+        """Host and port under which known_hosts has it."""
+        return str(self.config.get("HostKeyAlias") or self.host), self.port
+
+    @property
+    def known_hosts(self) -> Sequence[Path]:
+        return known_hosts_files(self.address, self.listed)
+
+    def listed(self, option: str) -> Sequence[str]:
+        """A list of the configuration file."""
+        return cast("Sequence[str]", self.config.get(option, ()) or ())
+
+    def key_files(self) -> list[str]:
+        """Key files to offer; none = ssh's default ones."""
+        named = [Path(path).expanduser() for path in self.address.identity_files]
+        if named and not any(path.exists() for path in named):
+            raise InvalidError(
+                f"the key file {named[0]} for {self.where} does not exist", hint="Correct its path."
+            )
+        named = named or [Path(path).expanduser() for path in self.listed("IdentityFile")]
+        return [str(path) for path in named if path.exists()]
+
+    def agent_identities(self) -> tuple[()] | list[str]:
+        """Which of the agent's keys to offer. With keys named, those only: sshd counts every offer as a failure."""
+        files = self.key_files() if self.address.identity_files else []
+        public = [f"{path}.pub" for path in files]
+        return public if public and all(Path(path).exists() for path in public) else ()
 
 
-def _load_config(address: SshAddress) -> SSHClientConfig:
-    path = address.effective_config_file
-    port = address.port if address.port != DEFAULT_PORT else ()
-    try:
-        config = SSHClientConfig.load(
-            None,
-            [path] if path else [],
-            False,
-            False,
-            False,
-            _local_user(),
-            address.user or (),
-            address.host,
-            port,
-        )
-    except (asyncssh.ConfigParseError, OSError, ValueError) as error:
-        raise InvalidError(f"ssh's configuration file {path} cannot be read: {error}") from error
-    return cast("SSHClientConfig", config)
-
-
-def _lists(config: SSHClientConfig) -> _Configured:
-    def look_up(option: str) -> Sequence[str]:
-        return cast("Sequence[str]", config.get(option, ()) or ())
-
-    return look_up
-
-
-def _known_as(address: SshAddress) -> tuple[str, int]:
-    """Host and port under which known_hosts has it, after ssh's configuration."""
-    config = _load_config(address)
-    host = str(config.get("HostKeyAlias") or config.get("Hostname") or address.host)
-    port = (
-        address.port if address.port != DEFAULT_PORT else int(cast("int", config.get("Port", DEFAULT_PORT)))
-    )
-    return host, port
+def _chain(address: SshAddress) -> tuple[_Hop, ...]:
+    gates, last = address.hops(), _Hop.of(replace(address, jump=()))
+    if gates:
+        return (*(_Hop.of(gate) for gate in gates), last)
+    proxy = str(last.config.get("ProxyJump", "") or "")
+    if proxy.lower() in ("", "none"):
+        return (last,)
+    near = [parse_address(word, like=replace(address, identity_files=())) for word in proxy.split(",")]
+    return (*(hop for gate in near for hop in _chain(gate)), last)
 
 
 def _local_user() -> str:
@@ -212,155 +234,145 @@ def _local_user() -> str:
         return str(os.getuid())
 
 
-async def _connect_patiently(hop: SshAddress, tunnel: Link | None, label: str) -> Link:
+async def _connect_through(hop: _Hop, tunnel: Link | None, label: str) -> Link:
     for delay in (*RETRY_DELAYS, None):
-        client = _Client()
-        files = known_hosts_files(hop, _lists(_load_config(hop)))
-        known = KnownHosts(files, is_direct=tunnel is None)
+        attempt = _Attempt(hop, tunnel, label, KnownHosts(hop.known_hosts, is_direct=tunnel is None))
         try:
-            return await _connect(hop, tunnel, client, known)
+            link = await attempt.connect()
+        except Error:
+            raise
         except (asyncssh.Error, OSError) as error:
             if delay is None or not _is_momentary(error):
-                raise await _explain(error, hop, tunnel, client, known, label) from error
-        except (asyncssh.KeyImportError, ValueError) as error:
-            raise InvalidError(f"a key or setting for {hop} cannot be used: {error}") from error
-        await asyncio.sleep(delay)
-    raise UnreachableError(f"{hop} cannot be reached")
+                raise await attempt.explain(error) from error
+        except ValueError as error:  # asyncssh's KeyImportError is one
+            raise InvalidError(f"a key or setting for {hop.where} cannot be used: {error}") from error
+        else:
+            if tunnel is not None:
+                link.connection.set_tunnel(tunnel.connection)  # closing the last one closes all
+            return link
+        await asyncio.sleep(delay * random.uniform(0.7, 1.3))  # noqa: S311  # not a secret
+    raise UnreachableError(f"{hop.where} cannot be reached")
 
 
-async def _connect(hop: SshAddress, tunnel: Link | None, client: _Client, known: KnownHosts) -> Link:
-    config = _load_config(hop)
-    path = hop.effective_config_file
-    async with asyncio.timeout(hop.connect_timeout):
-        options = asyncssh.SSHClientConnectionOptions(
-            host=hop.host,
-            port=hop.port if hop.port != DEFAULT_PORT else (),
-            username=hop.user or config.get("User") or _local_user(),
-            config=[str(path)] if path else None,
-            client_factory=lambda: client,
-            known_hosts=known.match,
-            client_keys=list(_key_files(hop, config)),  # empty = ssh's default files
-            ignore_encrypted=True,  # an agent may hold it; where nobody does, the refusal names the file
-            password_auth=False,
-            kbdint_auth=False,
-            gss_kex=False,
-            gss_auth=False,
-            host_based_auth=False,
-            kex_algs=config.get("KexAlgorithms", FAST_EXCHANGE),
-            encryption_algs=config.get("Ciphers", FAST_CIPHERS),
-            compression_algs=config.get_compression_algs() or "none",
-            keepalive_interval=hop.keepalive,
-            keepalive_count_max=KEEPALIVE_TRIES,
-            login_timeout=hop.connect_timeout,
-            x509_trusted_certs=None,
-            command=None,
-            env=None,
-            send_env=None,
-            request_pty=False,
-            agent_forwarding=False,
-            x11_forwarding=False,
-            encoding=None,
-        )
-        connection = await asyncssh.connect(
-            hop.host,
-            config=None,
-            options=options,
-            tunnel=tunnel.connection if tunnel else None,
-        )
-    return Link(connection, client)
+class _Attempt:
+    """One try to connect to a hop, and plain words for how it failed."""
 
+    def __init__(self, hop: _Hop, tunnel: Link | None, label: str, known: KnownHosts) -> None:
+        self.hop = hop
+        self.client = _Client()
+        self._tunnel = tunnel
+        self._label = label
+        self._known = known
 
-def _key_files(hop: SshAddress, config: SSHClientConfig) -> Sequence[str]:
-    """Key files to offer; none = ssh's default ones."""
-    named = [Path(path).expanduser() for path in hop.identity_files]
-    if named and not any(path.exists() for path in named):
-        raise InvalidError(f"the key file {named[0]} for {hop} does not exist", hint="Correct its path.")
-    named = named or [Path(path).expanduser() for path in _lists(config)("IdentityFile")]
-    return [str(path) for path in named if path.exists()]
+    async def connect(self) -> Link:
+        """Connect; asyncssh's exceptions and OSError come out as they are."""
+        address, config = self.hop.address, self.hop.config
+        async with asyncio.timeout(address.connect_timeout):
+            options = asyncssh.SSHClientConnectionOptions(
+                host=address.host,
+                port=self.hop.port,
+                username=self.hop.user,
+                config=[str(self.hop.config_path)] if self.hop.config_path else None,
+                client_factory=lambda: self.client,
+                known_hosts=self._known.match,
+                client_keys=self.hop.key_files(),  # empty = ssh's default files
+                agent_identities=self.hop.agent_identities(),
+                ignore_encrypted=True,  # an agent may hold it; where nobody does, the refusal names the file
+                password_auth=False,
+                kbdint_auth=False,
+                gss_kex=False,
+                gss_auth=False,
+                host_based_auth=False,
+                kex_algs=config.get("KexAlgorithms", FAST_EXCHANGE),
+                encryption_algs=config.get("Ciphers", FAST_CIPHERS),
+                compression_algs=config.get_compression_algs() or "none",
+                keepalive_interval=address.keepalive,
+                keepalive_count_max=KEEPALIVE_TRIES,
+                login_timeout=address.connect_timeout,
+                x509_trusted_certs=None,
+                command=None,
+                env=None,
+                send_env=None,
+                request_pty=False,
+                agent_forwarding=False,
+                x11_forwarding=False,
+                encoding=None,
+            )
+            tunnel = self._tunnel.connection if self._tunnel else None
+            connection = await asyncssh.connect(address.host, config=None, options=options, tunnel=tunnel)
+        return Link(connection, self.client)
+
+    async def explain(self, error: Exception) -> Error:
+        """One sentence that names the host and the cause."""
+        where = self.hop.where
+        if isinstance(error, Error):
+            return error
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            if self.client.refused_key is None:
+                return DeniedError(f"the host key of {where} is not to be trusted: {error.reason}")
+            key = HostKey.of(self.client.refused_key)
+            return refusal(self._label, where, key, changed=self._known.is_known)
+        if isinstance(error, asyncssh.PermissionDenied):
+            return await self._explain_denied()
+        if isinstance(error, asyncssh.DisconnectError) and "authentication failures" in error.reason:
+            return await self._explain_denied("it stops after so many keys")
+        if isinstance(error, asyncssh.KeyExchangeFailed) and self._known.is_known:
+            return DeniedError(
+                f"THE HOST KEY OF {where} HAS CHANGED: it has no key of the known kind any more",
+                hint="Ask whoever runs the host; if it was installed anew, "
+                f"run `trainyard hosts accept {self._label}`.",
+            )
+        if isinstance(error, asyncssh.ChannelOpenError):
+            via = self._tunnel.connection.get_extra_info("host") if self._tunnel else ""
+            return UnreachableError(
+                f"the jump host {via} cannot reach {where}: {error.reason}",
+                hint="Check the address, and that the jump host allows forwarding.",
+            )
+        cause, advice = _cause(error, self.hop)
+        return UnreachableError(f"{where} cannot be reached: {cause}", hint=advice)
+
+    async def _explain_denied(self, remark: str = "") -> Error:
+        hop = self.hop
+        files = hop.key_files()
+        if not files and not hop.address.identity_files:
+            files = [str(path) for key in DEFAULT_KEY_NAMES if (path := Path.home() / ".ssh" / key).exists()]
+        locked = [path for path in files if _is_locked(path)]
+        tried = [*(path for path in files if path not in locked), *await _agent_keys(hop.config)]
+        message = f"{hop.where} does not let {hop.user} in; tried: {', '.join(tried) or 'no key, for there is none'}"
+        if remark:
+            message += f"; {remark}"
+        if locked:
+            message += f"; {', '.join(locked)} could not be used, being locked with a passphrase"
+            return DeniedError(message, hint=f"Run `ssh-add {locked[0]}` first.")
+        hint = f"Add your public key to ~{hop.user}/.ssh/authorized_keys there, or name the right key."
+        return DeniedError(message, hint=hint)
 
 
 def _is_momentary(error: Exception) -> bool:
-    if isinstance(
-        error, TimeoutError | socket.gaierror | asyncssh.HostKeyNotVerifiable | asyncssh.PermissionDenied
-    ):
-        return False
     return isinstance(
         error, ConnectionRefusedError | ConnectionResetError | BrokenPipeError | asyncssh.ConnectionLost
     )
 
 
-async def _explain(
-    error: Exception, hop: SshAddress, tunnel: Link | None, client: _Client, known: KnownHosts, label: str
-) -> Error:
-    """One sentence that names the host and the cause."""
-    where = f"{hop.host}:{hop.port}"
-    if isinstance(error, Error):
-        return error
-    if isinstance(error, asyncssh.HostKeyNotVerifiable):
-        return _explain_host_key(error, where, client, known, label)
-    if isinstance(error, asyncssh.PermissionDenied):
-        return await _explain_denied(hop, where)
-    if isinstance(error, asyncssh.KeyExchangeFailed) and known.is_known:
-        return DeniedError(
-            f"THE HOST KEY OF {where} HAS CHANGED: it has no key of the known kind any more",
-            hint=f"Ask whoever runs the host; if it was installed anew, run `trainyard hosts accept {label}`.",
-        )
-    if isinstance(error, asyncssh.ChannelOpenError):
-        via = tunnel.connection.get_extra_info("host") if tunnel else "the jump host"
-        return UnreachableError(
-            f"the jump host {via} cannot reach {where}: {error.reason}",
-            hint="Check the address, and that the jump host allows forwarding.",
-        )
-    return UnreachableError(f"{where} cannot be reached: {_cause(error, hop)}", hint=_advice(error, hop))
-
-
-def _cause(error: Exception, hop: SshAddress) -> str:
+def _cause(error: Exception, hop: _Hop) -> tuple[str, str]:
+    """Why a host cannot be reached, and what to do about it."""
+    check = "Check that the host is on and that the network lets you through."
     if isinstance(error, TimeoutError):
-        return f"no answer within {hop.connect_timeout:g} seconds"
+        return f"no answer within {hop.address.connect_timeout:g} seconds", check
     if isinstance(error, socket.gaierror):
-        return f"the name {hop.host!r} is unknown"
+        return (
+            f"the name {hop.host!r} is unknown",
+            "Correct the host name, or add it to ssh's configuration file.",
+        )
     if isinstance(error, ConnectionRefusedError):
-        return "the connection was refused"
+        return "the connection was refused", f"Check that sshd runs there and listens on port {hop.port}."
     if isinstance(error, asyncssh.ConnectionLost | ConnectionResetError):
-        return "it closed the connection before ssh was set up"
+        return "it closed the connection before ssh was set up", check
     if isinstance(error, asyncssh.Error):
-        return error.reason
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
-
-
-def _advice(error: Exception, hop: SshAddress) -> str:
-    if isinstance(error, socket.gaierror):
-        return "Correct the host name, or add it to ssh's configuration file."
-    if isinstance(error, ConnectionRefusedError):
-        return f"Check that sshd runs there and listens on port {hop.port}."
-    return "Check that the host is on and that the network lets you through."
-
-
-def _explain_host_key(
-    error: asyncssh.HostKeyNotVerifiable, where: str, client: _Client, known: KnownHosts, label: str
-) -> Error:
-    if client.refused_key is None:
-        return DeniedError(f"the host key of {where} is not to be trusted: {error.reason}")
-    return refusal(label, where, HostKey.of(client.refused_key), changed=known.is_known)
-
-
-async def _explain_denied(hop: SshAddress, where: str) -> Error:
-    config = _load_config(hop)
-    files = list(_key_files(hop, config))
-    if not files and not hop.identity_files:
-        files = [str(path) for key in DEFAULT_KEY_NAMES if (path := Path.home() / ".ssh" / key).exists()]
-    encrypted = [path for path in files if _is_encrypted(path)]
-    tried = [*(path for path in files if path not in encrypted), *await _agent_keys(config)]
-    user = hop.user or str(config.get("User") or _local_user())
-    message = f"{where} does not let {user} in; tried: {', '.join(tried) or 'no key, for there is none'}"
-    if encrypted:
-        message += f"; {', '.join(encrypted)} could not be used, for it is locked with a passphrase"
-        return DeniedError(message, hint=f"Run `ssh-add {encrypted[0]}` first.")
-    return DeniedError(
-        message, hint=f"Add your public key to ~{user}/.ssh/authorized_keys there, or name another key."
-    )
+        return error.reason, check
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(
+        error
+    ).__name__, check
 
 
 async def _agent_keys(config: SSHClientConfig) -> list[str]:
@@ -373,7 +385,7 @@ async def _agent_keys(config: SSHClientConfig) -> list[str]:
         return []
 
 
-def _is_encrypted(path: str) -> bool:
+def _is_locked(path: str) -> bool:
     try:
         asyncssh.read_private_key(path)
     except asyncssh.KeyImportError as error:

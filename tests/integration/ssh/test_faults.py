@@ -88,6 +88,7 @@ async def test_next_use_works_when_sshd_restarts(sshd: Sshd, reach):
     )  # one connection; as an ordinary user's sshd shows one or two processes
 
 
+@pytest.mark.slow  # eight broken links, sixty commands
 async def test_commands_run_once_when_links_break_all_the_time(sshd: Sshd, reach):
     transport = reach(sshd)
     started = set()
@@ -109,6 +110,7 @@ async def test_commands_run_once_when_links_break_all_the_time(sshd: Sshd, reach
     assert {str(number) for number in started} <= set(lines)
 
 
+@pytest.mark.slow  # a refused connection is tried again for most of a second
 async def test_port_is_named_when_the_connection_is_refused(sshd: Sshd, reach):
     port = free_port()
     transport = reach(sshd, port=port)
@@ -150,6 +152,7 @@ async def test_connect_times_out_when_the_host_is_silent(sshd: Sshd, reach):
         assert time.monotonic() - before < 3
 
 
+@pytest.mark.slow  # tried again for most of a second
 async def test_connect_fails_clearly_when_the_port_is_no_ssh(sshd: Sshd, reach):
     async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.0 400 Bad Request\r\n\r\n" * 50)
@@ -284,10 +287,9 @@ async def test_disk_that_is_full_is_told_when_a_copy_does_not_fit(sshd: Sshd, re
     transport = reach(sshd)
     source = tmp_path / "source"
     source.write_bytes(b"x" * 3_000_000)
-    (sshd.home / ".profile").touch()
     limited = sshd.home / "limited"
     limited.mkdir()
-    transport._env["ENV"] = ""
+    # A limit on the size of files does to one account what a full disk does to all.
     (sshd.home / ".bashrc").write_text("trap '' XFSZ; ulimit -f 100\n")
 
     with pytest.raises(DeniedError, match=r"(?i)file (size|too large)|limit"):
@@ -315,6 +317,46 @@ async def test_stream_tells_a_cut_from_an_end(sshd: Sshd, reach):
         with pytest.raises(UnreachableError):
             await stream.write(b"x")
         await stream.aclose()
+
+
+async def test_no_stream_stays_open_when_its_opening_is_cancelled(sshd: Sshd, reach):
+    transport = reach(sshd)
+    await transport.run("true")
+    opened, closed = 0, 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened, closed
+        opened += 1
+        await reader.read()
+        closed += 1
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        for wait in (0, 0.0005, 0.001, 0.002, 0.004):
+            task = asyncio.ensure_future(transport.connect(server.sockets[0].getsockname()[1]))
+            await asyncio.sleep(wait)
+            if not task.cancel():
+                await (await task).aclose()
+            await asyncio.wait([task])
+        stream = await transport.connect(server.sockets[0].getsockname()[1])
+        await stream.aclose()
+        await until(lambda: closed == opened > 0)
+
+
+@pytest.mark.slow  # three seconds are given to a login shell before it is given up
+async def test_terminate_does_not_wait_for_ever_when_the_login_shell_hangs(sshd: Sshd, reach):
+    transport = reach(sshd)
+    await transport.run("true")
+    (sshd.home / ".bashrc").write_text("sleep 1000\n")
+    process = await transport.spawn("echo never")
+
+    async with asyncio.timeout(20):
+        await process.terminate()
+
+    with pytest.raises(UnreachableError):
+        await process.wait()
+    sshd.kill_all()
 
 
 async def test_forwarding_is_denied_when_the_host_does_not_allow_it(sshds, reach):

@@ -73,16 +73,13 @@ async def test_host_is_known_when_its_line_is_hashed_among_thousands(sshd: Sshd,
     known = tmp_path / "known"
     other = write_key(tmp_path / "other")
     lines = [f"host{number}.example,10.0.0.{number % 250} {other}\n" for number in range(3000)]
-    known.write_text("# comment\n\n" + "".join(lines) + sshd.known_hosts_line + "broken\n")
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=False, capture_output=True)
-    (tmp_path / "hashed").write_text("".join(lines))
-    with (tmp_path / "hashed").open("a") as file:
-        subprocess.run(["true"], check=True)
-        file.write(sshd.known_hosts_line)
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", tmp_path / "hashed"], check=True, capture_output=True)
-    assert sshd.address not in (tmp_path / "hashed").read_text()
+    known.write_text("# comment\n\n" + "".join(lines) + sshd.known_hosts_line)
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=True, capture_output=True)
+    with known.open("a") as file:
+        file.write("broken\nother.example not-a-key\n")
+    assert sshd.address not in known.read_text()
 
-    assert (await reach(sshd, known_hosts=tmp_path / "hashed").run("true")).status == 0
+    assert (await reach(sshd, known_hosts=known).run("true")).status == 0
 
 
 async def test_host_is_known_when_an_authority_vouches_for_it(sshd: Sshd, reach, tmp_path):

@@ -59,6 +59,7 @@ async def test_locked_key_is_named_when_no_agent_has_it(sshd: Sshd, reach, tmp_p
     assert f"ssh-add {tmp_path / 'locked'}" in caught.value.hint
 
 
+@pytest.mark.slow  # locking a key is slow on purpose
 async def test_agent_lets_in_when_the_key_file_is_locked(sshd: Sshd, reach, tmp_path, agent):
     authorize(sshd, write_key(tmp_path / "locked", passphrase="secret"))
     shutil.copy(tmp_path / "locked", tmp_path / "open")
@@ -79,6 +80,19 @@ async def test_agent_keys_are_named_when_they_do_not_let_in(sshd: Sshd, reach, t
 
     with pytest.raises(DeniedError, match="of the ssh agent"):
         await reach(sshd, identity_files=()).run("true")
+
+
+async def test_named_key_lets_in_when_the_agent_has_too_many(sshds, reach, tmp_path, agent):
+    (host,) = sshds(1, settings=["MaxAuthTries 2"])
+    for number in range(4):
+        write_key(tmp_path / f"other{number}")
+        subprocess.run(["ssh-add", "-q", tmp_path / f"other{number}"], check=True)
+
+    assert (await reach(host).run("true")).status == 0
+    child = await asyncio.create_subprocess_exec(*reach(host).argv("echo in", terminal=False), stdout=-1)
+    assert (await child.communicate())[0] == b"in\n"
+    with pytest.raises(DeniedError, match="stops after so many keys"):
+        await reach(host, identity_files=()).run("true")
 
 
 async def test_dead_agent_is_no_error_when_a_key_file_lets_in(sshd: Sshd, reach, monkeypatch, tmp_path):
@@ -153,6 +167,7 @@ async def test_two_jump_hosts_lead_to_a_third(sshds, reach):
         assert host.log.count("Accepted publickey") == 1
 
 
+@pytest.mark.slow  # two ssh programs, one inside the other
 async def test_jump_host_of_the_configuration_file_is_used(sshds, tmp_path):
     gate, inner = sshds(2)
     config = tmp_path / "config"
@@ -170,6 +185,7 @@ async def test_jump_host_of_the_configuration_file_is_used(sshds, tmp_path):
     await transport.aclose()
 
 
+@pytest.mark.slow  # tried again
 async def test_jump_host_is_named_when_it_cannot_reach_the_host(sshds, reach):
     gate, inner = sshds(2)
     inner.stop()
@@ -194,6 +210,7 @@ async def test_next_use_works_when_the_jump_host_cut_the_link(sshds, reach):
 SHELLS = [shell for shell in ("bash", "dash", "zsh", "fish", "busybox sh") if shutil.which(shell.split()[0])]
 
 
+@pytest.mark.slow  # runs the ssh program, whose own key exchange is slow
 @pytest.mark.parametrize("shell", SHELLS)
 async def test_scripts_are_exact_whatever_the_login_shell(sshds, reach, shell: str):
     (host,) = sshds(1, shell=shell)
@@ -209,6 +226,7 @@ async def test_scripts_are_exact_whatever_the_login_shell(sshds, reach, shell: s
     assert (await child.communicate())[0] == b"a\\b|it's|x\\\\y||!h|new\nline|"
 
 
+@pytest.mark.slow  # three ssh programs, one inside the other
 async def test_ssh_program_takes_the_same_way(sshds, hostile_path: Path):
     first, second, third = sshds(3)
     key, known = hostile_path / "key %d", hostile_path.parent / "known 'hosts' %h \"x\" \\ 中"

@@ -45,6 +45,7 @@ async def test_one_connection_is_enough_when_many_run_shortly(sshds, reach):
         await process.terminate()
 
 
+@pytest.mark.slow  # half a second of patience before another connection is opened
 async def test_run_does_not_wait_for_ever_when_all_places_hold_long_commands(sshds, reach):
     (host,) = sshds(1, settings=["MaxSessions 10"])
     transport = reach(host)
@@ -119,6 +120,7 @@ async def test_further_connections_close_when_nobody_uses_them(sshds, reach, mon
     assert (await transport.run("echo fine")).stdout == b"fine\n"
 
 
+@pytest.mark.slow  # 32 key exchanges on both sides
 async def test_thirty_two_hosts_are_reached_at_once(sshds, reach):
     hosts = sshds(32)
     transports = [reach(host, name=f"host{number}") for number, host in enumerate(hosts)]
