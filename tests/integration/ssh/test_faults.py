@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import pwd
 import socket
 import time
 
@@ -14,6 +16,9 @@ from trainyard.lib.errors import DeniedError, UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
 
 pytestmark = pytest.mark.ssh
+needs_bash = pytest.mark.skipif(
+    not pwd.getpwuid(os.getuid()).pw_shell.endswith("/bash"), reason="puts its trap into ~/.bashrc"
+)
 
 
 async def until(condition, seconds: float = 10.0) -> None:
@@ -283,6 +288,7 @@ async def test_no_part_is_left_here_when_the_link_is_cut_in_a_fetch(sshd: Sshd, 
     assert list(folder.iterdir()) == []
 
 
+@needs_bash
 async def test_disk_that_is_full_is_told_when_a_copy_does_not_fit(sshd: Sshd, reach, tmp_path):
     transport = reach(sshd)
     source = tmp_path / "source"
@@ -344,6 +350,7 @@ async def test_no_stream_stays_open_when_its_opening_is_cancelled(sshd: Sshd, re
         await until(lambda: closed == opened > 0)
 
 
+@needs_bash
 @pytest.mark.slow  # three seconds are given to a login shell before it is given up
 async def test_terminate_does_not_wait_for_ever_when_the_login_shell_hangs(sshd: Sshd, reach):
     transport = reach(sshd)
@@ -377,6 +384,7 @@ async def test_login_shell_that_runs_nothing_is_told(sshds, reach):
         await process.wait()
 
 
+@needs_bash
 async def test_output_is_clean_when_the_start_up_files_talk(sshd: Sshd, reach, ssh_terminals):
     (sshd.home / ".bashrc").write_text("echo Welcome to the machine\necho 'long line' $(seq 5000)\n")
     transport = reach(sshd)
