@@ -90,7 +90,7 @@ def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
 async def _through_program(
     words: Sequence[str], payload: Payload, mark: str, on_bytes: Callable[[int], None]
 ) -> Outcome | None:
-    """None where ssh itself failed before the script could say anything: the open connection may still do."""
+    """None where ssh itself failed before it took anything: the open connection may still do."""
     descriptor = payload.open()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -109,9 +109,12 @@ async def _through_program(
         finally:
             await end_task(watching)
         outcome = make_outcome(output, errors, mark)
+        taken = os.lseek(descriptor, 0, os.SEEK_CUR) - payload.start
         if process.returncode == SSH_FAILED and not outcome.words:
+            if taken:
+                raise UnreachableError(f"the connection was lost: {outcome.reason}")
             return None
-        on_bytes(os.lseek(descriptor, 0, os.SEEK_CUR) - payload.start)
+        on_bytes(taken)
         return outcome
     finally:
         os.close(descriptor)

@@ -24,10 +24,11 @@ mkfifo "$work/sink" "$work/hash" "$work/sum" || {
 
 # Our own copy. It counts only when the hash of all that came is the expected one.
 take() {
+    exec 8<"$work/sum" # now, since the hash is not begun before its result has a reader
     "receive_$sink"
     status=$?
     exec </dev/null # a sink that failed early must not hold up the others
-    read -r sum rest <"$work/sum"
+    read -r sum rest <&8
     if [ "$status" != 0 ]; then return "$status"; fi
     if [ "$sum" != "$expected" ]; then
         echo "the stream was damaged on its way" >&2

@@ -36,7 +36,8 @@ receive_tar() {
     : | :* | *: | *\\*) ;;
     *) if [ -f "$base/$last" ]; then rm -f "$base/$last"; fi ;;
     esac
-    echo "the stream ended early" >&2
+    # Where tar failed, it has said why.
+    if [ "$status" = 0 ]; then echo "the stream ended early" >&2; fi
     return 1
 }
 

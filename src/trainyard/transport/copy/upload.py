@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.lib.aio import gather_all
-from trainyard.lib.errors import Error, TaskErrors
+from trainyard.lib.errors import Error, TaskErrors, UnreachableError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy import relay
@@ -21,7 +21,9 @@ from trainyard.transport.copy.prune import prune
 from trainyard.transport.copy.script import compose, machine_path
 from trainyard.transport.copy.survey import FILE, INTO, TREE, Findings, Plan, survey
 
-ATTEMPTS = 2  # two uploads to one shared home can trip over each other once
+ATTEMPTS = (
+    3  # a link is lost, two uploads to one shared home trip over each other: ask again and send the rest
+)
 AT_ONCE = 64  # machines that are sent to at the same time; each may be a process here
 
 
@@ -183,7 +185,10 @@ class _Upload:
             async with self._gate:
                 for item in stock.items:
                     payload = await stock.take(index)
-                    outcome = await item.send(self.machines[name], payload, meter.on_bytes)
+                    try:
+                        outcome = await item.send(self.machines[name], payload, meter.on_bytes)
+                    except UnreachableError as error:
+                        raise _TryAgain(_lost(name)) from error
                     if not outcome.is_ok:
                         raise _TryAgain(failure(name, self.plan, outcome))
                     self.sent[name] = self.sent.get(name, 0) + payload.length
@@ -246,6 +251,12 @@ class _Upload:
 
     def _fail(self, name: str, error: BaseException) -> None:
         self.failures[name] = error
+
+
+def _lost(name: str) -> UnreachableError:
+    return UnreachableError(
+        f"the connection to {name} was lost during the upload", hint="Upload again; only the rest is sent."
+    )
 
 
 class _TryAgain(Exception):  # noqa: N818  # never leaves this module
