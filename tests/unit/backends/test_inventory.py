@@ -229,7 +229,7 @@ _words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size
     name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,20}", fullmatch=True),
     port=st.integers(0, 65535),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_host_is_read_back_when_emitted(tmp_path: Path, path_text: str, name: str, port: int) -> None:
     host = Host(name=name, port=port, known_hosts=path_text, key=(path_text,))
     tomllib.loads(emit(host))

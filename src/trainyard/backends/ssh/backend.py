@@ -161,8 +161,9 @@ class SshBackend:
         await leases.end_processes(way, machine.id, grace_seconds=self._grace)
         survey = await leases.survey(way, host)
         if survey.lease and survey.lease.id == machine.id:
-            await leases.remove_folder(way, check_name(survey.lease.name, "machine name"))
-            await leases.end(way, host, machine.id, who=self.fleet.settings.owner)
+            name = check_name(survey.lease.name, "machine name")
+            who = self.fleet.settings.owner
+            await leases.end(way, host, machine.id, who=who, removing_folder_of=name)
         self.fleet.forget_lease(host, machine.id)
 
     @property

@@ -57,18 +57,31 @@ class Fleet:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.cache = Cache(settings.home / "cache" / "ssh.json")
+        self._loaded: tuple[tuple[int, int, int], Inventory] | None = None
         self._ways: dict[str, HostTransport] = {}
         self._retired: list[HostTransport] = []
         self._machines: dict[str, MachineTransport] = {}
 
     def inventory(self, *, allow_empty: bool = False) -> Inventory:
         """The inventory as it is now; InvalidError where it is empty."""
-        inventory = inventories.load(self.settings.hosts_file)
+        inventory = self._load()
         if not inventory.hosts and not allow_empty:
             raise InvalidError(
                 f"there are no hosts in {inventory.path}", hint="Add one with `trainyard hosts add NAME`."
             )
         return inventory
+
+    def _load(self) -> Inventory:
+        """Read the file only where it has changed: parsing 256 hosts takes longer than a command on one."""
+        path = self.settings.hosts_file
+        try:
+            facts = path.stat()
+        except OSError:
+            return inventories.load(path)
+        version = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+        if self._loaded is None or self._loaded[0] != version:
+            self._loaded = version, inventories.load(path)
+        return self._loaded[1]
 
     def way(self, host: Host, inventory: Inventory) -> HostTransport:
         """The connection to a host; a new one where it was closed, or where the host's entry has changed."""
@@ -104,7 +117,10 @@ class Fleet:
         held = list(held)
         seen = self.cache.seen_all(host for host, _ in held)
         self.cache.note(
-            {host.name: caching.answered(seen[host.name], lease, lease.facts) for host, lease in held}
+            {
+                host.name: caching.answered(seen[host.name], lease, seen[host.name].facts or lease.facts)
+                for host, lease in held
+            }
         )
 
     def forget_lease(self, host: Host, lease_id: str) -> None:
@@ -159,7 +175,7 @@ class Fleet:
     ) -> None:
         now = self.clock.now()
         changes = {
-            name: caching.answered(remembered[name], answer.lease, answer.facts)
+            name: caching.answered(remembered[name], answer.lease, remembered[name].facts or answer.facts)
             for name, answer in answers.items()
         }
         changes |= {name: caching.kept_silent(remembered[name], now) for name in failures}

@@ -76,7 +76,7 @@ async def survey(transport: Runner, host: Host, *, probing: bool = False) -> Sur
     """Look at a host. With `probing`, a free one is asked what it is in the same breath."""
     script = _call(_LEASE, *_place(host), "show")
     if probing:
-        script = f"({script}) && ({probe.SCRIPT})"
+        script = f"({script}) && ({_call(probe.SCRIPT, 'quick')})"
     limit = LEASE_SECONDS + (probe.PROBE_SECONDS if probing else 0)
     text = await _run(transport, script, limit, expected=(0, _HELD))
     lease = _parse(text)
@@ -100,7 +100,7 @@ async def take(
         "image": spec.image,
     }
     lease_script = _call(_LEASE, *_place(host), "take", lease_id, json.dumps(content))
-    script = f"({probe.SCRIPT}) | ({lease_script})"
+    script = f"({_call(probe.SCRIPT, 'quick')}) | ({lease_script})"
     text = await _run(transport, script, LEASE_SECONDS + probe.PROBE_SECONDS, expected=(0, _HELD))
     lease = _parse(text)
     if lease is None:
@@ -110,9 +110,14 @@ async def take(
     return lease
 
 
-async def end(transport: Runner, host: Host, lease_id: str, *, who: str) -> bool:
-    """End a lease; False where it is over already. Nothing else on the host is touched."""
-    return await _status(transport, _call(_LEASE, *_place(host), "end", lease_id, who)) == 0
+async def end(
+    transport: Runner, host: Host, lease_id: str, *, who: str, removing_folder_of: str = ""
+) -> bool:
+    """End a lease; False where it is over already. On wish the machine's own folder goes first."""
+    script = _call(_LEASE, *_place(host), "end", lease_id, who)
+    if removing_folder_of:
+        script = f"({_call(_FOLDER, 'remove', removing_folder_of)}); ({script})"
+    return await _status(transport, script) == 0
 
 
 async def revoke(transport: Runner, host: Host, lease_id: str, *, who: str) -> None:
@@ -152,11 +157,6 @@ async def end_processes(transport: Runner, lease_id: str, *, grace_seconds: floa
             f"processes on {transport.name} cannot be ended: {said}", hint="Mount /proc there."
         )
     raise UnreachableError(f"{transport.name} broke off ending processes: {said or completed.status}")
-
-
-async def remove_folder(transport: Runner, name: str) -> None:
-    """Remove what the machine called `name` keeps under ~/.trainyard; all other files stay."""
-    await _run(transport, _call(_FOLDER, "remove", name), LEASE_SECONDS, expected=(0,))
 
 
 async def _note(transport: Runner, host: Host, lease_id: str, kind: str, text: str) -> bool:
@@ -229,7 +229,7 @@ def _parse(text: str) -> Lease | None:
         type=str(content.get("type", "")),
         image=str(content.get("image", "")),
         state=STOPPED if values.get("state") == STOPPED else RUNNING,
-        is_mine=values.get("uid") == values.get("me"),
+        is_mine=values.get("mine") == "yes",
         facts=probe.parse(facts),
     )
 

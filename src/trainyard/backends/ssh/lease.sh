@@ -62,19 +62,20 @@ look() {
     fail 6 "the leases in $dir cannot be read"
 }
 
-note_text() {
-    text=''
-    [ -e "$dir/$place.$number.$1" ] && IFS= read -r text 2>/dev/null <"$dir/$place.$number.$1"
-    printf '%s\n' "$text"
-}
-
+# Builtins only: listing machines asks every host, and a process more on each is felt.
 show() {
-    printf 'place=%s\nme=%s\n' "$place" "$(id -u)"
+    printf 'place=%s\n' "$place"
     [ $held = 1 ] || return 0
-    # shellcheck disable=SC2046  # words are wanted
-    set -- $(ls -ldn "$dir/$place.$number")
-    printf 'id=%s\nuid=%s\nstate=%s\nname=%s\nlease=%s\n' "$id" "${3:-}" "$(note_text state)" "$(note_text name)" "$lease"
-    sed '1,2d;s/^/fact:/' "$dir/$place.$number"
+    file=$dir/$place.$number
+    printf 'id=%s\nlease=%s\n' "$id" "$lease"
+    [ -O "$file" ] && printf 'mine=yes\n'
+    for kind in state name; do
+        [ -e "$file.$kind" ] && IFS= read -r text 2>/dev/null <"$file.$kind" && printf '%s=%s\n' "$kind" "$text"
+    done
+    {
+        read -r _ && read -r _
+        while IFS= read -r text; do printf 'fact:%s\n' "$text"; done
+    } <"$file"
     return 3
 }
 

@@ -1,4 +1,5 @@
 # What this host is, as key=value lines. POSIX sh; runs under dash, bash and busybox. Changes nothing.
+# With `quick` only what a machine is described by: the rest is for people who check a host.
 # A key may come several times (gpu, npu, address, tool); one that cannot be found out does not come at all.
 
 LC_ALL=C
@@ -11,15 +12,14 @@ number() { case $1 in '' | *[!0-9]*) return 1 ;; esac; }
 # A driver that hangs must not hang us.
 patiently() { if have timeout; then timeout 20 "$@"; else "$@"; fi; }
 
-say clock "$(date +%s.%N)"
+quick=${1:-}
+[ "$quick" ] || say clock "$(date +%s.%N)"
 say home_hex "$(printf '%s' "$HOME" | od -An -v -tx1 | tr -d ' \n')" # a path may hold anything
 say user "$(id -un 2>/dev/null || id -u)"
 say uid "$(id -u)"
 say kernel "$(uname -sr)"
 say arch "$(uname -m)"
 say os "$(sed -n 's/^PRETTY_NAME=//p' /etc/os-release 2>/dev/null | tr -d '"')"
-[ -r /proc/self/stat ] && say proc yes
-[ -w "$HOME" ] && say home_writable yes
 
 cores=$(nproc 2>/dev/null) || cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null)
 say cores "$cores"
@@ -31,10 +31,6 @@ for file in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_byte
     number "$limit" && [ ${#limit} -lt 17 ] && number "$kib" && [ $((limit / 1024)) -lt "$kib" ] && kib=$((limit / 1024))
 done
 number "$kib" && say memory_mib $((kib / 1024))
-
-# The columns before and after may hold spaces; "available capacity%" is found by its percent sign.
-kib=$(df -Pk "$HOME" 2>/dev/null | sed -n '2,$s/.* \([0-9][0-9]*\)  *[0-9][0-9]*% .*/\1/p')
-number "$kib" && say disk_free_mib $((kib / 1024))
 
 if have nvidia-smi; then
     if listed=$(patiently nvidia-smi --query-gpu=index,name,memory.total --format=csv,noheader 2>&1); then
@@ -60,6 +56,15 @@ say address "$(ip -4 route get 192.0.2.1 2>/dev/null | sed -n 's/.* src \([0-9.]
 for address in $(hostname -I 2>/dev/null || hostname -i 2>/dev/null); do
     say address "$address"
 done
+
+[ "$quick" ] && exit 0
+
+[ -r /proc/self/stat ] && say proc yes
+[ -w "$HOME" ] && say home_writable yes
+
+# The columns before and after may hold spaces; "available capacity%" is found by its percent sign.
+kib=$(df -Pk "$HOME" 2>/dev/null | sed -n '2,$s/.* \([0-9][0-9]*\)  *[0-9][0-9]*% .*/\1/p')
+number "$kib" && say disk_free_mib $((kib / 1024))
 
 for tool in tmux bash rsync tar find sha256sum python3 ssh setsid grep; do
     have "$tool" && say tool "$tool"
