@@ -12,7 +12,7 @@ import pytest
 from lab import Lab
 from sshd import Sshd, start_sshd
 from trainyard.backends.ssh.hosts import break_lease
-from trainyard.lib.errors import ConflictError, NotFoundError, TaskErrors, UnreachableError
+from trainyard.lib.errors import ConflictError, DeniedError, NotFoundError, TaskErrors, UnreachableError
 from trainyard.spec.machine import MachineSpec, MachineState
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow]  # real sshds are started
@@ -182,6 +182,24 @@ async def test_a_release_can_be_repeated_when_it_was_cancelled_at_any_moment(
             await lab.backend("bob@pc").release(left)
         assert lab.sshds[0].pids() == []
         assert await backend.machines() == []
+
+
+async def test_a_machine_of_another_account_is_left_alone(make_lab: Callable[..., Lab]) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a lease to another account")
+    lab = make_lab(1)
+    backend = lab.backend()
+    [machine] = await backend.acquire(ANY, ["task0.x"])
+    (lab.sshds[0].home / ".trainyard" / "task0.x").mkdir(parents=True)
+    [file] = lab.lease_dir.iterdir()
+    os.chown(file, 65534, 65534)
+    for verb in (backend.stop, backend.start, backend.release):
+        with pytest.raises(DeniedError, match="another account"):
+            await verb([machine])
+    with pytest.raises(DeniedError, match="another account"):
+        await backend.rename(machine, "task0.y")
+    assert (lab.sshds[0].home / ".trainyard" / "task0.x").is_dir()
+    assert [path.name for path in lab.lease_dir.iterdir()] == [file.name]
 
 
 async def test_a_machine_survives_when_its_host_restarts_sshd(make_lab: Callable[..., Lab]) -> None:

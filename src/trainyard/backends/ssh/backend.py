@@ -19,7 +19,7 @@ from trainyard.backends.ssh.locks import hold
 from trainyard.backends.ssh.way import MARK, MachineTransport
 from trainyard.lib.aio import map_bounded
 from trainyard.lib.clock import Clock
-from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError, TaskErrors
+from trainyard.lib.errors import ConflictError, DeniedError, Error, InvalidError, NotFoundError, TaskErrors
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name, sort_key
@@ -93,6 +93,7 @@ class SshBackend:
             if not found:
                 raise _gone(machine)
             host, lease = found[0]
+            _refuse_foreign(host, lease)
             if name == lease.name:
                 return describe(host, lease, MachineState(lease.state))
             if any(other.name == name for _, other in look.leased()):
@@ -132,6 +133,7 @@ class SshBackend:
         survey = await leases.survey(self.fleet.way(host, inventory), host)
         if survey.lease is None or survey.lease.id != machine.id:
             raise _gone(machine)
+        _refuse_foreign(host, survey.lease)
         return survey.lease
 
     async def _stop(self, machine: Machine) -> None:
@@ -149,6 +151,7 @@ class SshBackend:
 
     async def _start(self, machine: Machine) -> None:
         host, inventory = self._place(machine)
+        await self._current(host, inventory, machine)
         way = self.fleet.way(host, inventory)
         if not await leases.set_state(way, host, machine.id, RUNNING):
             raise _gone(machine)
@@ -157,11 +160,14 @@ class SshBackend:
     async def _release(self, machine: Machine) -> None:
         host, inventory = self._place(machine)
         way = self.fleet.way(host, inventory)
-        # First, and also where the lease was broken: what is left of the machine is ours to end.
+        lease = (await leases.survey(way, host)).lease
+        ours = lease if lease and lease.id == machine.id else None
+        if ours:
+            _refuse_foreign(host, ours)
+        # Also where the lease was broken: what is left of the machine is ours to end.
         await leases.end_processes(way, machine.id, grace_seconds=self._grace)
-        survey = await leases.survey(way, host)
-        if survey.lease and survey.lease.id == machine.id:
-            name = check_name(survey.lease.name, "machine name")
+        if ours:
+            name = check_name(ours.name, "machine name")
             who = self.fleet.settings.owner
             await leases.end(way, host, machine.id, who=who, removing_folder_of=name)
         self.fleet.forget_lease(host, machine.id)
@@ -212,6 +218,14 @@ def describe(host: Host, lease: Lease, state: MachineState, *, reason: str = "")
 
 def _stopped(name: str) -> str:
     return f"the machine {name!r} is stopped"
+
+
+def _refuse_foreign(host: Host, lease: Lease) -> None:
+    if not lease.is_mine:
+        raise DeniedError(
+            f"the machine {lease.name!r} belongs to another account: {lease.holder}",
+            hint=f"Ask them; if they are gone, end the lease with `trainyard hosts break {host.name}`.",
+        )
 
 
 def _gone(machine: Machine) -> NotFoundError:
