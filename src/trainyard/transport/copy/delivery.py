@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -205,7 +203,5 @@ def _tail_hash(path: bytes, offset: int) -> str:
     """Of the MiB before `offset`, as the machine computes it of its part."""
     if not offset:
         return "none"
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # bytes
-        start = max(0, offset - TAIL)
-        file.seek(start)
-        return hashlib.sha256(os.read(file.fileno(), offset - start)).hexdigest()
+    start = max(0, offset - TAIL)
+    return Payload(path, start, offset - start).sha256()

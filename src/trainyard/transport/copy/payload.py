@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 
+from trainyard.lib.errors import DeniedError, NotFoundError
+
 HASH_CHUNK = 1024 * 1024
 
 
@@ -28,7 +30,15 @@ class Payload:
 
     def open(self) -> int:
         """A new descriptor with a position of its own, set to the first byte. The caller closes it."""
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{os.fsdecode(self._path)!r} vanished during the upload") from error
+        except PermissionError as error:
+            raise DeniedError(
+                f"{os.fsdecode(self._path)!r} cannot be read",
+                hint="Make it readable, or list it in .trainyardignore to leave it behind.",
+            ) from error
         os.lseek(descriptor, self.start, os.SEEK_SET)
         return descriptor
 

@@ -79,6 +79,28 @@ class Plan:
             "expected_lines": hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest(),
         }
 
+    def parse(self, listing: bytes, flavour: str) -> _Listed:
+        """Read a machine's answer; machines with the same files give the same one."""
+        if listing not in self._listings:
+            self._listings[listing] = _parse_listing(listing, flavour)
+        return self._listings[listing]
+
+    @cached_property
+    def _listings(self) -> dict[bytes, _Listed]:
+        return {}
+
+    async def content_hashes(self, entries: Sequence[Entry]) -> list[str]:
+        """Hashes of local files, each computed once however many machines are compared with it."""
+        for entry in entries:
+            if entry.name not in self._hashing:
+                payload = Payload(entry.path, 0, entry.size)
+                self._hashing[entry.name] = asyncio.ensure_future(asyncio.to_thread(payload.sha256))
+        return [await asyncio.shield(self._hashing[entry.name]) for entry in entries]
+
+    @cached_property
+    def _hashing(self) -> dict[bytes, asyncio.Future[str]]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -139,11 +161,15 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
     is_same = folders_hash == plan.folders_hash and "incomplete" not in answer.words
     folders = [] if is_same else below
     if "same" in answer.words:
-        differing = await _different(machine, transport, plan, racy)
-        return Findings(differing, folders, is_verified=bool(racy))
-    files, parts, some_missing = _compare(plan, answer, {entry.name for entry in racy})
-    # Where files are missing, whole folders may be, and with them their modes.
-    return Findings(files, below if some_missing else folders, parts)
+        return Findings(await _different(machine, transport, plan, racy), folders, is_verified=bool(racy))
+    listed = plan.parse(answer.listing, answer.flavour)
+    equal = [entry for entry in racy if entry.line() in listed.lines]
+    files = _lacking(
+        plan, listed, {entry.name for entry in await _different(machine, transport, plan, equal)}
+    )
+    if any(entry.name not in listed.sizes for entry in files):
+        folders = below  # whole folders may be missing, and with them their modes
+    return Findings(files, folders, _parts(files, listed), is_verified=bool(racy))
 
 
 async def _different(machine: str, transport: Transport, plan: Plan, racy: list[Entry]) -> list[Entry]:
@@ -153,8 +179,7 @@ async def _different(machine: str, transport: Transport, plan: Plan, racy: list[
         return racy
     question = plan.question(entry.name for entry in large)
     asking = _ask(machine, transport, plan, want="hashes", question=question)
-    hashing = asyncio.to_thread(_hashes, large)
-    answer, ours = await asyncio.gather(asking, hashing)
+    answer, ours = await asyncio.gather(asking, plan.content_hashes(large))
     theirs = [line[:64].decode() for line in answer.listing.splitlines()]
     if len(theirs) != len(large):
         return racy
@@ -162,26 +187,36 @@ async def _different(machine: str, transport: Transport, plan: Plan, racy: list[
     return [entry for entry in racy if entry.name not in equal]
 
 
-def _hashes(entries: Sequence[Entry]) -> list[str]:
-    return [Payload(entry.path, 0, entry.size).sha256() for entry in entries]
-
-
-def _compare(plan: Plan, answer: _Answer, racy: set[bytes]) -> tuple[list[Entry], dict[bytes, int], bool]:
-    """What to send, what there is of large files, and whether anything was not there at all."""
-    end = b"\0" if answer.flavour != "lines" else b"\n"
-    lines = set(answer.listing.split(end))
-    present = {line.split(b" ", 3)[3] for line in lines if line.count(b" ") >= 3}
+def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[Entry]:
     if plan.options.dont_overwrite:
-        files = [entry for entry in plan.manifest.files if entry.name not in present]
-    else:
-        files = [entry for entry in plan.manifest.files if entry.line() not in lines or entry.name in racy]
-    large = {part_name(entry): entry.name for entry in files if entry.is_large}
-    parts: dict[bytes, int] = {}
-    for line in lines if large else ():
+        return [entry for entry in plan.manifest.files if entry.name not in listed.sizes]
+    return [
+        entry for entry in plan.manifest.files if entry.line() not in listed.lines or entry.name in changed
+    ]
+
+
+def _parts(files: Sequence[Entry], listed: _Listed) -> dict[bytes, int]:
+    """How much of each large file is there."""
+    sizes = {entry.name: listed.sizes.get(part_name(entry), 0) for entry in files if entry.is_large}
+    return {name: size for name, size in sizes.items() if size}
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """What a machine has of the names that it was asked about."""
+
+    lines: set[bytes]
+    sizes: dict[bytes, int]
+
+
+def _parse_listing(listing: bytes, flavour: str) -> _Listed:
+    lines = set(listing.split(b"\n" if flavour == "lines" else b"\0"))
+    sizes = {}
+    for line in lines:
         fields = line.split(b" ", 3)
-        if len(fields) == 4 and fields[3] in large and answer.flavour != "names":
-            parts[large[fields[3]]] = int(fields[1])
-    return files, parts, any(entry.name not in present for entry in files)
+        if len(fields) == 4 and fields[1].isdigit():
+            sizes[fields[3]] = int(fields[1])
+    return _Listed(lines, sizes)
 
 
 @dataclass(frozen=True)

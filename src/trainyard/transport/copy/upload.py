@@ -119,7 +119,8 @@ class _Upload:
         inside = [name for name, findings in needs.items() if findings.inside]
         if inside:
             await self._run_inside(inside)
-        groups = _groups({name: needs[name] for name in needs if name not in inside})
+        left = {name: needs[name] for name in needs if name not in inside}
+        groups = _groups(left, len(plan.manifest.files))
         served = await gather_all(
             [self._serve(group, findings, attempts, may_relay=may_relay) for group, findings in groups]
         )
@@ -291,13 +292,14 @@ class _Meter:
         self.before += length
 
 
-def _groups(needs: dict[str, Findings]) -> list[tuple[list[str], Findings]]:
-    """Machines with the same need, in the order given."""
+def _groups(needs: dict[str, Findings], count: int) -> list[tuple[list[str], Findings]]:
+    """Machines with the same need, in the order given; there are `count` files in all."""
     groups: dict[object, tuple[list[str], Findings]] = {}
     for name, findings in needs.items():
+        is_all = len(findings.files) == count
         key = (
-            frozenset(entry.name for entry in findings.files),
-            bool(findings.folders),
+            is_all or frozenset(entry.name for entry in findings.files),
+            len(findings.folders),
             findings.is_verified,
             tuple(sorted(findings.parts.items())),
         )
