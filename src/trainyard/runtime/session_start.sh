@@ -39,8 +39,8 @@ if [ "$WINDOW" != 0 ] && tmux_run has-session -t "=$NAME" 2>/dev/null; then
 else
     tmux_run start-server \; set-option -g history-limit 50000 \; \
         new-session -d -s "$NAME" -n "$WINDOW" -x 200 -y 50 "$pane"
-    tmux_run set-option -t "=$NAME" status-left " $NAME  " \; set-option -t "=$NAME" status-left-length 70 \; \
-        set-option -t "=$NAME" status-right " Ctrl-b d leaves, Ctrl-b c opens a shell "
+    tmux_run set-option -t "=$NAME:" status-left " $NAME  " \; set-option -t "=$NAME:" status-left-length 70 \; \
+        set-option -t "=$NAME:" status-right " Ctrl-b d leaves, Ctrl-b c opens a shell "
 fi
 INNER
 } >| "$launch.sh"
