@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -144,6 +145,18 @@ class Fleet:
             (self.backend(name), [machine for machine in machines if machine.backend == name])
             for name in names
         ]
+
+    async def confirm(self, question: str) -> bool:
+        """Ask without standing in the way of Ctrl-C, which only the event loop hears."""
+        self.invocation.output.ask(question)
+        loop = asyncio.get_running_loop()
+        typed = asyncio.Event()
+        loop.add_reader(sys.stdin, typed.set)
+        try:
+            await typed.wait()
+        finally:
+            loop.remove_reader(sys.stdin)
+        return self.invocation.output.answer()
 
     async def aclose(self) -> None:
         """Let go of every connection; machines and commands stay."""

@@ -76,13 +76,12 @@ def stop_command(names: tuple[str, ...], yes: bool) -> int:
 def kill_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
     """Release machines for good: everything on them ends, and their files go."""
     invocation = current()
-    output = invocation.output
 
     async def work(machines: Fleet) -> int:
         chosen = await machines.select(names)
         if not (yes or force):
             await _list(machines, chosen)
-            if not output.confirm(f"Kill {_count(chosen)} for good, with all files?"):
+            if not await machines.confirm(f"Kill {_count(chosen)} for good, with all files?"):
                 return _declined(invocation)
         for backend, part in machines.by_backend(chosen):
             await backend.release(part)
@@ -118,7 +117,7 @@ async def _needs_question(machines: Fleet, running: Sequence[Machine]) -> bool:
     if not foreign and not (len(running) > 1 and busy):
         return False
     _print_plan(machines, running, busy)
-    return not machines.invocation.output.confirm(f"Stop {_count(running)}?")
+    return not await machines.confirm(f"Stop {_count(running)}?")
 
 
 async def _list(machines: Fleet, chosen: Sequence[Machine]) -> None:

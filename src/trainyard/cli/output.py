@@ -176,6 +176,11 @@ class Output:
 
     def confirm(self, question: str) -> bool:
         """Ask; only `y` or `yes` is a yes. InvalidError where nobody can answer: a pipe must never hang."""
+        self.ask(question)
+        return self.answer()
+
+    def ask(self, question: str) -> None:
+        """Put the question; `answer` takes the line that is typed then."""
         if not _is_terminal(sys.stdin):
             raise InvalidError(
                 f"this asks first, and standard input is no terminal: {question}",
@@ -185,10 +190,13 @@ class Output:
         self._stdout.flush()
         self._stderr.write(f"{question} [y/N] ")
         self._stderr.flush()
-        answer = sys.stdin.readline()
-        if not answer.endswith("\n"):
+
+    def answer(self) -> bool:
+        """What was typed."""
+        text = sys.stdin.readline()
+        if not text.endswith("\n"):
             self._stderr.write("\n")
-        return answer.strip().lower() in {"y", "yes"}
+        return text.strip().lower() in {"y", "yes"}
 
     # -- one line that moves -------------------------------------------------------------------------------------
 

@@ -91,11 +91,11 @@ async def follow(
     on_ended: Callable[[Ended], None] = lambda _ended: None,
 ) -> Ended:
     """Pass on what a command has printed and prints from now on, until it ends. Cancelling leaves it running."""
+    start = await _start(session, number, lines) or 0
     if await session.status(number) is not None or not (await session.state()).alive:
         await show(session, number, on_output, lines=lines)
         ended = Ended(number, await session.status(number) or 0, 0)
     else:
-        start = await _start(session, number, lines) or 0
         ended = await session.wait(number, on_output=on_output, start=start, interrupt=False)
     on_ended(ended)
     return ended
@@ -118,13 +118,16 @@ async def follow_all(
 
 
 async def _start(session: Session, number: int, lines: int | None) -> int | None:
-    """The byte to begin at; None where the command has not printed anything, not even nothing."""
-    if lines is None:
-        return 0
-    head = f"D={shell.home_path(session.folder)} n={number} lines={lines}\n"
+    """The byte to begin at; None where the command has not begun."""
+    head = f"D={shell.home_path(session.folder)} n={number} lines={lines or 0}\n"
     done = await session.transport.run(head + _read("tail_start.sh"))
+    if done.status == 44:
+        raise NotFoundError(
+            f"there is no command {number} on {session.machine}",
+            hint=f"See which there are with `trainyard logs --list {session.machine}`.",
+        )
     text = done.stdout.decode().strip()
-    return int(text) if done.status == 0 and text.isdigit() else None
+    return int(text) if text.isdigit() else None
 
 
 @cache
