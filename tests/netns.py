@@ -159,5 +159,6 @@ class Network:
             *(f"UsePAM {'yes' if sshd_module._is_locked_root() else 'no'}", "UseDNS no", "StrictModes yes"),
             *("MaxStartups 200", "MaxSessions 200", "PrintMotd no", "PrintLastLog no"),
             f"Subsystem sftp {sshd_module._sftp_server()}",
+            f"SetEnv TMUX_TMPDIR={folder}",  # /tmp is one for all hosts, and tmux finds its server by a path there
         ]
         (folder / "config").write_text("\n".join(settings) + "\n")

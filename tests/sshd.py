@@ -214,7 +214,8 @@ class Sshd:
             f"ListenAddress {self.address}",
             f"Port {self.port}",
             f"HostKey {self.folder}/host_key",
-            f"AuthorizedKeysFile {self.folder}/authorized_keys",
+            # The second is what programs on the host itself may add to, as on a real one.
+            f"AuthorizedKeysFile {self.folder}/authorized_keys {early_home}/.ssh/authorized_keys",
             "PidFile none",
             "StrictModes no",
             f"UsePAM {'yes' if _is_locked_root() else 'no'}",

@@ -65,10 +65,10 @@ async def ensure_keys(members: Sequence[Member]) -> Peers | None:
     """Let every machine log in to every other by `ssh <address>` and `ssh <name>`, without a password or a question.
 
     Each machine has a key pair of its own for the job; host keys are those that our own connections have verified.
-    None where there is nobody to log in to, or machines are not reached by ssh. A failure names every machine it
-    happened on.
+    A single machine can log in to itself: `mpirun --host <its address>` does. None where machines are not reached by
+    ssh. A failure names every machine it happened on.
     """
-    if len(members) < 2 or not all(isinstance(transport, Verified) for _, transport in members):
+    if not members or not all(isinstance(transport, Verified) for _, transport in members):
         return None
     job = _job(members)
     doors = await _each(members, [_make(job, member) for member in members])
