@@ -300,7 +300,7 @@ async def _introduce(job: Job) -> None:
     async def meet(index: int, task: Task) -> None:
         folder = await _absolute(task)
         task.env.update(rendezvous.environment(peers, index, folder))
-        await task.transport.run(rendezvous.script(peers, index, folder))
+        await task.require(rendezvous.script(peers, index, folder), "cannot write the host files")
 
     index_of = {task.name: index for index, task in enumerate(job.tasks)}
     await on_each(job.tasks, lambda task: meet(index_of[task.name], task))

@@ -473,8 +473,12 @@ def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, st
     return (
         f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
         f'umask 077; mkdir -p "$D" || exit 1\n{_files_script()}'
-        f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
-        'mv -f "$D/job.env.$$" "$D/job.env"\n' + _read("session_start.sh")
+        + (
+            f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
+            if env
+            else ""
+        )
+        + _read("session_start.sh")
     )
 
 

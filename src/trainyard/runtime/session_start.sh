@@ -14,7 +14,17 @@ answer() {
     printf '%s %s %s %s\n' "$1" "$pid" "$current" "$last"
 }
 
-if alive && [ -s "$D/shell" ]; then answer alive; exit 0; fi
+# Variables for the shell: a new shell reads them as it starts; one that runs reads them when it is next idle.
+changed=
+if [ -e "$D/job.env.$$" ]; then
+    if cmp -s "$D/job.env.$$" "$D/job.env"; then rm -f "$D/job.env.$$"; else mv -f "$D/job.env.$$" "$D/job.env"; changed=1; fi
+fi
+
+if alive && [ -s "$D/shell" ]; then
+    if [ -n "$changed" ]; then printf '. "$__ty_dir/job.env"\n' 1<> "$D/in"; fi
+    answer alive
+    exit 0
+fi
 if ! command -v tmux >/dev/null 2>&1; then echo no-tmux; exit 0; fi
 
 for fifo in in show life; do [ -p "$D/$fifo" ] || mkfifo -m 600 "$D/$fifo" 2>/dev/null; done

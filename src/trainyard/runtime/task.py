@@ -21,7 +21,7 @@ from trainyard.runtime.paths import MachinePaths
 from trainyard.runtime.session import Ended, Session
 from trainyard.runtime.text import TextSink, tail_lines
 from trainyard.spec.machine import Machine, MachineState
-from trainyard.transport.api import Transport
+from trainyard.transport.api import Completed, Transport
 from trainyard.transport.copy import CopyOptions, CopyReport, download, upload
 
 FOREVER = 365 * 24 * 3600.0  # the family's default for max_wait_sec
@@ -155,7 +155,7 @@ class Task:
         home = shell.home_path(folder)
         number = self.run_counter + 1
         text = f"{{ {cmd}\n}} >| {home}/{number}.stdout 2>| {home}/{number}.stderr"
-        await self._require(await self.transport.run(f"mkdir -p {home}"), f"cannot make {folder}")
+        await self.require(f"mkdir -p {home}", f"cannot make {folder}")
         failure: CommandError | None = None
         try:
             await self.run(text, ignore_errors=ignore_errors, quiet=True)
@@ -257,7 +257,7 @@ class Task:
         script = (
             f'p={path}; mkdir -p "$(dirname "$p")" && cat > "$p.trainyard-$$" && mv -f "$p.trainyard-$$" "$p"'
         )
-        await self._require(await self.transport.run(script, stdin=data), f"cannot write {fn}")
+        await self.require(script, f"cannot write {fn}", stdin=data)
 
     async def read(self, fn: str) -> str:
         """The text of a file on the machine."""
@@ -268,8 +268,7 @@ class Task:
         done = await self.transport.run(f'p={shell.home_path(fn)}; [ -e "$p" ] || exit 44; cat "$p"')
         if done.status == 44:
             raise NotFoundError(f"there is no file {fn!r} on {self.name}")
-        await self._require(done, f"cannot read {fn}")
-        return done.stdout
+        return self._checked(done, f"cannot read {fn}")
 
     async def exists(self, fn: str) -> bool:
         """Say whether there is such a file or folder on the machine."""
@@ -310,9 +309,8 @@ class Task:
             return known
         root = self.context.logdir_root
         script = f"root={shell.home_path(root)} run={shell.quote(self.run_name or 'unnamed')} fallback={shell.home_path('trainyard-runs')}\n"
-        done = await self.transport.run(script + _LOGDIR)
-        await self._require(done, f"cannot make a log folder under {root}")
-        path = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+        made = await self.require(script + _LOGDIR, f"cannot make a log folder under {root}")
+        path = made.decode(errors="surrogateescape").removesuffix("\n")
         if not path.startswith(root.rstrip("/")) and root.startswith("/"):
             self.log("cannot write to %s on this machine; logs go to %s", root, path, log_level="WARN")
         self.context.logdirs[self.run_name] = path
@@ -383,11 +381,15 @@ class Task:
             hint=f"All of its output: `trainyard logs {self.name}`.",
         )
 
-    async def _require(self, done: object, what: str) -> None:
-        status = getattr(done, "status", 1)
-        if status:
-            stderr = getattr(done, "stderr", b"").decode(errors="replace").strip()
-            raise InvalidError(f"{what} on {self.name}: {stderr or f'status {status}'}")
+    async def require(self, script: str, failure: str, *, stdin: bytes = b"") -> bytes:
+        """Run a script of ours on the machine; what it printed, or an error that begins with `failure`."""
+        return self._checked(await self.transport.run(script, stdin=stdin), failure)
+
+    def _checked(self, done: Completed, failure: str) -> bytes:
+        if done.status:
+            stderr = done.stderr.decode(errors="replace").strip()
+            raise InvalidError(f"{failure} on {self.name}: {stderr or f'status {done.status}'}")
+        return done.stdout
 
 
 class TransferProgress:

@@ -16,6 +16,8 @@ from trainyard.runtime.task import FOREVER, Commands
 from trainyard.settings import pick
 from trainyard.spec import names
 from trainyard.sync.instance import Instance
+from trainyard.sync.legacy import Sftp, SshClient
+from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, CopyReport
 
 if TYPE_CHECKING:
@@ -124,6 +126,16 @@ class Task:
         return f"To see it: trainyard tmux {self.name}\nTo log in:  trainyard ssh {self.name}"
 
     @property
+    def ssh_client(self) -> SshClient:
+        """Commands beside the task's shell, as paramiko's client runs them."""
+        return SshClient(self)
+
+    @property
+    def sftp(self) -> Sftp:
+        """Single files, as paramiko's client copies them."""
+        return Sftp(self)
+
+    @property
     def output(self) -> str:
         """What the last command printed so far."""
         return self._portal.call(self._task.output())
@@ -203,9 +215,13 @@ class Task:
         """Wait for the last command, also one that an earlier client started; returns its status."""
         return self._portal.call(self._task.join(ignore_errors, max_wait_sec))
 
+    def raw(self, cmd: str) -> Completed:
+        """Run beside the task's shell, on a channel of its own; status and bytes as they are."""
+        return self._portal.call(self._task.transport.run(cmd))
+
     def _run_raw(self, cmd: str, ignore_errors: bool = False) -> tuple[str, str]:
-        """Run beside the task's shell, on a channel of its own."""
-        done = self._portal.call(self._task.transport.run(cmd))
+        """`raw`, with text and an error for a non-zero status."""
+        done = self.raw(cmd)
         stdout, stderr = (text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr))
         if done.status and not ignore_errors:
             raise CommandError(

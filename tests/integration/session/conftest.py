@@ -43,9 +43,8 @@ async def transport(connect: Callable[[], Transport]) -> AsyncIterator[Transport
     way = connect()
     yield way
     # The session outlives the client on purpose: end it as its machine would.
-    await way.run(
-        "tmux kill-server 2>/dev/null; while [ -e ~/.trainyard/task0.x/pid ]; do sleep 0.02; done", timeout=10
-    )
+    gone = "p=~/.trainyard/task0.x/pid; while [ -e $p ] && kill -0 $(cat $p) 2>/dev/null; do sleep 0.02; done"
+    await way.run(f"tmux kill-server 2>/dev/null; {gone}", timeout=10)
     await way.aclose()
 
 
