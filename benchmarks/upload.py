@@ -59,9 +59,10 @@ def make_bulk(folder: Path) -> Path:
     return folder
 
 
-def touch_ten(folder: Path, stamp: int) -> None:
-    """Change ten files."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file())[::500][:10]:
+def touch_some(folder: Path, count: int, stamp: int) -> None:
+    """Change `count` files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files[:: len(files) // count][:count]:
         path.write_bytes(os.urandom(path.stat().st_size))
         os.utime(path, (stamp, stamp))
 
@@ -169,9 +170,10 @@ async def compare(
     *,
     rounds: int,
     case: str,
+    changed: int,
     all_rivals: bool = True,
 ) -> Rows:
-    """First upload, again with ten files changed, again with none changed."""
+    """First upload, again with a few files changed, again with none changed."""
     rivals = Rivals(hosts, folder)
     ways = connect(hosts)
     await asyncio.gather(*[way.run("true") for _, way in ways])
@@ -199,9 +201,9 @@ async def compare(
         await measure("first", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure("none changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure("none changed", "trainyard", lambda: upload(ways, [source], "ours"))
-        touch_ten(source, LONG_AGO + 10 * (number + 1))
-        await measure("10 changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
-        await measure("10 changed", "trainyard", lambda: upload(ways, [source], "ours"))
+        touch_some(source, changed, LONG_AGO + 10 * (number + 1))
+        await measure(f"{changed} changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
+        await measure(f"{changed} changed", "trainyard", lambda: upload(ways, [source], "ours"))
         check(source, hosts[-1].home / "ours")
     await asyncio.gather(*[way.aclose() for _, way in ways])
     wipe(hosts, "once", "each", "rsynced", "ours", "cold")
@@ -227,8 +229,12 @@ def run(counts: tuple[int, ...] = (1, 32), *, rounds: int = 3) -> Rows:
         rows: Rows = []
         for count in counts:
             with machines(count, folder) as hosts:
-                rows += asyncio.run(compare(hosts, small, folder, rounds=rounds, case="5000 x 1 KiB"))
-                rows += asyncio.run(compare(hosts, bulk, folder, rounds=max(1, rounds - 1), case="100 MB"))
+                rows += asyncio.run(
+                    compare(hosts, small, folder, rounds=rounds, case="5000 x 1 KiB", changed=10)
+                )
+                rows += asyncio.run(
+                    compare(hosts, bulk, folder, rounds=max(1, rounds - 1), case="100 MB", changed=1)
+                )
         return rows
     finally:
         shutil.rmtree(folder, ignore_errors=True)

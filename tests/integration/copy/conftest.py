@@ -14,6 +14,7 @@ import pytest
 
 from sshd import Sshd
 from trainyard.transport.api import Transport
+from trainyard.transport.copy import drain, feed
 from trainyard.transport.copy.manifest import TICK_NS
 from trainyard.transport.local import LocalTransport
 from trainyard.transport.ssh import SshAddress, SshTransport
@@ -52,10 +53,23 @@ def local_box(name: str, home: Path, **env: str) -> Box:
     return Box(name, LocalTransport(home, full), home, "local")
 
 
-@pytest.fixture(params=["local", "busybox", pytest.param("ssh", marks=pytest.mark.ssh)])
+@pytest.fixture
+def program_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything goes through the system's ssh, as bulk does."""
+    monkeypatch.setattr(drain, "BULK", -1)
+    monkeypatch.setattr(feed, "BULK", -1)
+    monkeypatch.setattr(feed, "BULK_IN_ALL", -1)
+
+
+SSH = [pytest.param(name, marks=pytest.mark.ssh) for name in ("ssh", "program")]
+
+
+@pytest.fixture(params=["local", "busybox", *SSH])
 async def box(request: pytest.FixtureRequest, tmp_path: Path, hostile_path: Path) -> AsyncIterator[Box]:
     """One machine of each kind; the local one lives at a hostile path."""
-    if request.param == "ssh":
+    if request.param in ("ssh", "program"):
+        if request.param == "program":
+            request.getfixturevalue("program_only")
         made = ssh_box("alpha", request.getfixturevalue("sshd"))
     elif request.param == "busybox":
         tools = tmp_path / "tools"

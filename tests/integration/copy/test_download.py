@@ -198,18 +198,3 @@ async def test_what_cannot_be_read_there_is_named_when_downloaded(box, results, 
     (results / "secret").chmod(0)
     with pytest.raises(InvalidError, match="secret"):
         await download(box.transport, "results", tmp_path / "t")
-
-
-@pytest.mark.slow  # a second login of the ssh program
-@pytest.mark.ssh
-async def test_bulk_comes_through_the_program_when_it_is_much(sshd, tmp_path, recorder):
-    from conftest import ssh_box
-
-    box = ssh_box("alpha", sshd)
-    results = make_tree(box.home / "results")
-    for number in range(5):
-        (results / f"blob{number}").write_bytes(os.urandom(1 << 20) * 8)
-    await download(box.transport, "results", tmp_path / "t", progress=recorder)
-    assert differences(results, tmp_path / "t") == []
-    assert recorder.calls > 10
-    await box.transport.aclose()

@@ -157,7 +157,7 @@ async def test_the_error_is_clear_and_the_rest_is_sent_later_when_the_link_is_cu
     work = asyncio.ensure_future(upload([box.pair], [tree], progress=trigger))
     await trigger.event.wait()
     sshd.stop()
-    with pytest.raises(UnreachableError, match="reached|lost"):
+    with pytest.raises(UnreachableError, match=r"reached|lost"):
         await work
     await until(lambda: idle(box))
     arrived = list((box.home / "code").glob("shard*"))
@@ -171,7 +171,10 @@ async def test_the_error_is_clear_and_the_rest_is_sent_later_when_the_link_is_cu
 @pytest.mark.slow  # 30 and 64 MB
 @pytest.mark.ssh
 @pytest.mark.parametrize("kind", ["tree", "large"])
-async def test_the_upload_goes_on_when_the_link_is_cut_and_comes_back(sshd, tree, large, kind):
+@pytest.mark.parametrize("way", ["channel", "program"])
+async def test_the_upload_goes_on_when_the_link_is_cut_and_comes_back(sshd, tree, large, kind, way, request):
+    if way == "program":
+        request.getfixturevalue("program_only")
     box = ssh_box("alpha", sshd)
     source = tree if kind == "tree" else large
     trigger = Trigger(5_000_000)

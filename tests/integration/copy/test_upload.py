@@ -261,7 +261,7 @@ async def test_healthy_machines_finish_when_others_fail(boxes, tree):
 
 
 @pytest.mark.ssh
-@pytest.mark.slow  # three sshds, and more than 4 MB so that the ssh program is used
+@pytest.mark.slow  # three sshds
 async def test_every_machine_gets_only_what_it_lacks_when_they_differ(boxes, tree, recorder):
     for number in range(10):
         (tree / f"blob{number}").write_bytes(os.urandom(700_000))
@@ -280,7 +280,7 @@ async def test_every_machine_gets_only_what_it_lacks_when_they_differ(boxes, tre
 
 
 @pytest.mark.ssh
-async def test_the_open_connection_is_used_when_the_program_cannot_log_in(sshd, tree):
+async def test_the_open_connection_is_used_when_the_program_cannot_log_in(sshd, tree, program_only):
     from conftest import ssh_box
 
     class Unattached:

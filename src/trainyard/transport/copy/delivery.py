@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainyard.lib.errors import Error, InvalidError
 from trainyard.lib.ids import new_id
@@ -34,6 +34,7 @@ class ArchiveDelivery:
     notes: list[str]
     end: str
     stamp: str = ""
+    in_all: int = 0
 
     @property
     def length(self) -> int:
@@ -57,7 +58,7 @@ class ArchiveDelivery:
 
     async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
         """To one machine."""
-        return await _receive(transport, payload, self.variables(), on_bytes)
+        return await _receive(transport, payload, self.variables(), on_bytes, self.in_all)
 
 
 @dataclass
@@ -68,6 +69,7 @@ class PartDelivery:
     entry: Entry
     offset: int = 0
     stamp: str = ""
+    in_all: int = 0
     alone: bool = False
 
     @property
@@ -103,11 +105,12 @@ class PartDelivery:
 
     async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
         """To one machine; from the start where its part turns out to be another's or to be in use."""
-        outcome = await _receive(transport, payload, await asyncio.to_thread(self.variables), on_bytes)
+        variables = await asyncio.to_thread(self.variables)
+        outcome = await _receive(transport, payload, variables, on_bytes, self.in_all)
         if outcome.words[:2] == ("failed", STALE):
-            whole = PartDelivery(self.plan, self.entry, stamp=self.stamp)
+            whole = replace(self, offset=0)
         elif outcome.words[:2] == ("failed", BUSY) and not self.alone:
-            whole = PartDelivery(self.plan, self.entry, stamp=self.stamp, alone=True)
+            whole = replace(self, offset=0, alone=True)
         else:
             return outcome
         return await whole.send(transport, whole.make(), on_bytes)
@@ -116,8 +119,8 @@ class PartDelivery:
 Delivery = ArchiveDelivery | PartDelivery
 
 
-def deliveries(plan: Plan, findings: Findings, notes: list[str]) -> list[Delivery]:
-    """Everything that a machine with these findings must be sent, in order. The last one completes the upload."""
+def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int) -> list[Delivery]:
+    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload."""
     small = [*findings.folders, *(entry for entry in findings.files if not entry.is_large)]
     made: list[Delivery] = []
     for segment in segments(small):
@@ -131,6 +134,9 @@ def deliveries(plan: Plan, findings: Findings, notes: list[str]) -> list[Deliver
         for entry in findings.files
         if entry.is_large
     ]
+    in_all = copies * sum(item.length for item in made)
+    for item in made:
+        item.in_all = in_all
     if made:
         made[-1].stamp = plan.stamp
     return made
@@ -192,11 +198,11 @@ def failure(machine: str, plan: Plan, outcome: Outcome) -> Error:
 
 
 async def _receive(
-    transport: Transport, payload: Payload, variables: Variables, on_bytes: OnBytes
+    transport: Transport, payload: Payload, variables: Variables, on_bytes: OnBytes, in_all: int
 ) -> Outcome:
     mark = new_id("trainyard-")
     script = compose("sinks.sh", "receive.sh", mark=mark, **variables)
-    return await feed(transport, script, payload, mark, on_bytes)
+    return await feed(transport, script, payload, mark, on_bytes, in_all=in_all)
 
 
 def _tail_hash(path: bytes, offset: int) -> str:

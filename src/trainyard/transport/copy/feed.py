@@ -16,9 +16,10 @@ from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import Attachable, Process, Transport, read_all
 from trainyard.transport.copy.payload import Payload
 
-# From here on a second connection pays: a login costs about 0.15 s of processor time on both ends together, asyncssh
-# 2.4 ms a megabyte on the one core that Python has.
+# From these sizes on, of one payload and of all payloads to all machines, a second connection pays: a login costs about
+# 0.15 s of processor time on both ends together, asyncssh 2.4 ms a megabyte on the one core that Python has.
 BULK = 32 * 1024 * 1024
+BULK_IN_ALL = 128 * 1024 * 1024
 CHUNK = 256 * 1024
 POLL_SECONDS = 0.1
 END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
@@ -62,13 +63,22 @@ class Outcome:
 
 
 async def feed(
-    transport: Transport, script: str, payload: Payload, mark: str, on_bytes: Callable[[int], None]
+    transport: Transport,
+    script: str,
+    payload: Payload,
+    mark: str,
+    on_bytes: Callable[[int], None],
+    *,
+    in_all: int,
 ) -> Outcome:
     """Run `script` with the payload as its standard input. `on_bytes` hears how many bytes have gone.
 
+    `in_all` is how much is being sent altogether, to all machines.
+
     Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
     """
-    words = bulk_argv(transport, script) if payload.length > BULK else None
+    is_bulk = payload.length > BULK and in_all > BULK_IN_ALL
+    words = bulk_argv(transport, script) if is_bulk else None
     if words is not None:
         outcome = await _through_program(words, payload, mark, on_bytes)
         if outcome is not None:

@@ -37,7 +37,9 @@ async def send(
 ) -> dict[str, str]:
     """Send one payload to all of `chain`; `first` leads to its first machine. Returns a reason per machine that failed."""
     mark = new_id("trainyard-")
-    outcome = await feed(first, _script(chain, peers, digest, mark, variables), payload, mark, on_bytes)
+    outcome = await feed(
+        first, _script(chain, peers, digest, mark, variables), payload, mark, on_bytes, in_all=payload.length
+    )
     failed = dict.fromkeys(chain, "the machine before it did not pass the data on")
     failed[chain[0]] = outcome.reason
     for index, *words in outcome.lines:

@@ -150,7 +150,7 @@ class _Upload:
 
     async def _serve(self, names: list[str], findings: Findings, attempts: int, *, may_relay: bool) -> None:
         """Send the same to all of `names`."""
-        items = deliveries(self.plan, findings, self.plan.manifest.notes)
+        items = deliveries(self.plan, findings, self.plan.manifest.notes, copies=len(names))
         total = sum(item.length for item in items)
         if not items:
             if findings.is_verified:
