@@ -16,7 +16,7 @@ from trainyard.cli.verb import Verb
 from trainyard.lib.errors import InvalidError
 from trainyard.runtime import verbs
 from trainyard.spec.machine import Machine, MachineSpec
-from trainyard.spec.names import check_name, task_name
+from trainyard.spec.names import check_name, parse_task, task_name
 
 MOST_MACHINES = 1000  # beyond that it is a typing error
 
@@ -84,6 +84,11 @@ def _gather(invocation: Invocation, config_file: str | None, flags: dict[str, An
     if not options.get("name"):
         raise InvalidError("the machines need a name", hint="Pass --name NAME, or `name = NAME` in the file.")
     check_name(options["name"], "job name")
+    task = parse_task(options["name"])
+    if task is not None:
+        raise InvalidError(
+            f"{options['name']} is the name of a task", hint=f"Pass the job's: --name {task.job}."
+        )
     if not 1 <= options["machines"] <= MOST_MACHINES:
         raise InvalidError(
             f"{options['machines']} is not a number of machines", hint=f"Write 1 to {MOST_MACHINES}."

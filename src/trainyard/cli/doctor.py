@@ -16,6 +16,7 @@ import click
 
 from trainyard import settings as settings_module
 from trainyard.cli.invocation import current
+from trainyard.cli.output import printable, wrap
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import Error
 from trainyard.lib.units import format_size
@@ -31,6 +32,7 @@ LEAST_FREE = 5 * 10**9  # less holds no conda environment
 LARGEST_SKEW_SECONDS = 5.0
 EARLIEST_YEAR = 2024
 TOOL_SECONDS = 10.0
+MARGIN = 19  # where texts begin
 
 
 class Finding(NamedTuple):
@@ -51,11 +53,13 @@ def doctor_command() -> int:
     if invocation.json:
         invocation.output.json([finding._asdict() for finding in findings])
         return 1 if broken else 0
+    width = min(invocation.output.width or 10**6, 100)
     for finding in findings:
         label = invocation.output.paint(f"{finding.state:<6}", STYLES[finding.state])
-        invocation.output.line(f"{label}  {finding.check:<10} {finding.text}")
+        text = wrap(printable(finding.text), width, MARGIN)
+        invocation.output.line(f"{label}  {finding.check:<10} {text}")
         if finding.fix:
-            invocation.output.line(f"{'':<19}{finding.fix}")
+            invocation.output.line(" " * MARGIN + wrap(printable(finding.fix), width, MARGIN))
     if broken:
         invocation.output.line(f"{len(broken)} of {len(findings)} checks found something broken", "red")
     else:
@@ -137,11 +141,11 @@ def _home(settings: Settings) -> Iterator[Finding]:
         yield Finding(
             "home",
             BROKEN,
-            f"{home} cannot be written: {error.strerror}",
+            f"{_short(home, settings)} cannot be written: {error.strerror}",
             "Make it writable, or set TRAINYARD_HOME to a folder that is.",
         )
         return
-    yield Finding("home", OK, f"{home} can be written")
+    yield Finding("home", OK, f"{_short(home, settings)} can be written")
     free = shutil.disk_usage(place).free
     if free < LEAST_FREE:
         yield Finding(
@@ -150,6 +154,12 @@ def _home(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("disk", OK, f"{format_size(free)} free")
     yield _clock(skew)
+
+
+def _short(path: Path, settings: Settings) -> str:
+    """`~` for the person's home."""
+    home = settings.environ.get("HOME", "")
+    return f"~{str(path).removeprefix(home)}" if home and str(path).startswith(f"{home}/") else str(path)
 
 
 def _clock(skew: float) -> Finding:
@@ -237,7 +247,11 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
     if not hosts:
         yield Finding("hosts", OK, "none yet; `trainyard hosts add NAME` adds one")
         return
-    yield Finding("hosts", OK, f"{len(hosts)} in {settings.hosts_file}; `trainyard hosts check` probes them")
+    yield Finding(
+        "hosts",
+        OK,
+        f"{len(hosts)} in {_short(settings.hosts_file, settings)}; `trainyard hosts check` probes them",
+    )
     folder = Path(settings.environ.get("HOME", "~")).expanduser() / ".ssh"
     keys = [path for path in folder.glob("id_*") if path.suffix != ".pub"] if folder.is_dir() else []
     own = [path for host in hosts.values() for path in host.key]
@@ -249,7 +263,8 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
     for path in [*keys, *(Path(text).expanduser() for text in own)]:
         yield from _key(path)
     if keys or own:
-        yield Finding("keys", OK, f"{len({*map(str, keys), *own})} private keys")
+        count = len({*map(str, keys), *own})
+        yield Finding("keys", OK, f"{count} private key{'' if count == 1 else 's'}")
 
 
 def _key(path: Path) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from trainyard import settings as settings_module
 from trainyard.backends.api import Backend
 from trainyard.backends.registry import open_backend
 from trainyard.cli.invocation import Invocation
+from trainyard.cli.output import Output
 from trainyard.cli.reporter import TerminalReporter
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
@@ -195,10 +197,13 @@ def require_running(machines: Sequence[Machine]) -> None:
     for machine in machines:
         if machine.state is MachineState.LOST:
             reason = machine.details.get("reason", "it does not answer")
-            raise NotFoundError(
-                f"{machine.name} is lost: {reason}",
-                hint=f"Release it with `trainyard kill {machine.name}`, then make it again.",
+            host = machine.details.get("host")
+            hint = (
+                f"See what is wrong with `trainyard hosts check {host}`."
+                if host
+                else f"Release it with `trainyard kill {machine.name}`, then make it again."
             )
+            raise NotFoundError(f"{machine.name} is lost: {reason}", hint=hint)
 
 
 def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
@@ -209,10 +214,34 @@ def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
 
     async def whole() -> T:
         fleet = Fleet(invocation, settings)
+        ending = _Ending(invocation.output)
         try:
             return await work(fleet)
         finally:
             fleet.reporter.close()
             await finish(fleet.aclose())
+            ending.tell()
 
     return asyncio.run(whole())
+
+
+class _Ending:
+    """Ends the work in good order when somebody ends us, or when nobody reads our output any more."""
+
+    def __init__(self, output: Output) -> None:
+        self._working = asyncio.current_task()
+        self._reason: BaseException | None = None
+        output.on_broken = lambda: self._end(BrokenPipeError())
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGTERM, lambda: self._end(SystemExit(128 + signal.SIGTERM))
+        )
+
+    def tell(self) -> None:
+        """Raise what ended the work, if something did."""
+        if self._reason is not None:
+            raise self._reason
+
+    def _end(self, reason: BaseException) -> None:
+        if self._reason is None and self._working is not None:
+            self._reason = reason
+            self._working.cancel()

@@ -14,7 +14,7 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import PlainVerb, common_options
 from trainyard.lib.aio import gather_all
-from trainyard.lib.errors import NotFoundError
+from trainyard.lib.errors import Error, NotFoundError
 from trainyard.lib.units import format_size
 
 if TYPE_CHECKING:
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STATE_STYLES = {"free": "green", "leased": "cyan", "taken": "yellow", "unreachable": "red", "denied": "red"}
+
+
+def complete_host(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of the inventory."""
+    from trainyard.backends.ssh import inventory
+
+    try:
+        hosts = inventory.load(settings_module.load().hosts_file).hosts
+    except Error:
+        return []
+    return [name for name in hosts if name.startswith(incomplete)]
 
 
 @click.group("hosts", params=list(common_options(backend=False)), subcommand_metavar="VERB ...")
@@ -104,14 +115,16 @@ def ls_command() -> int:
         Column("Holder", shrink=16, drop=5),
     ]
     Table(columns, [_row(report) for report in reports]).print(invocation.output)
-    for report in reports:
-        if report.error is not None:
-            invocation.output.note(f"{report.host.name}: {report.error.message}", "red")
+    silent = [report for report in reports if report.error is not None]
+    for report in silent:
+        invocation.output.note(f"{report.host.name}: {_message(report)}", "red")
+    if silent:
+        invocation.output.note(f"See more with `trainyard hosts check {silent[0].host.name}`.", "dim")
     return 0
 
 
 @hosts_command.command("check", cls=PlainVerb)
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_host)
 def check_command(names: tuple[str, ...]) -> int:
     """Probe hosts and say what stands in the way.
 
@@ -141,7 +154,7 @@ def check_command(names: tuple[str, ...]) -> int:
 
 
 @hosts_command.command("accept", cls=PlainVerb)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_host)
 @click.option(
     "--fingerprint", default="", metavar="TEXT", help="The fingerprint that its owner has told you."
 )
@@ -175,7 +188,7 @@ def accept_command(name: str, fingerprint: str, yes: bool) -> int:
 
 
 @hosts_command.command("rm", cls=PlainVerb)
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_host)
 @click.option("-f", "--force", is_flag=True, help="Also where we hold it; the lease stays on the host.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def rm_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
@@ -202,7 +215,7 @@ def rm_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
 
 
 @hosts_command.command("break", cls=PlainVerb)
-@click.argument("name")
+@click.argument("name", shell_complete=complete_host)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def break_command(name: str, yes: bool) -> int:
     """End the lease of a host, whoever holds it.
@@ -231,6 +244,10 @@ def break_command(name: str, yes: bool) -> int:
     else:
         invocation.output.line(f"broke the lease of {name}: {broken.holder}")
     return 0
+
+
+def _message(report: HostReport) -> str:
+    return report.error.message if report.error else ""
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

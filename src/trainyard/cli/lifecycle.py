@@ -14,10 +14,11 @@ from trainyard.cli.ls import STATE_STYLES, record
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, complete_name, names_argument
 from trainyard.lib.aio import gather_all
-from trainyard.lib.errors import Error
+from trainyard.lib.errors import Error, TaskErrors
 from trainyard.lib.log import redact
 from trainyard.runtime import verbs
 from trainyard.spec.machine import Machine, MachineState
+from trainyard.spec.names import job_of
 
 BUSY_SECONDS = 5.0  # how long a machine may take to say what it is doing, before a question
 
@@ -55,9 +56,17 @@ def stop_command(names: tuple[str, ...], yes: bool) -> int:
         running = [machine for machine in chosen if machine.state is not MachineState.STOPPED]
         if not yes and await _needs_question(machines, running):
             return _declined(invocation)
-        for backend, part in machines.by_backend(running):
-            await verbs.stop(backend, part)
-        _tell(invocation, chosen, "stopped")
+        stopped = [machine for machine in chosen if machine not in running]
+        try:
+            for backend, part in machines.by_backend(running):
+                await verbs.stop(backend, part)
+                stopped += part
+        except (Error, TaskErrors):
+            now = {machine.id: machine.state for machine in await backend.machines()}
+            stopped += [machine for machine in part if now.get(machine.id) is MachineState.STOPPED]
+            raise
+        finally:
+            _tell(invocation, stopped, "stopped")
         if not invocation.json and running:
             invocation.output.note(
                 f"Files are kept. Start again with `{invocation.program} start`, "
@@ -83,9 +92,18 @@ def kill_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
             await _list(machines, chosen)
             if not await machines.confirm(f"Kill {_count(chosen)} for good, with all files?"):
                 return _declined(invocation)
-        for backend, part in machines.by_backend(chosen):
-            await backend.release(part)
-        _tell(invocation, chosen, "killed")
+        killed: list[Machine] = []
+        try:
+            for backend, part in machines.by_backend(chosen):
+                for group in _by_job(part):
+                    await verbs.release(backend, group)
+                    killed += group
+        except (Error, TaskErrors):
+            left = {machine.id for machine in await backend.machines()}
+            killed += [machine for machine in group if machine.id not in left]
+            raise
+        finally:
+            _tell(invocation, killed, "killed")
         return 0
 
     return fleet.run(invocation, work)
@@ -167,6 +185,14 @@ async def _busy(machines: Fleet, chosen: Sequence[Machine]) -> dict[str, str]:
         for machine, answer in zip(running, answers, strict=True)
         if isinstance(answer, str) and answer
     }
+
+
+def _by_job(machines: Sequence[Machine]) -> list[list[Machine]]:
+    """Machines of one job together: they have keys in common that go with them."""
+    jobs: dict[str, list[Machine]] = {}
+    for machine in machines:
+        jobs.setdefault(job_of(machine.name), []).append(machine)
+    return list(jobs.values())
 
 
 def _is_foreign(machines: Fleet, machine: Machine) -> bool:

@@ -11,7 +11,7 @@ import click
 from trainyard.cli import fleet
 from trainyard.cli.fleet import Fleet
 from trainyard.cli.invocation import current
-from trainyard.cli.output import Output, exit_code_of, wrap
+from trainyard.cli.output import Output, exit_code_of, printable, wrap
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb
 from trainyard.spec.machine import Machine, MachineState
@@ -43,7 +43,7 @@ def ls_command(everybody: bool, with_stopped: bool) -> int:
             hidden = [machine for machine in listed if machine not in shown]
             _print(output, invocation.program, shown, everybody=everybody)
             if hidden:
-                names = ", ".join(machine.name for machine in hidden)
+                names = ", ".join(printable(machine.name) for machine in hidden)
                 output.line(wrap(f"stopped: {names}", output.width or 10**6, 9), "dim")
         for failure in machines.failures.values():
             output.failure(failure)

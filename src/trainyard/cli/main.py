@@ -115,9 +115,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if invocation.debug or "--debug" in args:
             raise
         try:
-            return _fail(error, output, program)
-        except BrokenPipeError:
-            return _quiet_end()
+            status = _fail(error, output, program)
+            output.flush()
+            return status
+        except OSError:  # the disk is full, or the reader has gone: there is nowhere left to say so
+            _quiet_end()
+            return exit_code_of(error)
 
 
 def _serve(program: str, args: list[str], invocation: Invocation) -> int:

@@ -6,14 +6,15 @@ is `table.py`'s, what a bar looks like `progress.py`'s.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO, TextIO
 
-from trainyard.lib.errors import CommandError, Error, InvalidError, TaskErrors
+from trainyard.lib.errors import CommandError, DeniedError, Error, InvalidError, TaskErrors
 
 TEXT_WIDTH = 80  # prose is wrapped here however wide the terminal is
 STYLES = {
@@ -34,8 +35,8 @@ class Output:
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
-        self._stdout = stdout or sys.stdout
-        self._stderr = stderr or sys.stderr
+        self._stdout = _tolerant(stdout or sys.stdout)
+        self._stderr = _tolerant(stderr or sys.stderr)
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "dumb") in {"dumb", ""}
         self.is_terminal = _is_terminal(self._stdout)
         self.has_colour = self.is_terminal and not plain
@@ -44,6 +45,7 @@ class Output:
         self._columns = environ.get("COLUMNS", "")
         self._drawn = False
         self._mid_line = False
+        self.on_broken: Callable[[], object] = lambda: None  # told when whoever reads the answer has gone
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
@@ -79,10 +81,14 @@ class Output:
     def raw(self, data: bytes) -> None:
         """Exactly these bytes, at once."""
         self.erase()
-        self._stdout.flush()
-        binary: BinaryIO = self._stdout.buffer
-        binary.write(data)
-        binary.flush()
+        try:
+            self._stdout.flush()
+            binary: BinaryIO = self._stdout.buffer
+            binary.write(data)
+            binary.flush()
+        except BrokenPipeError:
+            self.on_broken()
+            raise
         self._mid_line = not data.endswith(b"\n")
 
     def end_line(self) -> None:
@@ -246,6 +252,8 @@ def exit_code_of(error: BaseException) -> int:
         return exit_code_of(error.exceptions[0])
     if isinstance(error, CommandError):
         return error.status if 0 < error.status < 256 else 1
+    if isinstance(error, PermissionError):
+        return DeniedError.exit_code
     return error.exit_code if isinstance(error, Error) else 1
 
 
@@ -256,6 +264,15 @@ def _message(error: BaseException) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
     return f"internal: {type(error).__name__}: {error}"
+
+
+def _tolerant(stream: TextIO | None) -> TextIO:
+    """A stream that takes any text: a letter that the terminal does not know is a `?`, and no error."""
+    if stream is None:  # closed before we were started
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # open for as long as we are
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -18,6 +18,7 @@ from trainyard.cli.verb import CommandLineVerb, names_argument
 from trainyard.lib import aio, shell
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.log import redact
+from trainyard.runtime.text import TextSink
 
 if TYPE_CHECKING:
     from trainyard.runtime.task import Task
@@ -69,7 +70,7 @@ class Runner:
         self._text = text
         self._numbers: dict[str, int] = {}
         self._statuses: dict[str, int] = {}
-        self._collected: dict[str, list[bytes]] = {name: [] for name in self._tasks}
+        self._collected = {name: TextSink() for name in self._tasks}
         self._streams = Streams(self._output, list(self._tasks))
 
     async def submit(self) -> None:
@@ -148,7 +149,7 @@ class Runner:
 
     def _show(self, name: str, piece: bytes) -> None:
         if self._invocation.json:
-            self._collected[name].append(piece)
+            self._collected[name](piece)
         else:
             self._streams.feed(name, piece)
 
@@ -169,9 +170,9 @@ class Runner:
                         "name": name,
                         "number": self._numbers.get(name),
                         "status": self._statuses.get(name),
-                        "output": b"".join(pieces).decode(errors="backslashreplace"),
+                        "output": sink.text(),
                     }
-                    for name, pieces in self._collected.items()
+                    for name, sink in self._collected.items()
                 ]
             )
         else:

@@ -249,3 +249,42 @@ def test_a_stopped_machine_says_how_to_start_it_when_something_is_asked_of_it(be
         done = bert(*words)
         assert done.returncode == 2
         assert "trainyard start task0.bert" in done.stderr
+
+
+def test_following_ends_when_nobody_reads_any_more(bert):
+    bert("run", "-d", "task0.bert", "for i in $(seq 2000); do echo $i; sleep 0.05; done")
+    begun = time.monotonic()
+    done = subprocess.run(
+        ["bash", "-c", f"{BIN}/trainyard logs -f task0.bert | head -1; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (141, "1\n", "")
+    assert time.monotonic() - begun < 30
+    assert states(bert) == ["running"]
+
+
+def test_a_terminated_client_leaves_the_command_and_the_terminal_in_order(bert):
+    bert("run", "-d", "task0.bert", STUBBORN)
+    with Terminal("top") as terminal:
+        terminal.wait_for("task0.bert")
+        terminal.child.kill(signal.SIGTERM)
+        assert terminal.finish() == 143
+    assert b"\x1b[?1049l" in terminal.raw
+    with Terminal("logs", "-f", "task0.bert") as terminal:
+        terminal.wait_for("begun")
+        terminal.child.kill(signal.SIGTERM)
+        assert terminal.finish() == 143
+    assert states(bert) == ["running"]
+    bert("ssh", "task0.bert", "touch go")
+
+
+@pytest.mark.parametrize(
+    "shell", ["trainyard ls >&-", "trainyard ls > /dev/full", "PYTHONIOENCODING=ascii trainyard --help"]
+)
+def test_a_strange_standard_output_is_no_traceback_when_it_is_written_to(yard, shell):
+    done = subprocess.run(
+        ["bash", "-c", shell.replace("trainyard", f"{BIN}/trainyard")], capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
