@@ -4,16 +4,21 @@ read -r running < "$D/current"
 if [ -n "$wanted" ] && [ "$wanted" != "$running" ]; then exit 0; fi
 read -r pid < "$D/pid"
 read -r shell < "$D/shell"
-tries=0
-while [ "$tries" -lt 20 ] && [ ! -s "$D/$running.status" ]; do
+told= tries=0 same=0
+while [ "$tries" -lt 20 ] && [ "$same" -lt 4 ] && [ ! -s "$D/$running.status" ]; do
     read -r stat < "/proc/$pid/stat" || exit 0
     # After the name in parentheses: state ppid pgrp session tty_nr tpgid
     set -- ${stat##*) }
     if [ "$6" -le 1 ]; then exit 0; fi
-    kill -INT "-$6"
-    if [ "$6" != "$shell" ]; then exit 0; fi
-    # It reached the shell alone: either the command is all builtins and has ended now, or the shell was just about to
-    # start it, and only its start was interrupted. Then once more.
-    sleep 0.05
+    # A person would look and press again where it had no effect: where only the shell was told, which was just about to
+    # start the command, or where the program that was told had just ended and the next of the list runs now. A program
+    # that was told and still runs is busy with it: it is not told twice.
+    if [ "$6" = "$shell" ] || [ "$6" != "$told" ]; then
+        kill -INT "-$6" 2>/dev/null
+        told=$6 same=0
+    else
+        same=$((same + 1))
+    fi
     tries=$((tries + 1))
+    sleep 0.05
 done

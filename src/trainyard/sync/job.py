@@ -183,9 +183,7 @@ class Run:
 
     def make_job(self, name: str = "", **kwargs: Any) -> Job:
         """Make a job of this run, called `name.run`."""
-        job = self._yard.make_job(f"{name}.{self.name}" if name else self.name, self.name, **kwargs)
-        self.jobs.append(job)
-        return job
+        return self._yard.make_job(f"{name}.{self.name}" if name else self.name, self.name, **kwargs)
 
     def run(self, cmd: Commands, **kwargs: Any) -> list[list[str]]:
         """Run a command on every task of every job, job by job in parallel."""

@@ -190,8 +190,7 @@ class Yard:
             )
         )
         job = Job(self.portal, made, install_script=install_script, **kwargs)
-        if job not in run.jobs:
-            run.jobs.append(job)
+        run.jobs = [*(other for other in run.jobs if other.name != name), job]
         self.register(job.tasks, run.name)
         return job
 
