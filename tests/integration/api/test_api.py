@@ -209,12 +209,8 @@ def test_files_go_both_ways(yard, tmp_path, monkeypatch):
     (folder / "run.sh").chmod(0o755)
     (folder / "sub" / "a'b").write_text("x")
 
-    for path in folder.rglob("*"):  # what was written a moment ago is sent again to be safe
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-
     job.upload("code 中文")
     assert job.run("'./code 中文/run.sh'") == ["ran", "ran"]
-    assert job.upload("code 中文").sent == {"task0.x": 0, "task1.x": 0}
     job.write("deep/er/note.txt", "text\n")
     assert job.read("~/deep/er/note.txt") == ["text\n", "text\n"]
     assert job.isdir("deep") == [True, True]
