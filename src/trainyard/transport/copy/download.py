@@ -21,13 +21,15 @@ from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Progress
 from trainyard.transport.copy.drain import drain
 from trainyard.transport.copy.extraction import Extraction, ensure_parents, is_below
+from trainyard.transport.copy.feed import last_complaint
 from trainyard.transport.copy.ignore import Rules
 from trainyard.transport.copy.manifest import LARGE, ROOT
 from trainyard.transport.copy.part import Part
 from trainyard.transport.copy.script import compose, machine_path
 
 STALE = 3  # exit status of fetch.sh
-CHANGED = 1  # exit status of GNU tar: a file changed while it was read
+CHANGED = 1  # exit status of GNU tar where files changed under its hands, of others where anything is wrong
+CHANGES = ("changed as we read it", "removed before we read it", "shrank by")
 
 
 async def download(
@@ -269,13 +271,14 @@ class _Download:
         expected = sum(entry.size for entry in self.small) or self.listing.rough_size
         try:
             status, errors = await drain(self.transport, script, names, extraction.feed, expected=expected)
-            if status > CHANGED:
+            has_changed = status == CHANGED and any(phrase in errors for phrase in CHANGES)
+            if status and not has_changed:
                 self._raise(errors)
             await asyncio.to_thread(extraction.finish)
         finally:
             extraction.abort()
             self.notes += extraction.notes
-        if status == CHANGED:
+        if has_changed:
             self.notes.append("a file changed while it was read; the next download brings it again")
 
     def _file_time(self) -> dict[bytes, int]:
@@ -332,10 +335,8 @@ class _Download:
         return part.offset == entry.size
 
     def _raise(self, errors: str) -> None:
-        lines = [line for line in errors.splitlines() if line.strip() and "exit status" not in line]
-        reason = lines[-1].strip() if lines else "no reason given"
         shown = os.fsdecode(self.source.removeprefix(b"./"))
-        raise InvalidError(f"not all of {shown!r} could be read on the machine: {reason}")
+        raise InvalidError(f"not all of {shown!r} could be read on the machine: {last_complaint(errors)}")
 
     def _prune(self) -> None:
         wanted = {entry.name for entry in self.listing.entries}

@@ -25,6 +25,7 @@ POLL_SECONDS = 0.1
 END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
 LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
 SSH_FAILED = 255
+_FAREWELLS = ("exit status", "failure status", "not recoverable", "exit delayed")
 
 # Preferences, not demands: where the other side lacks them, the rest of the default list is tried.
 QUICK = (
@@ -56,10 +57,14 @@ class Outcome:
     @property
     def reason(self) -> str:
         """The last complaint."""
-        lines = [line for line in self.errors.splitlines() if line.strip()]
-        # GNU tar's last line says only that it exits; the one before says why.
-        useful = [line for line in lines if "exit status" not in line and "not recoverable" not in line]
-        return (useful or lines or ["no reason given"])[-1].strip()
+        return last_complaint(self.errors)
+
+
+def last_complaint(errors: str) -> str:
+    """The line of standard error that says why. GNU tar's last says only that it exits."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    useful = [line for line in lines if not any(phrase in line for phrase in _FAREWELLS)]
+    return (useful or lines or ["no reason given"])[-1]
 
 
 async def feed(

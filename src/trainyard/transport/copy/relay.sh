@@ -73,4 +73,4 @@ tee "$@" >/dev/null 2>&1
 wait "$own"
 status=$?
 wait
-if [ "$status" = 0 ]; then say ok; else say failed "$(grep -v 'exit status' "$work/errors" | tail -n 1)"; fi
+if [ "$status" = 0 ]; then say ok; else say failed "$(grep -v -e 'exit status' -e 'not recoverable' "$work/errors" | tail -n 1)"; fi
