@@ -258,6 +258,15 @@ async def test_the_file_arrives_as_it_was_when_it_grows_meanwhile(tmp_path, larg
     await box.transport.aclose()
 
 
+async def test_files_arrive_when_the_home_takes_no_files_of_ours(box, tmp_path):
+    (box.home / ".trainyard").write_text("a file, where we would make a folder")
+    tree = make_tree(tmp_path / "code")
+    await upload([box.pair], [tree], str(tmp_path / "elsewhere"))
+    await upload([box.pair], [tree], str(tmp_path / "elsewhere"))
+    assert differences(tree, tmp_path / "elsewhere", is_busybox=box.flavour == "busybox") == []
+    assert list(box.home.iterdir()) == [box.home / ".trainyard"]
+
+
 async def test_links_to_folders_stay_links_when_files_go_through_them(tmp_path):
     box = local_box("here", tmp_path / "machine")
     tree = make_tree(tmp_path / "code")

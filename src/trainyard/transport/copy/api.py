@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Protocol
 
 IGNORE_FILE = ".trainyardignore"
@@ -82,7 +81,4 @@ class Peers:
 
 
 def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
+    return address.startswith("127.") or address in ("::1", "localhost")

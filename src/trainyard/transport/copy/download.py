@@ -83,7 +83,7 @@ async def download(
     meter.finish()
     return CopyReport(
         files=sum(work.count for work in works),
-        sent={"": meter.done},
+        sent={"": max(0, meter.done - meter.found)},
         notes=tuple(note for work in works for note in work.notes),
     )
 
@@ -151,12 +151,16 @@ def _remote(line: bytes) -> _Remote:
 
 @dataclass
 class _Meter:
-    """Bytes as they come, in whatever thread → progress in the loop's, never going back."""
+    """Bytes as they come, in whatever thread → progress in the loop's, never going back.
+
+    `found` counts those that were here already, in parts of large files.
+    """
 
     progress: Progress | None
     loop: asyncio.AbstractEventLoop
     total: int = 0
     done: int = 0
+    found: int = 0
     _is_due: bool = False
 
     def add(self, count: int) -> None:
@@ -303,6 +307,7 @@ class _Download:
         await asyncio.to_thread(ensure_parents, self.root, entry.name if self.is_folder else b"", set())
         part = await asyncio.to_thread(Part, path, _signature(self.source, entry))
         try:
+            self.meter.found += part.offset
             self.meter.add(part.offset)
             if not await self._continue(entry, part):
                 part.restart()

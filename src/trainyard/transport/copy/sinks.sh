@@ -3,8 +3,9 @@
 
 state=$HOME/.trainyard/uploads
 
-# A stamp is replaced whole, because machines may share a home.
+# A stamp is replaced whole, because machines may share a home. Where the home cannot be written, there is none.
 write_stamp() {
+    if ! [ -d "$state" ]; then return 0; fi
     printf '%s\n' "$1" >"$state/$key.$mark.$$" && mv -f "$state/$key.$mark.$$" "$state/$key"
 }
 
@@ -12,7 +13,8 @@ write_stamp() {
 #   end    the name of the archive's last member: a stream that was cut between two members lacks it
 #   begun  the time of the client's scan; kept as the stamp until an upload completes
 receive_tar() {
-    if ! [ -d "$state" ] || ! [ -d "$base" ]; then mkdir -p "$state" "$base" || return 1; fi
+    if ! [ -d "$state" ]; then mkdir -p "$state" 2>/dev/null; fi
+    if ! [ -d "$base" ]; then mkdir -p "$base" || return 1; fi
     if [ ! -e "$state/$key" ]; then write_stamp "$begun"; fi
     case $(tar --version 2>/dev/null) in
     *GNU*) gnu='--keep-directory-symlink --warning=no-timestamp -b 128' ;;
@@ -51,7 +53,9 @@ receive_tar() {
 receive_part() {
     final=$folder/$leaf
     part=$folder/$stem$signature
-    mkdir -p "$state" "$folder" || return 1
+    mkdir -p "$state" 2>/dev/null
+    mkdir -p "$folder" || return 1
+    umask 077 # the file's own mode comes when it is complete
     if [ -d "$final" ] && [ ! -h "$final" ]; then
         echo "$final is a folder" >&2
         return 1

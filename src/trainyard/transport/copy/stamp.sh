@@ -1,2 +1,3 @@
 # Notes that everything here is as it should be at the time of `stamp`; `sinks.sh` stands before this.
-mkdir -p "$state" && write_stamp "$stamp"
+mkdir -p "$state"
+write_stamp "$stamp"
