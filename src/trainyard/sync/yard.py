@@ -270,7 +270,7 @@ class Yard:
             "data_disk_size", "zone_id", "vpc_name", "enable_nas", "disable_nas", "skip_setup", "labels",
         }  # fmt: skip
         for key in kwargs.keys() - known:
-            warnings.warn(f"make_job does not know the argument {key!r}; it is ignored", stacklevel=4)
+            warnings.warn(f"make_job does not know the argument {key!r}; it is ignored", stacklevel=3)
         nas = bool(words.get("enable_nas", not words.get("disable_nas", self.disable_nas)))
         return MachineSpec(
             type=str(words.get("instance_type", "")),
