@@ -138,7 +138,11 @@ def test_the_blocking_door_takes_what_its_twin_takes(blocking, core):
 @pytest.mark.parametrize(("blocking", "core"), [(Job, job_core.Job), (Task, task_core.Task)])
 def test_every_verb_of_the_core_has_a_blocking_twin(blocking, core):
     verbs = {name for name, value in vars(core).items() if inspect.iscoroutinefunction(value)}
-    inner = {"aclose", "settle"}  # connections and outstanding commands are the door's own business
+    inner = {
+        "aclose",
+        "settle",
+        "require",
+    }  # connections, outstanding commands and our own scripts are the door's
     assert not {name for name in verbs if not name.startswith("_")} - inner - set(dir(blocking))
 
 

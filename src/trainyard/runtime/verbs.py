@@ -13,6 +13,7 @@ from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name
 
 READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
+SILENCES = 5  # a provider that does not answer this many times in a row, while we wait for machines, is down
 T = TypeVar("T")
 
 
@@ -41,7 +42,7 @@ async def acquire(
             f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}"
         )
     deadline = clock.monotonic() + ready_seconds
-    pause = 0.1
+    pause, silences = 0.1, 0
     machines = {machine.name: machine for machine in promised}
     while True:
         ready = sum(machines[name].state is MachineState.RUNNING for name in names)
@@ -56,7 +57,15 @@ async def acquire(
             )
         await clock.sleep(pause)
         pause = min(pause * 1.5, 5.0)
-        seen = {machine.name: machine for machine in await backend.machines() if machine.name in got}
+        try:
+            listed = await backend.machines()
+        except UnreachableError:
+            silences += 1
+            if silences == SILENCES:
+                raise
+            continue
+        silences = 0
+        seen = {machine.name: machine for machine in listed if machine.name in got}
         vanished = [name for name in names if name not in seen or seen[name].state is MachineState.LOST]
         if vanished:
             raise UnreachableError(f"these machines vanished while starting: {', '.join(vanished)}")

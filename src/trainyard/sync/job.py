@@ -13,6 +13,7 @@ from trainyard.runtime.job import on_each
 from trainyard.runtime.task import FOREVER, Commands
 from trainyard.settings import pick
 from trainyard.sync.task import Task
+from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, CopyReport
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class Job:
     ) -> list[tuple[str, str]]:
         """Run a command on every task; (stdout, stderr) of each."""
         return self._portal.call(self._job.run_with_output(cmd, non_blocking, ignore_errors))
+
+    def raw(self, cmd: str) -> list[Completed]:
+        """Run beside the tasks' shells, on channels of their own; status and bytes as they are."""
+        return self._portal.call(on_each(self._job.tasks, lambda task: task.transport.run(cmd)))
 
     def _run_raw(self, cmd: str, ignore_errors: bool = False) -> list[tuple[str, str]]:
         return [task._run_raw(cmd, ignore_errors) for task in self.tasks]  # noqa: SLF001  # the same family
