@@ -8,14 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from trainyard.lib import shell
+from trainyard.lib import ids, shell
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import Process, Transport
 
 OnOutput = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A session as the machine sees it."""
+
+    alive: bool
+    running: int | None = None  # the command that runs now
+    last: int = 0  # the newest command's number
+    variables: str = ""  # what the variables that its shell was given are called
 
 
 class Line:
@@ -27,20 +38,43 @@ class Line:
         self._pieces: AsyncIterator[bytes] = process.output()
         self._buffer = bytearray()
         self.is_idle = False
+        self.first_look = Look(False)
 
     @classmethod
     async def open(cls, transport: Transport, folder: str, machine: str) -> Line:
-        """Start the far side and wait until it answers."""
+        """Start the far side and wait until it answers; `first_look` is the session as it was then."""
         process = await transport.spawn("exec sh -s")
         line = cls(process, machine)
         try:
-            await process.write(f"D={shell.home_path(folder)}\n{_far_side()}".encode())
+            await process.write(f"D={shell.home_path(folder)}\n{_far_side()}ty_open\nty_look\n".encode())
             await line._answer("!")
+            line.first_look = await line._looked()
         except BaseException:
             await process.terminate()
             raise
-        line.is_idle = True
         return line
+
+    async def look(self) -> Look:
+        """The session as it is."""
+        await self._send("ty_look\n")
+        return await self._looked()
+
+    async def ask(self, script: str) -> tuple[int, str]:
+        """Run a short script of ours beside the session, in a subshell of the line; its status and what it said.
+
+        For what would otherwise cost a channel of its own. Both streams; no input.
+        """
+        mark = ids.new_id()
+        await self._send(f"(\n{script}\n) </dev/null 2>&1 3>&-\nprintf '\\n%s %s\\n' {mark} \"$?\"\n")
+        ending = f"\n{mark} ".encode()
+        while (end := self._buffer.find(ending)) < 0 or self._buffer.find(b"\n", end + 1) < 0:
+            await self._fill()
+        said = self._buffer[:end].decode(errors="surrogateescape")
+        del self._buffer[: end + len(ending)]
+        status, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer[:] = rest
+        self.is_idle = True
+        return int(status), said
 
     async def submit(self, token: str, text: str) -> int:
         """Queue a command; the same token again is the same command."""
@@ -75,6 +109,16 @@ class Line:
     async def _send(self, statement: str) -> None:
         self.is_idle = False
         await self._process.write(statement.encode(errors="surrogateescape"))
+
+    async def _looked(self) -> Look:
+        alive, running, last, variables = await self._answer("?")
+        self.is_idle = True
+        return Look(
+            alive == "alive",
+            int(running) if running.isdigit() else None,
+            int(last) if last.isdigit() else 0,
+            variables,
+        )
 
     async def _ended(self, collect: OnOutput | None) -> tuple[str, int]:
         _number, status, size = await self._answer("=")
@@ -111,4 +155,5 @@ class Line:
 
 @cache
 def _far_side() -> str:
-    return Path(__file__).with_name("line.sh").read_text()
+    here = Path(__file__)
+    return here.with_name("session_alive.sh").read_text() + here.with_name("line.sh").read_text()

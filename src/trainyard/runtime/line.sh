@@ -1,21 +1,35 @@
 # How a client talks to a session: a long-lived sh that takes these statements on stdin and answers on stdout.
+#     ty_open                  "! PID", once, before the others
+#     ty_look                  "? alive|dead RUNNING LAST VARIABLES": the session as it is; the last is what job.env is called
 #     ty_submit TOKEN TEXT     "+ NUMBER"
 #     ty_wait NUMBER 1|0       "= NUMBER STATUS SIZE", and SIZE bytes of output where asked with 1
 # Builtins only on the way of a command without output, so it costs no process. Every fact is a file in the folder:
 # a line that dies loses nothing.
 set -C
 lines=$D/lines
-mkdir -p "$lines"
-rm -f "$lines/$$"
-mkfifo -m 600 "$lines/$$"
-exec 3<> "$lines/$$"
-# NB: no trap for TERM: a shell that waits for input would run it only after the next statement.
-trap 'rm -f "$lines/$$"' EXIT
-# Lines that were killed could not tidy up after themselves.
-for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || rm -f "$ty_line"; done
 
-n=0
-if [ -s "$D/last" ]; then read -r n < "$D/last"; fi
+ty_open() {
+    [ -d "$lines" ] || (umask 077 && mkdir -p "$lines")
+    if [ -e "$lines/$$" ]; then rm -f "$lines/$$"; fi
+    mkfifo -m 600 "$lines/$$"
+    exec 3<> "$lines/$$"
+    # NB: no trap for TERM: a shell that waits for input would run it only after the next statement.
+    trap 'rm -f "$lines/$$"' EXIT
+    # Lines that were killed could not tidy up after themselves.
+    for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || rm -f "$ty_line"; done
+    n=0
+    if [ -s "$D/last" ]; then read -r n < "$D/last"; fi
+    printf '! %s\n' "$$"
+}
+
+ty_look() {
+    ty_alive=dead ty_running=- ty_last=0 ty_variables=-
+    if alive && [ -s "$D/shell" ]; then ty_alive=alive; fi
+    if [ -s "$D/current" ]; then read -r ty_running < "$D/current"; fi
+    if [ -s "$D/last" ]; then read -r ty_last < "$D/last"; fi
+    if [ -s "$D/job.env" ]; then read -r _ ty_variables _ < "$D/job.env"; fi
+    printf '? %s %s %s %s\n' "$ty_alive" "$ty_running" "$ty_last" "${ty_variables:--}"
+}
 
 # The same token twice is the same command: a client that lost its answer simply asks again.
 ty_submit() {
@@ -45,4 +59,3 @@ ty_wait() {
     printf '= %s %s %s\n' "$1" "$ty_status" "$ty_size"
     if [ "$2" = 1 ] && [ "$ty_size" != 0 ]; then head -c "$ty_size" "$D/$1.out"; fi
 }
-printf '! %s\n' "$$"

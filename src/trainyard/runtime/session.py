@@ -19,7 +19,7 @@ from typing import TypeVar
 from trainyard.lib import aio, ids, shell
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import InvalidError, NotFoundError, StillRunningError, UnreachableError
-from trainyard.runtime.line import Line, OnOutput
+from trainyard.runtime.line import Line, Look, OnOutput
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec import names
 from trainyard.transport.api import Transport
@@ -78,27 +78,58 @@ class Session:
 
     async def open(self) -> SessionState:
         """Make sure the session runs. A running one is adopted with whatever runs in it."""
-        async with self._opening:
-            script = _start_script(self.folder, names.session_name(self.machine), self.window, self.env)
-            done = await self.transport.run(script, timeout=START_SECONDS)
-            words = done.stdout.decode(errors="replace").split()
-            if words[:1] == ["no-tmux"]:
-                raise InvalidError(
-                    f"tmux is not installed on {self.machine}",
-                    hint="Install it there: `apt-get install tmux`, or `yum install tmux`.",
-                )
-            if len(words) != 4 or words[0] not in {"alive", "started"}:
-                text = (done.stdout + done.stderr).decode(errors="replace").strip()
-                raise UnreachableError(
-                    f"the session on {self.machine} did not start: {text or f'status {done.status}'}",
-                    hint=f"Look at it with `trainyard ssh {self.machine}`.",
-                )
-            state = SessionState(True, _number(words[2]), _number(words[3]) or 0)
+        async with self._opening, asyncio.timeout(START_SECONDS):
+            line, seen = await self._look()
+            try:
+                if not seen.alive or (self.env and seen.variables != _name_of(self.env)):
+                    seen = await self._start(line)
+            finally:
+                await self._put_back(line)
+            state = SessionState(True, seen.running, seen.last)
             if self.found is None:
                 self.found = state
                 if state.running is not None:
                     await self._note_unfinished(state.running, state.last)
             return state
+
+    async def _look(self) -> tuple[Line, Look]:
+        """A line that answers, and what it saw."""
+        while self._idle:
+            line = self._idle.pop()
+            try:
+                return line, await line.look()
+            except UnreachableError as error:
+                logger.debug("%s: %s; opening another line", self.machine, error)
+                await aio.finish(line.aclose())
+            except BaseException:
+                await aio.finish(line.aclose())
+                raise
+        line = await Line.open(self.transport, self.folder, self.machine)
+        return line, line.first_look
+
+    async def _start(self, line: Line) -> Look:
+        """Start the session, or tell a running one its new variables."""
+        script = _start_script(self.folder, names.session_name(self.machine), self.window, self.env)
+        status, said = await line.ask(script)
+        words = said.split()
+        if words[:1] == ["no-tmux"]:
+            raise InvalidError(
+                f"tmux is not installed on {self.machine}",
+                hint="Install it there: `apt-get install tmux`, or `yum install tmux`.",
+            )
+        if len(words) != 4 or words[0] not in {"alive", "started"}:
+            raise UnreachableError(
+                f"the session on {self.machine} did not start: {said.strip() or f'status {status}'}",
+                hint=f"Look at it with `trainyard ssh {self.machine}`.",
+            )
+        return Look(True, _number(words[2]), _number(words[3]) or 0)
+
+    async def ask(self, script: str) -> tuple[int, str]:
+        """Run a short script of ours on the machine, beside the shell: its status and what it said.
+
+        Costs no channel of its own. May run twice where the connection is lost meanwhile.
+        """
+        return await self._on_line(lambda line: line.ask(script))
 
     async def _note_unfinished(self, first: int, last: int) -> None:
         """Remember what runs or waits already, so that the same text asked for again means that command."""
@@ -223,7 +254,7 @@ class Session:
         await self.transport.run(
             f'D={shell.home_path(self.folder)}\ncat >| "$D/job.env"\n'
             'if [ -p "$D/in" ]; then printf \'. "$__ty_dir/job.env"\\n\' 1<> "$D/in"; fi',
-            stdin=shell.exports(env).encode(),
+            stdin=_variables(env).encode(errors="surrogateescape"),
         )
 
     async def aclose(self) -> None:
@@ -311,19 +342,23 @@ class Session:
                     ) from error
                 logger.debug("%s: %s; trying again", self.machine, error)
             finally:
-                if line is not None and line.is_idle:
-                    self._idle.append(line)
-                elif line is not None:
-                    await aio.finish(line.aclose())
+                if line is not None:
+                    await self._put_back(line)
             await self.clock.sleep(pause)
             pause = min(2 * pause, 5.0)
 
     async def _take_line(self) -> Line:
+        if not self._idle and self.found is None:
+            await self.open()
         if self._idle:
             return self._idle.pop()
-        if self.found is None:
-            await self.open()
         return await Line.open(self.transport, self.folder, self.machine)
+
+    async def _put_back(self, line: Line) -> None:
+        if line.is_idle:
+            self._idle.append(line)
+        else:
+            await aio.finish(line.aclose())
 
     # -- small things --------------------------------------------------------------------------------------------
 
@@ -336,7 +371,8 @@ class Session:
         return f"{shell.home_path(self.folder)}/{number}.{kind}"
 
     def _check_script(self, number: int) -> str:
-        return f"D={shell.home_path(self.folder)} n={number}\n{_read('session_check.sh')}"
+        head = f"D={shell.home_path(self.folder)} n={number}\n"
+        return head + _read("session_alive.sh") + _read("session_check.sh")
 
     def _lost(self, number: int) -> UnreachableError:
         return _SessionLostError(
@@ -473,13 +509,19 @@ def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, st
     return (
         f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
         f'umask 077; mkdir -p "$D" || exit 1\n{_files_script()}'
-        + (
-            f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{shell.exports(env)}\nTRAINYARD_EOF\n"
-            if env
-            else ""
-        )
+        + (f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{_variables(env)}TRAINYARD_EOF\n" if env else "")
+        + _read("session_alive.sh")
         + _read("session_start.sh")
     )
+
+
+def _variables(env: Mapping[str, str]) -> str:
+    """The text of job.env. Its first line names it, so that a client sees at a glance whether it is up to date."""
+    return f"# {_name_of(env)}\n{shell.exports(env)}\n"
+
+
+def _name_of(env: Mapping[str, str]) -> str:
+    return hashlib.sha256(shell.exports(env).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 @cache

@@ -1,9 +1,7 @@
-# Does the session live? Expects D, and n: a command somebody waits for (0 for none). "alive|dead RUNNING LAST"
+# Does the session live? Expects D, n: a command somebody waits for (0 for none), and session_alive.sh before it.
+# "alive|dead RUNNING LAST"
 alive=dead running=- last=0
-if [ -s "$D/pid" ]; then
-    read -r pid < "$D/pid"
-    if kill -0 "$pid" 2>/dev/null && grep -q session.sh "/proc/$pid/cmdline" 2>/dev/null; then alive=alive; fi
-fi
+if alive; then alive=alive; fi
 if [ -s "$D/current" ]; then read -r running < "$D/current"; fi
 if [ -s "$D/last" ]; then read -r last < "$D/last"; fi
 # A command that has ended is no longer at the mercy of the session.

@@ -1,11 +1,8 @@
-# Make sure that a session runs. Expects D (its folder), F (the far side's files), NAME (tmux session), WINDOW.
+# Make sure that a session runs. Expects D (its folder), F (the far side's files), NAME (tmux session), WINDOW;
+# and session_alive.sh before it.
 # Answers "alive PID CURRENT LAST" or "started PID CURRENT LAST"; "no-tmux" where tmux is missing.
 mkdir -p "$D/lines" "$D/tokens"
 chmod 700 "$D"
-
-alive() {
-    [ -s "$D/pid" ] && read -r pid < "$D/pid" && [ -e "/proc/$pid/exe" ] && grep -q session.sh "/proc/$pid/cmdline" 2>/dev/null
-}
 
 answer() {
     current=- last=0
