@@ -141,19 +141,23 @@ def _print_second_generation(output: Output, machines: Sequence[Machine], *, eve
 
 def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None:
     """`ecluster ls` as the manual of 1.0.x shows it; narrower terminals lose columns from the right."""
-    header = ("name", "hours_live", "instance_type", "public_ip", "key/owner", "private_ip", "instance_id")
+    header = ["name", "hours_live", "instance_type", "public_ip", "key/owner", "private_ip", "instance_id"]
     rows = [
-        (
-            machine.name,
+        [
+            printable(machine.name),
             _age(machine),
             machine.type or "-",
             machine.public_address or "-",
             machine.owner or "-",
             machine.address or "-",
             machine.id,
-        )
+        ]
         for machine in machines
     ]
+    all_run = all(machine.state is MachineState.RUNNING for machine in machines)
+    if not all_run:
+        header.append("state")
+        rows = [[*row, str(machine.state)] for row, machine in zip(rows, machines, strict=True)]
     width = output.width
     output.line(f"region={_region(machines)}")
     if 0 < width < FAMILY_WIDTH:
@@ -166,13 +170,16 @@ def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None
             Column("private_ip", right=True, drop=2),
             Column("instance_id", right=True, drop=1),
         ]
+        if not all_run:
+            columns.append(Column("state", right=True, styles=STATE_STYLES))
         table = Table(columns, rows, separator=" ")
         shown, *lines = table.lines(output, width)
         dashes = "-" * min(width, table.total(width))
     else:
         dashes = "-" * FAMILY_WIDTH
-        shown = "{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}".format(*header)
-        lines = ["{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}".format(*row) for row in rows]
+        layout = "{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}" + ("" if all_run else " {:>8s}")
+        shown = layout.format(*header)
+        lines = [layout.format(*row) for row in rows]
     for line in (dashes, shown, dashes, *lines):
         output.line(line)
 

@@ -162,7 +162,7 @@ class Runner:
 
     def _report(self) -> int:
         self._streams.close()
-        failed = {name: status for name, status in self._statuses.items() if status}
+        failed = {name: self._statuses[name] for name in self._tasks if self._statuses.get(name)}
         if self._invocation.json:
             self._output.json(
                 [

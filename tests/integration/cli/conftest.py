@@ -66,7 +66,7 @@ class Yard:
 @pytest.fixture
 def yard(isolation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     """The program, and no machine left when the test ends."""
-    monkeypatch.setenv("TRAINYARD_STOP_GRACE", "1")
+    monkeypatch.setenv("TRAINYARD_STOP_GRACE", "0.3")
     monkeypatch.setenv("USER", "ada")
     yard = Yard(isolation)
     yield yard
