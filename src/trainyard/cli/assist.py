@@ -19,6 +19,14 @@ def help_command(context: click.Context, verb: str | None) -> None:
         _name, command, _rest = group.resolve_command(root, [verb])
         if command is not None:
             with click.Context(command, info_name=verb, parent=root) as inner:
-                current().output.line(command.get_help(inner))
+                _print(command.get_help(inner))
                 return
-    current().output.line(group.get_help(root))
+    _print(group.get_help(root))
+
+
+def _print(text: str) -> None:
+    invocation = current()
+    if invocation.json:
+        invocation.output.json({"help": text})
+    else:
+        invocation.output.line(text)

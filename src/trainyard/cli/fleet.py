@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_BACKEND = "local"
+SLOW_SECONDS = 1.0  # after which a wait is explained
 
 
 class Fleet:
@@ -75,7 +76,7 @@ class Fleet:
     async def machines(self) -> list[Machine]:
         """Every machine, asked once. A backend that fails is noted in `failures`; a single one's failure is raised."""
         if self._listed is None:
-            results = await gather_all([self._list(name) for name in self.names])
+            results = await self._list_all()
             listed: list[Machine] = []
             for name, result in zip(self.names, results, strict=True):
                 if isinstance(result, Error):
@@ -163,6 +164,18 @@ class Fleet:
     async def aclose(self) -> None:
         """Let go of every connection; machines and commands stay."""
         await gather_all([backend.aclose() for backend in self._backends.values()])
+
+    async def _list_all(self) -> list[Sequence[Machine] | BaseException]:
+        """Ask all backends at once; after a second, say what we wait for."""
+        output = self.invocation.output
+        remark = asyncio.get_running_loop().call_later(
+            SLOW_SECONDS, output.draw, f"asking the {' and '.join(self.names)} machines ..."
+        )
+        try:
+            return await gather_all([self._list(name) for name in self.names])
+        finally:
+            remark.cancel()
+            output.erase()
 
     async def _list(self, name: str) -> Sequence[Machine]:
         return await self.backend(name).machines()

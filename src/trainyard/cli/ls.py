@@ -160,7 +160,11 @@ def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None
         rows = [[*row, str(machine.state)] for row, machine in zip(rows, machines, strict=True)]
     width = output.width
     output.line(f"region={_region(machines)}")
-    if 0 < width < FAMILY_WIDTH:
+    layout = "{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}" + ("" if all_run else " {:>8s}")
+    dashes = "-" * FAMILY_WIDTH
+    shown = layout.format(*header)
+    lines = [layout.format(*row) for row in rows]
+    if width and max(map(len, [dashes, *lines])) > width:
         columns = [
             Column("name"),
             Column("hours_live", right=True, drop=5),
@@ -169,17 +173,11 @@ def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None
             Column("key/owner", right=True, shrink=12, drop=3),
             Column("private_ip", right=True, drop=2),
             Column("instance_id", right=True, drop=1),
+            *([] if all_run else [Column("state", right=True, styles=STATE_STYLES)]),
         ]
-        if not all_run:
-            columns.append(Column("state", right=True, styles=STATE_STYLES))
         table = Table(columns, rows, separator=" ")
         shown, *lines = table.lines(output, width)
-        dashes = "-" * min(width, table.total(width))
-    else:
-        dashes = "-" * FAMILY_WIDTH
-        layout = "{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}" + ("" if all_run else " {:>8s}")
-        shown = layout.format(*header)
-        lines = [layout.format(*row) for row in rows]
+        dashes = "-" * table.total(width)
     for line in (dashes, shown, dashes, *lines):
         output.line(line)
 

@@ -20,6 +20,7 @@ from trainyard.cli.verb import common_options
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # as if SIGPIPE had ended it, which is what shells expect of a filter's source
+FAMILY = frozenset({"trainyard", "fastgpu", "ecluster"})
 INTRODUCTION = """\
 Put training onto machines, and manage what runs there.
 
@@ -98,12 +99,12 @@ def make_group() -> LazyGroup:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit status. Never shows a traceback without --debug."""
-    program = os.path.basename(sys.argv[0]) or "trainyard"  # noqa: PTH119  # pathlib costs as much as the whole help
+    program = os.path.basename(sys.argv[0])  # noqa: PTH119  # pathlib costs as much as the whole help
     args = list(sys.argv[1:] if arguments is None else arguments)
-    output = Output(os.environ)
-    invocation = Invocation(program, output)
+    output = Output(os.environ, program=program if program in FAMILY else "trainyard")
+    invocation = Invocation(program if program in FAMILY else "trainyard", output)
     try:
-        status = _serve(program, args, invocation)
+        status = _serve(args, invocation)
         output.flush()
         return status
     except BrokenPipeError:
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if invocation.debug or "--debug" in args:
             raise
         try:
-            status = _fail(error, output, program)
+            status = _fail(error, output, invocation.program)
             output.flush()
             return status
         except OSError:  # the disk is full, or the reader has gone: there is nowhere left to say so
@@ -123,8 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return exit_code_of(error)
 
 
-def _serve(program: str, args: list[str], invocation: Invocation) -> int:
+def _serve(args: list[str], invocation: Invocation) -> int:
     group = make_group()
+    program = invocation.program
     variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
     instruction = os.environ.get(variable)
     if instruction:

@@ -32,9 +32,11 @@ class Output:
         self,
         environ: Mapping[str, str],
         *,
+        program: str = "trainyard",
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
     ) -> None:
+        self._program = program
         self._stdout = _tolerant(stdout or sys.stdout)
         self._stderr = _tolerant(stderr or sys.stderr)
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "dumb") in {"dumb", ""}
@@ -155,7 +157,9 @@ class Output:
         self._stdout.flush()  # so that the two streams come in their order
         self.end_line()
         self._stdout.flush()
-        shown = "\n".join(printable(line) for line in text.split("\n"))
+        # Messages from below name the program by its first name; the person knows it by the one they typed.
+        named = text.replace("`trainyard ", f"`{self._program} ")
+        shown = "\n".join(printable(line) for line in named.split("\n"))
         if _is_terminal(self._stderr):
             shown = wrap(shown, min(TEXT_WIDTH, _columns_of(self._stderr)), len(label))
         if self._notes_have_colour and style:

@@ -10,6 +10,7 @@ from trainyard.cli.progress import TransferBar
 
 SHOWN_LEVELS = frozenset({"WARN", "WARNING", "ERROR", "FATAL"})
 REDRAW_SECONDS = 1.0  # a progress bar of the task's own makes at most one line a second here
+LONGEST_LINE = 65536  # output without line ends is broken here, so that it needs no more memory than this
 
 
 class LinePrefixer:
@@ -29,7 +30,9 @@ class LinePrefixer:
         *lines, self._partial = (self._partial + piece).split(b"\n")
         for line in lines:
             self._write(line)
-        if b"\r" in self._partial and time.monotonic() - self._drawn > REDRAW_SECONDS:
+        if len(self._partial) > LONGEST_LINE:
+            self.close()
+        elif b"\r" in self._partial and time.monotonic() - self._drawn > REDRAW_SECONDS:
             shown, _, self._partial = self._partial.rpartition(b"\r")
             self._write(shown)
 
@@ -85,6 +88,8 @@ class JsonStreams:
         *lines, self._partial[name] = (self._partial.get(name, b"") + piece).split(b"\n")
         for line in lines:
             self._write(name, line)
+        if len(self._partial[name]) > LONGEST_LINE:
+            self._write(name, self._partial.pop(name))
 
     def close(self) -> None:
         """Nothing more comes."""

@@ -51,7 +51,11 @@ def run_command(
         runner = Runner(invocation, tasks, text)
         if aside:
             return await runner.run_aside(timeout)
-        await runner.submit()
+        try:
+            await runner.submit()
+        except asyncio.CancelledError:
+            await aio.finish(runner.take_back())
+            raise
         if non_blocking:
             runner.tell_started()
             return 0
@@ -78,6 +82,12 @@ class Runner:
         from trainyard.runtime.job import on_each
 
         await on_each(list(self._tasks.values()), self._submit)
+
+    async def take_back(self) -> None:
+        """Interrupt what was submitted already: the person has changed their mind."""
+        await aio.gather_all(
+            [self._tasks[name].session.interrupt(number) for name, number in self._numbers.items()]
+        )
 
     def tell_started(self) -> None:
         """Where to look for what was started."""
