@@ -9,7 +9,9 @@ What runs is told by the language of a fence:
     ```text                     right after a python or bash block: what that block prints
 
 Comparing is loose: numbers, white space and order do not count, and a line `...` stands for any others. A command that
-is shown with an `error:` must fail, any other must succeed. `<!-- test: skip because … -->` above a fence leaves it out.
+is shown with an `error:` must fail, any other must succeed. Comments above a fence: `<!-- test: skip because … -->` leaves
+it out, `<!-- test: needs mpirun -->` leaves it out where there is no such program, `<!-- test: run … -->` runs something
+that the page does not show, such as becoming another person.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ FENCE = re.compile(
 )
 TITLE = re.compile(r'title="([^"]+)"')
 SKIP = re.compile(r"<!-- test: skip because .{10,} -->\s*\Z")
+NEEDS = re.compile(r"<!-- test: needs (\S+) -->")
+BEFORE = re.compile(r"<!-- test: run (.*?) -->")
 RUN = frozenset({"python", "bash", "console"})
 SHOWN = frozenset({"text", "toml", "ini", "yaml", "markdown"})
 WITH_HOSTS = frozenset({"docs/guides/own-hosts.md"})
@@ -69,6 +73,7 @@ class Example:
     body: str
     line: int
     skipped: bool
+    before: tuple[str, ...]  # commands that the page does not show
     follows: bool  # nothing but blank lines since the fence before
 
 
@@ -85,7 +90,8 @@ def examples(text: str) -> Iterator[Example]:
                 line.removeprefix(match["indent"]) for line in match["body"].splitlines(keepends=True)
             ),
             line=text.count("\n", 0, match.start()) + 2,
-            skipped=bool(SKIP.search(before)),
+            skipped=bool(SKIP.search(before)) or not all(map(shutil.which, NEEDS.findall(before))),
+            before=tuple(BEFORE.findall(before)),
             follows=end > 0 and not before.strip(),
         )
         end = match.end()
@@ -217,6 +223,9 @@ def follow(reader: Reader, page: str, text: str) -> None:
     printed: str | None = None
     for example in examples(text):
         where = f"{page}:{example.line}"
+        for command in example.before:
+            status, output = reader.bash(command)
+            assert status == 0, f"{where}: {output}"
         if example.title and not example.skipped:
             target = reader.folder / example.title
             target.parent.mkdir(parents=True, exist_ok=True)
