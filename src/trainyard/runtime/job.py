@@ -283,7 +283,6 @@ async def _make(
     job = Job(context, name, tasks)
     if not skip_setup:
         await _introduce(job)
-        await on_each(tasks, lambda task: task.session.open())
         if install_script.strip():
             await on_each(
                 tasks, lambda task: setup.ensure_installed(task.transport, task.paths, install_script)
@@ -292,18 +291,26 @@ async def _make(
 
 
 async def _introduce(job: Job) -> None:
-    """Let the tasks of a job find and reach each other."""
+    """Open the sessions, and let the tasks find and reach each other; where they do already, only ask."""
     members = [(task.machine, task.transport) for task in job.tasks]
-    job.peers = await setup.ensure_keys(members)
     peers = rendezvous.peers_of([machine for machine, _ in members])
-
-    async def meet(index: int, task: Task) -> None:
-        folder = await _absolute(task)
+    folders = await on_each(job.tasks, _absolute)
+    for index, (task, folder) in enumerate(zip(job.tasks, folders, strict=True)):
         task.env.update(rendezvous.environment(peers, index, folder))
-        await task.require(rendezvous.script(peers, index, folder), "cannot write the host files")
-
-    index_of = {task.name: index for index, task in enumerate(job.tasks)}
-    await on_each(job.tasks, lambda task: meet(index_of[task.name], task))
+    await on_each(job.tasks, lambda task: task.session.open())
+    digest = await setup.digest_of(members, peers, folders)
+    answers = await on_each(
+        job.tasks, lambda task: task.session.ask(setup.recall_script(members, task.paths, digest))
+    )
+    if not any(status for status, _ in answers):
+        job.peers = setup.recalled_peers(members, [said for _, said in answers])
+        return
+    job.peers = await setup.ensure_keys(members)
+    scripts = {
+        task.name: rendezvous.script(peers, index, folder) + "\n" + setup.note_script(task.paths, digest)
+        for index, (task, folder) in enumerate(zip(job.tasks, folders, strict=True))
+    }
+    await on_each(job.tasks, lambda task: task.require(scripts[task.name], "cannot write the host files"))
 
 
 async def _absolute(task: Task) -> str:

@@ -70,6 +70,7 @@ case $verb in
             mv -f "$folder/new" "$folder/id_ed25519"
         fi
         echo "user $(id -un)"
+        echo "connection ${SSH_CONNECTION:-}"
         echo "key $(cat "$folder/id_ed25519.pub")"
         ;;
     link)

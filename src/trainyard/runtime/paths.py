@@ -28,6 +28,11 @@ class MachinePaths:
         return f"{self.root}/{self.machine}/rendezvous"
 
     @property
+    def introduced_marker(self) -> str:
+        """Holds the digest of the list of tasks that this one was last introduced to."""
+        return f"{self.root}/{self.machine}/introduced"
+
+    @property
     def uploads(self) -> str:
         """Stamps and partial files of transfers."""
         return f"{self.root}/uploads"

@@ -6,32 +6,25 @@
 # Every file is complete or the old one: a training that starts meanwhile never reads a half.
 set -eu
 umask 077
-mkdir -p "$folder"
-put() {
-    cat >"$folder/.$1.$$"
-    mv -f "$folder/.$1.$$" "$folder/$1"
-}
-trap 'rm -f "$folder"/.*."$$"' EXIT
+new=$folder/.new.$$
+mkdir -p "$new"
+trap 'rm -rf "$new"' EXIT
 
-# A colon parts an address from a number, so an IPv6 address stands in brackets there.
-bracketed() {
+: >"$new/hostfile"
+: >"$new/hostfile.mpich"
+: >"$new/hostfile.deepspeed"
+while read -r address slots devices; do
+    echo "$address slots=$slots" >>"$new/hostfile"
+    # A colon parts an address from a number, so an IPv6 address stands in brackets there.
     case $address in *:*) host="[$address]" ;; *) host=$address ;; esac
-}
-
-printf '%s\n' "$table" | while read -r address slots devices; do
-    echo "$address slots=$slots"
-done | put hostfile
-printf '%s\n' "$table" | while read -r address slots devices; do
-    bracketed
-    echo "$host:$slots"
-done | put hostfile.mpich
-printf '%s\n' "$table" | while read -r address slots devices; do
-    echo "$address slots=$slots"
-done | put hostfile.horovod
-# DeepSpeed starts one process for each slot and binds it to an accelerator; without one it is one process a task.
-printf '%s\n' "$table" | while read -r address slots devices; do
+    echo "$host:$slots" >>"$new/hostfile.mpich"
+    # DeepSpeed starts one process for each slot and binds it to an accelerator; without one it is one process a task.
     [ "$devices" -gt 0 ] || devices=1
-    echo "$address slots=$devices"
-done | put hostfile.deepspeed
-printf '%s\n' "$tf_config" | put tf_config.json
-printf '%s\n' "$exports" | put env.sh
+    echo "$address slots=$devices" >>"$new/hostfile.deepspeed"
+done <<END
+$table
+END
+cp "$new/hostfile" "$new/hostfile.horovod"
+printf '%s\n' "$tf_config" >"$new/tf_config.json"
+printf '%s\n' "$exports" >"$new/env.sh"
+mv -f "$new"/* "$folder"

@@ -61,6 +61,38 @@ class _Door:
         return f"{name} {self.host_key}"
 
 
+async def digest_of(members: Sequence[Member], *more: object) -> str:
+    """A name for a list of tasks with their verified host keys, and for the way that they are introduced."""
+    keys = [await transport.host_key() if isinstance(transport, Verified) else "" for _, transport in members]
+    facts = repr(([machine.id for machine, _ in members], keys, more))
+    text = facts + _body("keys.sh") + _body("rendezvous.sh")
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+
+def recall_script(members: Sequence[Member], paths: MachinePaths, digest: str) -> str:
+    """A script that succeeds where a task was introduced to all of these already; see introduced.sh."""
+    keys = home_path(_keys_folder(_job(members))) if _are_verified(members) else ""
+    marker = home_path(paths.introduced_marker)
+    return f"marker={marker}\ndigest={digest}\nkeys={keys}\n{_body('introduced.sh')}"
+
+
+def note_script(paths: MachinePaths, digest: str) -> str:
+    """A script that notes that a task was introduced to all others."""
+    marker = home_path(paths.introduced_marker)
+    return f"printf '%s %s\\n' {digest} \"$(id -un)\" >| {marker}\n"
+
+
+def recalled_peers(members: Sequence[Member], answers: Sequence[str]) -> Peers | None:
+    """What `ensure_keys` gave when the tasks were introduced, from the answers to `recall_script`."""
+    if not _are_verified(members):
+        return None
+    found = {}
+    for (machine, _), answer in zip(members, answers, strict=True):
+        user, _client, _port, address, port = answer.split()
+        found[machine.name] = Peer(machine.address or address, int(port), user)
+    return _peers(_job(members), found)
+
+
 async def ensure_keys(members: Sequence[Member]) -> Peers | None:
     """Let every machine log in to every other by `ssh <address>` and `ssh <name>`, without a password or a question.
 
@@ -68,18 +100,13 @@ async def ensure_keys(members: Sequence[Member]) -> Peers | None:
     A single machine can log in to itself: `mpirun --host <its address>` does. None where machines are not reached by
     ssh. A failure names every machine it happened on.
     """
-    if not members or not all(isinstance(transport, Verified) for _, transport in members):
+    if not members or not _are_verified(members):
         return None
     job = _job(members)
     doors = await _each(members, [_make(job, member) for member in members])
     lines = "".join(f"{line}\n" for line in _link_lines(doors)).encode()
     await _each(members, [_link(job, member, lines) for member in members])
-    folder = f"~/.trainyard/keys/{job}"
-    return Peers(
-        members={door.name: Peer(door.address, door.port, door.user) for door in doors},
-        key_file=f"{folder}/id_ed25519",
-        known_hosts=f"{folder}/known_hosts",
-    )
+    return _peers(job, {door.name: Peer(door.address, door.port, door.user) for door in doors})
 
 
 async def remove_keys(members: Sequence[Member]) -> None:
@@ -119,6 +146,19 @@ def _job(members: Sequence[Member]) -> str:
     return job_of(name) or name
 
 
+def _are_verified(members: Sequence[Member]) -> bool:
+    return all(isinstance(transport, Verified) for _, transport in members)
+
+
+def _keys_folder(job: str) -> str:
+    return f"~/.trainyard/keys/{job}"
+
+
+def _peers(job: str, members: dict[str, Peer]) -> Peers:
+    folder = _keys_folder(job)
+    return Peers(members=members, key_file=f"{folder}/id_ed25519", known_hosts=f"{folder}/known_hosts")
+
+
 async def _make(job: str, member: Member) -> _Door:
     machine, transport = member
     if not isinstance(transport, Verified):
@@ -130,7 +170,9 @@ async def _make(job: str, member: Member) -> _Door:
             f"{machine.name} has no ssh-keygen, so its tasks cannot reach each other",
             hint="Install it there: `apt-get install openssh-client`, or `yum install openssh-clients`.",
         )
-    address, port = await transport.server_address()
+    # "CLIENT PORT ADDRESS PORT", where the host itself sees our connection arrive.
+    words = answers.get("connection", "").split()
+    address, port = (words[2], int(words[3])) if len(words) == 4 else await transport.server_address()
     return _Door(
         name=machine.name,
         address=machine.address or address,
