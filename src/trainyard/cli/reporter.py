@@ -28,23 +28,28 @@ class LinePrefixer:
     def feed(self, piece: bytes) -> None:
         """Take what was printed."""
         *lines, self._partial = (self._partial + piece).split(b"\n")
-        for line in lines:
-            self._write(line)
+        self._write(lines)
         if len(self._partial) > LONGEST_LINE:
             self.close()
         elif b"\r" in self._partial and time.monotonic() - self._drawn > REDRAW_SECONDS:
             shown, _, self._partial = self._partial.rpartition(b"\r")
-            self._write(shown)
+            self._write([shown])
 
     def close(self) -> None:
         """The end of a last line without an end."""
         if self._partial:
-            self._write(self._partial)
+            self._write([self._partial])
             self._partial = b""
 
-    def _write(self, line: bytes) -> None:
-        self._drawn = time.monotonic()
-        self._output.raw(self._prefix + line.rstrip(b"\r").rpartition(b"\r")[2] + b"\n")
+    def _write(self, lines: list[bytes]) -> None:
+        if lines:  # at once: a million lines one by one take half a minute
+            self._drawn = time.monotonic()
+            self._output.raw(b"".join([self._prefix + _last_state(line) + b"\n" for line in lines]))
+
+
+def _last_state(line: bytes) -> bytes:
+    """What a line shows in the end, if its program went back to its beginning."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2] if b"\r" in line else line
 
 
 class Streams:
@@ -86,21 +91,22 @@ class JsonStreams:
     def feed(self, name: str, piece: bytes) -> None:
         """A task printed something."""
         *lines, self._partial[name] = (self._partial.get(name, b"") + piece).split(b"\n")
-        for line in lines:
-            self._write(name, line)
+        self._write(name, lines)
         if len(self._partial[name]) > LONGEST_LINE:
-            self._write(name, self._partial.pop(name))
+            self._write(name, [self._partial.pop(name)])
 
     def close(self) -> None:
         """Nothing more comes."""
         for name, line in self._partial.items():
             if line:
-                self._write(name, line)
+                self._write(name, [line])
         self._partial = {}
 
-    def _write(self, name: str, line: bytes) -> None:
-        record = {"name": name, "line": line.decode(errors="backslashreplace")}
-        self._output.raw(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    def _write(self, name: str, lines: list[bytes]) -> None:
+        records = [{"name": name, "line": line.decode(errors="backslashreplace")} for line in lines]
+        self._output.raw(
+            "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records).encode()
+        )
 
 
 class TerminalReporter:
