@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,15 +92,22 @@ class Plan:
 
     async def content_hashes(self, entries: Sequence[Entry]) -> list[str]:
         """Hashes of local files, each computed once however many machines are compared with it."""
-        for entry in entries:
-            if entry.name not in self._hashing:
-                payload = Payload(entry.path, 0, entry.size)
-                self._hashing[entry.name] = asyncio.ensure_future(asyncio.to_thread(payload.sha256))
-        return [await asyncio.shield(self._hashing[entry.name]) for entry in entries]
+        async with self._hashing:
+            missing = [entry for entry in entries if entry.name not in self._hashes]
+            self._hashes |= await asyncio.to_thread(_hash_all, missing)
+        return [self._hashes[entry.name] for entry in entries]
 
     @cached_property
-    def _hashing(self) -> dict[bytes, asyncio.Future[str]]:
+    def _hashes(self) -> dict[bytes, str]:
         return {}
+
+    @cached_property
+    def _hashing(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+
+def _hash_all(entries: Sequence[Entry]) -> dict[bytes, str]:
+    return {entry.name: Payload(entry.path, 0, entry.size).sha256() for entry in entries}
 
 
 @dataclass(frozen=True)
@@ -173,17 +181,18 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
 
 
 async def _different(machine: str, transport: Transport, plan: Plan, racy: list[Entry]) -> list[Entry]:
-    """Which of these do differ, as far as asking is cheaper than sending: the contents of large files are hashed."""
-    large = [entry for entry in racy if entry.is_large]
-    if not large:
+    """Which of these do differ: their contents are hashed there and here, so that only what changed travels."""
+    files = [entry for entry in racy if stat.S_ISREG(entry.mode)]
+    if not files:
         return racy
-    question = plan.question(entry.name for entry in large)
+    question = plan.question(entry.name for entry in files)
     asking = _ask(machine, transport, plan, want="hashes", question=question)
-    answer, ours = await asyncio.gather(asking, plan.content_hashes(large))
-    theirs = [line[:64].decode() for line in answer.listing.splitlines()]
-    if len(theirs) != len(large):
+    answer, ours = await asyncio.gather(asking, plan.content_hashes(files))
+    # A name with a newline is escaped, and its line begins with a backslash. A file that cannot be read has no line.
+    theirs = [line.lstrip(b"\\")[:64].decode() for line in answer.listing.splitlines()]
+    if len(theirs) != len(files):
         return racy
-    equal = {entry.name for entry, here, there in zip(large, ours, theirs, strict=True) if here == there}
+    equal = {entry.name for entry, here, there in zip(files, ours, theirs, strict=True) if here == there}
     return [entry for entry in racy if entry.name not in equal]
 
 
