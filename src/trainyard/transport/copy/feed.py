@@ -165,7 +165,7 @@ async def _through_channel(
         finally:
             await end_task(reading)
         return make_outcome(output, process.errors, mark)
-    except asyncio.CancelledError:
+    except BaseException:
         if process is not None:
             await finish(_close(process))
         raise
