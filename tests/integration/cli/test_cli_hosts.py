@@ -184,3 +184,29 @@ def test_ssh_s_own_program_is_used_when_a_person_logs_in(yard, two):
         terminal.type("echo in as $(whoami)\nexit 4\n")
         assert terminal.finish() == 4
     assert f"in as {two[0].user}" in terminal.text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a file somebody else's")
+def test_other_peoples_machines_are_seen_with_a_and_never_touched_when_they_hold_a_host(yard, two):
+    yard("create", "--name", "theirs", "--backend", "ssh", "--skip_setup")
+    held = [host for host in two if _lease_files(host)]
+    for host in held:
+        for path in _lease_files(host):
+            os.chown(path, 12345, 12345, follow_symlinks=False)
+    assert yard.json("ls") == []
+    (seen,) = yard.json("ls", "-a")
+    assert (seen["name"], seen["backend"]) == ("task0.theirs", "ssh")
+    assert "ada@" in yard("ls", "-a").stdout
+    assert yard("kill", "-f", "task0.theirs").returncode == 3
+    states = {host["state"]: host["name"] for host in yard.json("hosts", "ls")}
+    assert set(states) == {"free", "taken"}
+    with Terminal("hosts", "break", states["taken"]) as terminal:
+        terminal.wait_for("Break this lease? [y/N]")
+        assert "task0.theirs" in terminal.text
+        terminal.type("y\n")
+        assert terminal.finish() == 0
+    assert yard("ls", "-a", "--json").stdout == "[]\n"
+
+
+def _lease_files(host):
+    return [path for path in (host.home / "leases").rglob("*") if not path.is_dir()]
