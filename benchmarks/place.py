@@ -28,7 +28,10 @@ from trainyard.backends.ssh.inventory import Host  # noqa: E402
 Sshd = sshd_module.Sshd
 RIVALS = Path(os.environ.get("TRAINYARD_BENCHMARK_RIVALS", "/tmp/trainyard-benchmark-rivals"))
 _FOREIGN = ("TRAINYARD_", "ALIYUN_", "NCLUSTER_", "FASTGPU_", "ANSIBLE_")
-_FOREIGN_NAMES = ("SSH_AUTH_SOCK", "TMUX", "TMUX_PANE", "BASH_ENV", "ENV", "PYTHONPATH", "PROMPT_COMMAND")
+_FOREIGN_NAMES = (
+    *("SSH_AUTH_SOCK", "TMUX", "TMUX_PANE", "BASH_ENV", "ENV", "PROMPT_COMMAND"),
+    *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
+)
 
 
 @contextmanager
@@ -47,6 +50,8 @@ def own_home() -> Iterator[Path]:
         TRAINYARD_STOP_GRACE="0",
         TRAINYARD_LOG_LEVEL="ERROR",
         TMUX_TMPDIR=str(folder / "tmux"),
+        # An installed package is compiled; a checkout may be kept free of such files.
+        PYTHONPYCACHEPREFIX=str(folder / "pycache"),
         **{MARK: str(os.getpid())},
     )
     mark = f"{MARK}={os.getpid()}"

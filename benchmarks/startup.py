@@ -77,6 +77,8 @@ def _seconds(folder: Path, rounds: int, *, with_rival: bool) -> list[Row]:
     }
     if torchx is not None:
         works["torchx"] = lambda: seconds_of(str(torchx), "--help")
+    for work in works.values():
+        work()  # compiles what it imports
     middle = medians(take_turns(works, rounds))
     note = "" if torchx else ("torchx cannot be installed here" if with_rival else "not in a quick run")
     return [
