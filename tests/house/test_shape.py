@@ -89,3 +89,12 @@ def test_every_module_says_what_lives_in_it():
         and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not silent
+
+
+def test_test_modules_have_names_of_their_own():
+    """Tests are no packages, so two modules of one name cannot be collected in one run."""
+    names: dict[str, list[str]] = {}
+    for path in files(ROOT / "tests", ".py"):
+        if path.name != "conftest.py":
+            names.setdefault(path.name, []).append(short(path))
+    assert not {name: places for name, places in names.items() if len(places) > 1 and name != "__init__.py"}
