@@ -47,34 +47,50 @@ class Backend(Protocol):
 class Stoppable(Protocol):
     """Machines can be stopped with their files kept, and started again."""
 
-    async def stop(self, machines: Sequence[Machine]) -> None: ...
-    async def start(self, machines: Sequence[Machine]) -> None: ...
+    async def stop(self, machines: Sequence[Machine]) -> None:
+        """End what runs and keep the files. Stopping what is stopped is no error."""
+        ...
+
+    async def start(self, machines: Sequence[Machine]) -> None:
+        """Promise that they run again. Starting what runs is no error."""
+        ...
 
 
 @runtime_checkable
 class Renamable(Protocol):
     """A machine can change its name. ConflictError where the new name is taken."""
 
-    async def rename(self, machine: Machine, name: str) -> Machine: ...
+    async def rename(self, machine: Machine, name: str) -> Machine:
+        """Give it another name; returns it as it is now."""
+        ...
 
 
 @runtime_checkable
 class Firewalled(Protocol):
     """Machines stand behind a firewall that can admit an address."""
 
-    async def admit_address(self, machines: Sequence[Machine], address: str = "") -> str: ...
+    async def admit_address(self, machines: Sequence[Machine], address: str = "") -> str:
+        """Let an address (this client's own if empty) through; returns it."""
+        ...
 
 
 @runtime_checkable
 class Mountable(Protocol):
     """Shared storage can be mounted on machines; returns where."""
 
-    async def mount(self, machines: Sequence[Machine]) -> str: ...
+    async def mount(self, machines: Sequence[Machine]) -> str:
+        """Mount it where it is not mounted yet; returns the folder."""
+        ...
 
 
 @runtime_checkable
 class Catalogued(Protocol):
     """The backend knows which machine types and images it offers; rows for `querygpu` and `queryimage`."""
 
-    async def machine_types(self) -> Sequence[dict[str, str]]: ...
-    async def images(self) -> Sequence[dict[str, str]]: ...
+    async def machine_types(self) -> Sequence[dict[str, str]]:
+        """What can be asked for, one row a type."""
+        ...
+
+    async def images(self) -> Sequence[dict[str, str]]:
+        """What machines can be made from, one row an image."""
+        ...

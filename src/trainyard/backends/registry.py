@@ -18,8 +18,11 @@ def open_backend(name: str, settings: Settings) -> Backend:
     """Make the backend called `name`; its class has `from_settings(settings)`."""
     target = BUILT_IN.get(name) or _plugins().get(name)
     if target is None:
-        known = ", ".join(sorted({*BUILT_IN, *_plugins()}))
-        raise InvalidError(f"there is no backend {name!r}", hint=f"Choose one of: {known}.")
+        raise InvalidError(
+            f"there is no backend {name!r}",
+            hint=f"Choose one of: {', '.join(known_backends())}. To try a script as it is on your own machines, "
+            "run `export TRAINYARD_BACKEND=local`, or ssh.",
+        )
     module, _, attribute = target.partition(":")
     try:
         backend_class = getattr(import_module(module), attribute)
@@ -30,6 +33,11 @@ def open_backend(name: str, settings: Settings) -> Backend:
         ) from error
     backend: Backend = backend_class.from_settings(settings)
     return backend
+
+
+def known_backends() -> list[str]:
+    """The names that `open_backend` takes."""
+    return sorted({*BUILT_IN, *_plugins()})
 
 
 def _plugins() -> dict[str, str]:

@@ -89,7 +89,6 @@ def _tools(settings: Settings) -> Iterator[Finding]:
     yield _tool(
         "ssh", ["-V"], needed=has_hosts, why="`ssh` and `tmux` to hosts need it", package="openssh-client"
     )
-    yield _tool("rsync", ["--version"], needed=False, why="task.rsync() needs it")
     yield _tool("tar", ["--version"], needed=True, why="copying needs it")
 
 

@@ -46,13 +46,20 @@ def hosts_command() -> None:
 @hosts_command.command("add", cls=PlainVerb)
 @click.argument("name")
 @click.argument("address", required=False, metavar="[[USER@]ADDRESS[:PORT]]")
+@click.option("--address", "address_option", default="", metavar="ADDRESS", help="The same, as an option.")
 @click.option("--user", default="", metavar="NAME", help="The account there.")
 @click.option("--port", type=int, metavar="PORT", help="The port of its sshd.")
 @click.option("--key", multiple=True, metavar="FILE", help="A private key.")
 @click.option("--jump", multiple=True, metavar="HOST", help="A host to go through.")
 @click.option("--private-address", default="", metavar="ADDRESS", help="Where the other hosts reach it.")
 @click.option("--type", "machine_type", default="", metavar="TYPE", help="A name for this kind of machine.")
-@click.option("--tag", "tags", multiple=True, metavar="WORD", help="A word to find it by.")
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="WORD",
+    help="A word to choose it by: make_job(labels={'tag': WORD}).",
+)
 @click.option("--lease-dir", default="", metavar="FOLDER", help="Where leases are kept on it.")
 @click.option("--ssh-config", default="", metavar="FILE", help="Instead of ~/.ssh/config.")
 @click.option("--known-hosts", default="", metavar="FILE", help="Instead of ~/.ssh/known_hosts.")
@@ -68,8 +75,8 @@ def add_command(name: str, address: str | None, replace: bool, **options: Any) -
 
     invocation = current()
     host_name, user, port = "", options["user"], options["port"] or 0
-    if address:
-        parsed = parse_address(address)
+    if address or options["address_option"]:
+        parsed = parse_address(address or options["address_option"])
         host_name = parsed.host
         user = user or parsed.user
         port = port or (parsed.port if parsed.port != DEFAULT_PORT else 0)
@@ -92,12 +99,14 @@ def add_command(name: str, address: str | None, replace: bool, **options: Any) -
 
 
 @hosts_command.command("ls", cls=PlainVerb)
-def ls_command() -> int:
+@click.option("--tag", default="", metavar="WORD", help="Only those with this tag.")
+def ls_command(tag: str) -> int:
     """List hosts: what they have, and who holds them."""
     from trainyard.backends.ssh import hosts
 
     invocation = current()
     reports = _run(hosts.list_hosts(settings_module.load()))
+    reports = [report for report in reports if not tag or tag in report.host.tags]
     if invocation.json:
         invocation.output.json([_record(report) for report in reports])
         return 0

@@ -8,7 +8,8 @@ import warnings
 from typing import Any
 
 from trainyard import settings
-from trainyard.backends.registry import BUILT_IN, open_backend
+from trainyard.backends.registry import BUILT_IN, known_backends, open_backend
+from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.ids import short_hash
 from trainyard.lib.portal import Portal
@@ -89,9 +90,10 @@ class Yard:
 
     def set_backend(self, name: str) -> None:
         """Choose where machines come from: 'local', 'ssh', 'aliyun', … before the first machine is made."""
-        if name not in BUILT_IN and name not in FAMILY_BACKENDS:
-            known = ", ".join([*BUILT_IN, "aliyun"])
-            raise InvalidError(f"there is no backend {name!r}", hint=f"Choose one of: {known}.")
+        if name not in BUILT_IN and name not in FAMILY_BACKENDS and name not in known_backends():
+            raise InvalidError(
+                f"there is no backend {name!r}", hint=f"Choose one of: {', '.join(known_backends())}."
+            )
         if self._tasks and name != self._wanted:
             raise InvalidError(
                 f"cannot change the backend to {name!r} after machines were made",
@@ -135,7 +137,9 @@ class Yard:
             if region or now.backend:
                 return region or TRY_OUT_REGION
             raise InvalidError(
-                "no region is set", hint="Run `export ALIYUN_DEFAULT_REGION=cn-beijing`, or another region."
+                "no region is set",
+                hint="Run `export ALIYUN_DEFAULT_REGION=cn-beijing`; to use your own machines, "
+                "`export TRAINYARD_BACKEND=local`.",
             )
         return self._wanted
 
@@ -289,6 +293,5 @@ class Yard:
 
 
 async def _let_go(context: Context, tasks: list[Any]) -> None:
-    for task in tasks:
-        await task.aclose()
+    await gather_all([task.aclose() for task in tasks])
     await context.backend.aclose()

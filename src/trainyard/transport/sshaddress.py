@@ -5,6 +5,8 @@ Nothing here opens a connection or imports asyncssh: that is `sshlink.py`'s matt
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -86,6 +88,13 @@ def ssh_argv(address: SshAddress, command: str = "", *, terminal: bool = True) -
     return [*_ssh_words(address, address.hops()), "-t" if terminal else "-T", *_target(address, command)]
 
 
+def _account_home() -> Path | None:
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:  # a container's uid without an account
+        return None
+
+
 def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
     config = address.effective_config_file
     words = ["ssh", "-F", str(config) if config else "none"]
@@ -98,7 +107,10 @@ def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
             "-o",
             "IdentitiesOnly=yes",
         ]  # sshd counts every key of an agent that it is offered as a failure
-    known_hosts = address.known_hosts or (None if config else Path.home() / ".ssh" / "known_hosts")
+    # ssh itself looks in the account's home, whatever $HOME says; we look where $HOME says, and both must agree.
+    known_hosts = address.known_hosts
+    if known_hosts is None and (config is None or Path.home() != _account_home()):
+        known_hosts = Path.home() / ".ssh" / "known_hosts"
     if known_hosts is not None:
         words += ["-o", f"UserKnownHostsFile={_option_value(str(known_hosts))}"]
     words += ["-o", "StrictHostKeyChecking=yes"]

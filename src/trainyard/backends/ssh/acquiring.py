@@ -154,6 +154,8 @@ class _Attempt:
             host = self._inventory.hosts[name]
             if answer.lease is not None:
                 self._reasons[name] = f"{name} is leased by {answer.lease.holder}"
+            elif (tag := self._spec.labels.get("tag", "")) and tag not in host.tags:
+                self._reasons[name] = f"{name} has no tag {tag!r}"
             elif self._spec.type and labelled and host.type != self._spec.type:
                 self._reasons[name] = (
                     f"{name} is of type {host.type!r}" if host.type else f"{name} has no type"
