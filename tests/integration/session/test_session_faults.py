@@ -107,7 +107,7 @@ async def test_dead_tmux_is_an_error_and_not_an_endless_wait(session, transport,
 
     await transport.run("tmux kill-server")
 
-    with pytest.raises(UnreachableError, match="the session on task0.x ended while command 1 ran"):
+    with pytest.raises(UnreachableError, match=r"the session on task0\.x ended while command 1 ran"):
         await asyncio.wait_for(waiting, 10)
 
 
