@@ -17,6 +17,7 @@ from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import Process, Transport
 
 OnOutput = Callable[[bytes], None]
+FIRST_PART = 65536  # bytes of output that come with the status; as in line.sh
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +86,17 @@ class Line:
 
     async def wait(self, number: int, collect: OnOutput | None) -> tuple[str, int]:
         """Wait for a command's end; its status word and output size. `collect` gets the output, in pieces."""
-        await self._send(f"ty_wait {number} {int(collect is not None)}\n")
-        return await self._ended(collect)
+        mark = ids.new_id()
+        await self._send(f"ty_wait {number} {mark if collect else ''}\n")
+        return await self._ended(collect, mark)
 
     async def run(
         self, token: str, text: str, collect: OnOutput | None, on_number: Callable[[int], None]
     ) -> tuple[str, int]:
         """`submit` and `wait` in one exchange."""
-        await self._send(f'ty_submit {token} {shell.quote(text)}\nty_wait "$n" {int(collect is not None)}\n')
+        await self._send(f'ty_submit {token} {shell.quote(text)}\nty_wait "$n" {token if collect else ""}\n')
         on_number(int((await self._answer("+"))[0]))
-        return await self._ended(collect)
+        return await self._ended(collect, token)
 
     async def aclose(self) -> None:
         """End the far side: at end of file it tidies up and goes; in the middle of an exchange it is killed."""
@@ -120,19 +122,32 @@ class Line:
             variables,
         )
 
-    async def _ended(self, collect: OnOutput | None) -> tuple[str, int]:
-        _number, status, size = await self._answer("=")
-        left = int(size) if collect is not None else 0
+    async def _ended(self, collect: OnOutput | None, mark: str) -> tuple[str, int]:
+        number, status, size = await self._answer("=")
+        if size == "-" and collect is not None:
+            size = await self._take_output(number, collect, f"\n{mark}\n".encode())
+        self.is_idle = True
+        return status, int(size)
+
+    async def _take_output(self, number: str, collect: OnOutput, ending: bytes) -> str:
+        """The first part up to its mark, then the rest where there is more; the size of all."""
+        while (end := self._buffer.find(ending)) < 0:
+            await self._fill()
+        collect(bytes(self._buffer[:end]))
+        del self._buffer[: end + len(ending)]
+        if end < FIRST_PART:
+            return str(end)
+        await self._send(f"ty_rest {number}\n")
+        _number, _status, size = await self._answer("=")
+        left = int(size) - FIRST_PART
         while left:
             if not self._buffer:
                 await self._fill()
             piece = bytes(self._buffer[:left])
             del self._buffer[:left]
             left -= len(piece)
-            if collect is not None:
-                collect(piece)
-        self.is_idle = True
-        return status, int(size)
+            collect(piece)
+        return size
 
     async def _answer(self, mark: str) -> list[str]:
         while (end := self._buffer.find(b"\n")) < 0:

@@ -2,7 +2,9 @@
 #     ty_open                  "! PID", once, before the others
 #     ty_look                  "? alive|dead RUNNING LAST VARIABLES": the session as it is; the last is what job.env is called
 #     ty_submit TOKEN TEXT     "+ NUMBER"
-#     ty_wait NUMBER 1|0       "= NUMBER STATUS SIZE", and SIZE bytes of output where asked with 1
+#     ty_wait NUMBER           "= NUMBER STATUS SIZE": wait for its end
+#     ty_wait NUMBER MARK      "= NUMBER STATUS -", the first 64 KiB of its output, and a line with MARK behind them
+#     ty_rest NUMBER           "= NUMBER STATUS SIZE", and the output from 64 KiB to SIZE
 # Builtins only on the way of a command without output, so it costs no process. Every fact is a file in the folder:
 # a line that dies loses nothing.
 set -C
@@ -53,9 +55,25 @@ ty_wake() {
 ty_wait() {
     if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$$" >> "$D/$1.for"; fi
     while [ ! -s "$D/$1.status" ]; do read -r ty_news <&3 || break; done
+    if [ -z "${2:-}" ] || [ ! -s "$D/$1.out" ]; then
+        ty_end "$1"
+    else
+        # One process instead of two for what is not long: nobody asks for its size first.
+        read -r ty_status < "$D/$1.status"
+        printf '= %s %s -\n' "$1" "$ty_status"
+        head -c 65536 "$D/$1.out"
+        printf '\n%s\n' "$2"
+    fi
+}
+
+ty_rest() {
+    ty_end "$1"
+    tail -c +65537 "$D/$1.out" | head -c "$((ty_size - 65536))"
+}
+
+ty_end() {
     read -r ty_status < "$D/$1.status"
     ty_size=0
     if [ -s "$D/$1.out" ]; then ty_size=$(wc -c < "$D/$1.out"); ty_size=$((ty_size)); fi
     printf '= %s %s %s\n' "$1" "$ty_status" "$ty_size"
-    if [ "$2" = 1 ] && [ "$ty_size" != 0 ]; then head -c "$ty_size" "$D/$1.out"; fi
 }

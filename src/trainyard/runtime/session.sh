@@ -74,6 +74,8 @@ viewer() {
 
 viewer &
 viewer_pid=$!
+# Showing comes after doing where processors are few.
+renice -n 5 -p "$viewer_pid" >/dev/null 2>&1
 
 # Waits for the supervisor's death, however it came: a closed tmux, kill -9. The write end of `life` is the supervisor's
 # alone, so its death is an end of file. Then nothing of the session may live on, and nobody may wait for it.
