@@ -182,7 +182,7 @@ class Fleet:
 
     def _has_hosts(self) -> bool:
         try:
-            return "[hosts" in self.settings.hosts_file.read_text(encoding="utf-8", errors="replace")
+            return "hosts" in self.settings.hosts_file.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return False
 

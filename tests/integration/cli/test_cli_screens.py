@@ -76,8 +76,11 @@ def test_kill_lists_what_it_touches_and_asks_when_on_a_terminal(golden, yard):
 
 
 def test_create_tells_how_to_reach_the_machines_when_done(golden, yard):
-    text = shows("create", "--name", "bert", "-np", "2", "--install_cuda")
-    golden("create_80", _pinned_addresses(text))
+    with Terminal("create", "--name", "bert", "-np", "2", "--install_cuda") as terminal:
+        assert terminal.finish() == 0
+    assert b"starting [--------------------] 0 of 2 machines" in terminal.raw
+    assert b"setting up [" in terminal.raw
+    golden("create_80", _pinned_addresses(terminal.text))
 
 
 def test_running_a_command_on_a_job_shows_names_when_there_are_several_tasks(golden, yard):
