@@ -35,7 +35,7 @@ class Yard:
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
             env={**os.environ, **env},
         )
 
