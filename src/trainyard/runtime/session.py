@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 60.0  # a slow .bashrc (conda, modules on NFS) may take many seconds
-LIVENESS_SECONDS = 5.0  # how often a waiting client asks whether the session still lives
+LIVENESS_SECONDS = 5.0  # after which a waiting client asks whether the session still lives; then ever more rarely
+LONGEST_LIVENESS_SECONDS = 30.0  # 256 tasks that wait for hours are 8 questions a second
 RECONNECT_SECONDS = 120.0  # how long a silent machine is tried again before a wait is given up
 INTERRUPT_SECONDS = 5.0  # how long Ctrl-C waits for the command to end
 TAIL_SECONDS = 1.5  # busybox's tail looks once a second
@@ -278,10 +279,12 @@ class Session:
             if keep is not None:
                 keep.restart()
             waiting = asyncio.ensure_future(once(line, keep))
+            pause = LIVENESS_SECONDS
             try:
-                while not (await asyncio.wait([waiting], timeout=LIVENESS_SECONDS))[0]:
+                while not (await asyncio.wait([waiting], timeout=pause))[0]:
                     if pending.number is not None:
                         await self._check(pending.number)
+                    pause = min(1.5 * pause, LONGEST_LIVENESS_SECONDS)
                 return waiting.result()
             finally:
                 await aio.end_task(waiting)
