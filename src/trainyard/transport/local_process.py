@@ -10,12 +10,14 @@ import asyncio
 import fcntl
 import os
 import pty
+import resource
 import signal
 import struct
 import subprocess
 import termios
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -51,8 +53,8 @@ class LocalProcess:
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._writing = asyncio.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
-        self._pidfd = os.pidfd_open(child.pid)
-        self._loop.add_reader(self._pidfd, self._reap)
+        self.pidfd = os.pidfd_open(child.pid)
+        self._loop.add_reader(self.pidfd, self._reap)
         if self._err != CLOSED:
             self._loop.add_reader(self._err, self._read_errors)
 
@@ -155,8 +157,8 @@ class LocalProcess:
         status = self._child.poll()
         if status is None:
             return
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        self._loop.remove_reader(self.pidfd)
+        os.close(self.pidfd)
         self._drain_errors()
         self._close_errors()
         if not self._is_terminal:
@@ -253,16 +255,38 @@ def start_on_terminal(script: str, *, home: Path, env: Mapping[str, str], size: 
 
 def _adopt(child: subprocess.Popen[bytes], *, terminal: int = CLOSED) -> LocalProcess:
     try:
-        return LocalProcess(child, terminal=terminal)
+        process = LocalProcess(child, terminal=terminal)
     except OSError:  # no descriptor left for the pidfd: a child that nobody watches must not live
         child.kill()
         child.wait()
         raise
+    _make_room(process.pidfd)
+    return process
+
+
+@cache
+def _given_limit() -> int:
+    """How many open files a process gets here, before we ask for more."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _make_room(descriptor: int) -> None:
+    """Ask for as many open files as we may have, once half of them are used: a child on pipes takes four.
+
+    Most systems give 1024 and allow far more.
+    """
+    given, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 2 * descriptor > given == _given_limit() != allowed:
+        with suppress(OSError, ValueError):  # "unlimited" may be more than the kernel gives
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
 
 
 def _start_shell(
     words: Sequence[str], script: str, *, home: Path, env: Mapping[str, str], streams: tuple[int, int, int]
 ) -> subprocess.Popen[bytes]:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] != _given_limit():
+        # Programs that use select() may rely on the small numbers of the usual limit.
+        script = f"ulimit -S -n {_given_limit()}; {script}"
     text = script.encode(errors="surrogateescape")
     if len(text) < LONGEST_ARGUMENT:
         return _popen([*words, "-c", script], home=home, env=env, streams=streams)
