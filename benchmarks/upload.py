@@ -187,20 +187,26 @@ async def compare(
 
     async def cold() -> None:
         fresh = connect(hosts)
-        await upload(fresh, [source], "cold")
+        await upload(fresh, [source], "target")
         await asyncio.gather(*[way.aclose() for _, way in fresh])
 
+    firsts: list[tuple[str, Callable[[], Awaitable[object]] | Callable[[], None]]] = [
+        ("tar once", lambda: rivals.tar_once(source, "target")),
+        ("trainyard", lambda: upload(ways, [source], "target")),
+        ("rsync -a", lambda: rivals.rsync(source, "target")),
+        ("trainyard, cold", cold),
+    ]
+    if all_rivals:
+        firsts.append(("rsync -a, defaults", lambda: rivals.rsync(source, "target", quick=False)))
+        firsts.append(("tar | ssh", lambda: rivals.tar_each(source, "target")))
     for number in range(rounds):
-        wipe(hosts, "once", "each", "rsynced", "ours", "cold")
-        await measure("first", "tar once", lambda: rivals.tar_once(source, "once"))
-        await measure("first", "trainyard", lambda: upload(ways, [source], "ours"))
-        if all_rivals:
-            await measure("first", "rsync -a, defaults", lambda: rivals.rsync(source, "each", quick=False))
-            wipe(hosts, "each")
-            await measure("first", "tar | ssh", lambda: rivals.tar_each(source, "each"))
-            await measure("first", "trainyard, cold", cold)
-            wipe(hosts, "each", "cold")
-        await measure("first", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
+        # Each into a place where nothing is, and each at another turn in every round.
+        for tool, work in firsts[number:] + firsts[:number]:
+            await measure("first", tool, work)
+            wipe(hosts, "target")
+        if number == 0:
+            rivals.rsync(source, "rsynced")
+            await upload(ways, [source], "ours")
         await measure("none changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure("none changed", "trainyard", lambda: upload(ways, [source], "ours"))
         touch_some(source, changed, LONG_AGO + 10 * (number + 1))
@@ -208,7 +214,7 @@ async def compare(
         await measure(f"{changed} changed", "trainyard", lambda: upload(ways, [source], "ours"))
         check(source, hosts[-1].home / "ours")
     await asyncio.gather(*[way.aclose() for _, way in ways])
-    wipe(hosts, "once", "each", "rsynced", "ours", "cold")
+    wipe(hosts, "rsynced", "ours")
     return [(f"{case}, {step}", tool, len(hosts), seconds) for (step, tool), seconds in best.items()]
 
 

@@ -28,7 +28,9 @@ HOSTILE_NAME = "a b'c\"d\n$(touch pwned)`e`\\f;&*中文"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-screens` writes the terminal pictures anew instead of comparing with them."""
-    parser.addoption("--update-screens", action="store_true", help="write the golden screens of the command line")
+    parser.addoption(
+        "--update-screens", action="store_true", help="write the golden screens of the command line"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,7 +28,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 60.0  # a slow .bashrc (conda, modules on NFS) may take many seconds
-LIVENESS_SECONDS = 5.0  # after which a waiting client asks whether the session still lives; then ever more rarely
+LIVENESS_SECONDS = (
+    5.0  # after which a waiting client asks whether the session still lives; then ever more rarely
+)
 LONGEST_LIVENESS_SECONDS = 30.0  # 256 tasks that wait for hours are 8 questions a second
 RECONNECT_SECONDS = 120.0  # how long a silent machine is tried again before a wait is given up
 INTERRUPT_SECONDS = 5.0  # how long Ctrl-C waits for the command to end

@@ -48,7 +48,11 @@ async def test_cancel_interrupts_the_command_as_ctrl_c_would(session, run):
 
 
 async def test_cancel_interrupts_a_loop_of_builtins_and_the_rest_of_the_list(session, run):
-    for text in ("while :; do :; done; echo no > reached", "sleep 600; echo no > reached", "sleep 600 | cat; echo no > reached"):
+    for text in (
+        "while :; do :; done; echo no > reached",
+        "sleep 600; echo no > reached",
+        "sleep 600 | cat; echo no > reached",
+    ):
         running = asyncio.create_task(run(text))
         await until(lambda: _is_running(session))
         running.cancel()
@@ -144,7 +148,12 @@ async def test_person_who_attaches_sees_commands_and_live_output(session, transp
 
     async def seen() -> bool:
         screen = (await transport.run("tmux capture-pane -p -t '=task0=x:0'")).stdout.decode()
-        return "$ echo first" in screen and "first\n" in screen and "$ echo second" in screen and "\nsecond\n" in screen
+        return (
+            "$ echo first" in screen
+            and "first\n" in screen
+            and "$ echo second" in screen
+            and "\nsecond\n" in screen
+        )
 
     await until(seen)
     await transport.run("tmux send-keys -t '=task0=x:0' C-c")
