@@ -7,7 +7,13 @@ from typing import TypeVar
 
 from trainyard.backends.api import Backend, Catalogued, Firewalled, Mountable, Renamable, Stoppable
 from trainyard.lib.clock import Clock, SystemClock
-from trainyard.lib.errors import CapacityError, ConflictError, UnreachableError, UnsupportedError
+from trainyard.lib.errors import (
+    CapacityError,
+    ConflictError,
+    NotFoundError,
+    UnreachableError,
+    UnsupportedError,
+)
 from trainyard.runtime import setup
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name
@@ -39,8 +45,24 @@ async def acquire(
     missing = [name for name in names if name not in got]
     if missing:
         raise CapacityError(
-            f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}"
+            f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}",
+            hint="Release the others with `trainyard kill`, or run the same again.",
         )
+    return await _until_running(
+        backend, names, promised, clock=clock, on_wait=on_wait, ready_seconds=ready_seconds
+    )
+
+
+async def _until_running(
+    backend: Backend,
+    names: Sequence[str],
+    promised: Sequence[Machine],
+    *,
+    clock: Clock,
+    on_wait: Callable[[int, int], None] = lambda _ready, _all: None,
+    ready_seconds: float = READY_SECONDS,
+) -> list[Machine]:
+    """Wait, bounded, until all of `names` run; an error where one vanishes or never comes up."""
     deadline = clock.monotonic() + ready_seconds
     pause, silences = 0.1, 0
     machines = {machine.name: machine for machine in promised}
@@ -65,7 +87,7 @@ async def acquire(
                 raise
             continue
         silences = 0
-        seen = {machine.name: machine for machine in listed if machine.name in got}
+        seen = {machine.name: machine for machine in listed if machine.name in names}
         vanished = [name for name in names if name not in seen or seen[name].state is MachineState.LOST]
         if vanished:
             raise UnreachableError(f"these machines vanished while starting: {', '.join(vanished)}")
@@ -91,8 +113,12 @@ async def start(backend: Backend, machines: Sequence[Machine]) -> list[Machine]:
     stopped = [machine for machine in machines if machine.state is not MachineState.RUNNING]
     if stopped:
         await _capable(backend, Stoppable, "start").start(stopped)
-    fresh = {machine.name: machine for machine in await backend.machines()}
-    return [fresh[machine.name] for machine in machines if machine.name in fresh]
+    names = [machine.name for machine in machines]
+    fresh = [machine for machine in await backend.machines() if machine.name in names]
+    gone = set(names) - {machine.name for machine in fresh}
+    if gone:
+        raise NotFoundError(f"these machines are gone: {', '.join(sorted(gone))}")
+    return await _until_running(backend, names, fresh, clock=SystemClock())
 
 
 async def rename(backend: Backend, machine: Machine, name: str) -> Machine:
