@@ -28,16 +28,26 @@ class Portal:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run and wait. Ctrl-C cancels the coroutine, waits until it has cleaned up, then raises."""
         # NB: cancelling the future of run_coroutine_threadsafe ends it at once, while the coroutine still cleans
-        # up in the loop. So the task is cancelled, never the future: the future ends when the task has ended.
+        # up in the loop. So the task is cancelled, never a future: `ended` ends when the task has ended.
         started: Future[asyncio.Task[T]] = Future()
-        ended = asyncio.run_coroutine_threadsafe(_run(coroutine, started), self._loop)
+        ended: Future[T] = Future()
         try:
+            asyncio.run_coroutine_threadsafe(_run(coroutine, started, ended), self._loop)
             return ended.result()
-        except KeyboardInterrupt:
-            task = started.result(timeout=_CLEANUP_SECONDS)
-            self._loop.call_soon_threadsafe(task.cancel)
-            _settle(ended)
+        except KeyboardInterrupt:  # at any moment, also before the loop has heard of the coroutine
+            self._pass_a_turn()
+            if started.done():
+                self._loop.call_soon_threadsafe(started.result().cancel)
+                _settle(ended)
+            else:
+                coroutine.close()
             raise
+
+    def _pass_a_turn(self) -> None:
+        """Wait until the loop has taken up all it was given so far."""
+        turn: Future[None] = Future()
+        self._loop.call_soon_threadsafe(turn.set_result, None)
+        turn.result(timeout=_CLEANUP_SECONDS)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run in the background; the caller keeps the future."""
@@ -54,10 +64,21 @@ class Portal:
             self._loop.close()
 
 
-async def _run(coroutine: Coroutine[Any, Any, T], started: Future[asyncio.Task[T]]) -> T:
+async def _run(coroutine: Coroutine[Any, Any, T], started: Future[asyncio.Task[T]], ended: Future[T]) -> None:
     task = asyncio.ensure_future(coroutine)
     started.set_result(task)
-    return await task
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:  # the portal is being closed under a call of another thread
+        task.cancel()
+        ended.cancel()
+        raise
+    if task.cancelled():
+        ended.cancel()
+    elif (error := task.exception()) is not None:
+        ended.set_exception(error)
+    else:
+        ended.set_result(task.result())
 
 
 def _settle(future: Future[T]) -> None:
