@@ -306,11 +306,15 @@ async def _introduce(job: Job) -> None:
         job.peers = setup.recalled_peers(members, [said for _, said in answers])
         return
     job.peers = await setup.ensure_keys(members)
-    scripts = {
-        task.name: rendezvous.script(peers, index, folder) + "\n" + setup.note_script(task.paths, digest)
-        for index, (task, folder) in enumerate(zip(job.tasks, folders, strict=True))
-    }
-    await on_each(job.tasks, lambda task: task.require(scripts[task.name], "cannot write the host files"))
+
+    async def meet(index: int, task: Task) -> None:
+        script = rendezvous.script(peers, index, folders[index])
+        status, said = await task.session.ask(f"{script}\n{setup.note_script(task.paths, digest)}")
+        if status:
+            raise InvalidError(f"cannot write the host files on {task.name}: {said.strip() or status}")
+
+    index_of = {task.name: index for index, task in enumerate(job.tasks)}
+    await on_each(job.tasks, lambda task: meet(index_of[task.name], task))
 
 
 async def _absolute(task: Task) -> str:

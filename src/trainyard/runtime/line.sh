@@ -11,7 +11,7 @@ set -C
 lines=$D/lines
 
 ty_open() {
-    [ -d "$lines" ] || (umask 077 && mkdir -p "$lines")
+    [ -d "$lines" ] || (umask 077 && mkdir -p "$lines" "$D/tokens")
     if [ -e "$lines/$$" ]; then rm -f "$lines/$$"; fi
     mkfifo -m 600 "$lines/$$"
     exec 3<> "$lines/$$"

@@ -10,11 +10,9 @@ new=$folder/.new.$$
 mkdir -p "$new"
 trap 'rm -rf "$new"' EXIT
 
-: >"$new/hostfile"
-: >"$new/hostfile.mpich"
-: >"$new/hostfile.deepspeed"
 while read -r address slots devices; do
     echo "$address slots=$slots" >>"$new/hostfile"
+    echo "$address slots=$slots" >>"$new/hostfile.horovod"
     # A colon parts an address from a number, so an IPv6 address stands in brackets there.
     case $address in *:*) host="[$address]" ;; *) host=$address ;; esac
     echo "$host:$slots" >>"$new/hostfile.mpich"
@@ -24,7 +22,6 @@ while read -r address slots devices; do
 done <<END
 $table
 END
-cp "$new/hostfile" "$new/hostfile.horovod"
 printf '%s\n' "$tf_config" >"$new/tf_config.json"
 printf '%s\n' "$exports" >"$new/env.sh"
 mv -f "$new"/* "$folder"

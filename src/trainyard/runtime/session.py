@@ -38,7 +38,7 @@ TAIL_SECONDS = 1.5  # busybox's tail looks once a second
 LOST = "lost"  # the status of a command whose session ended under it
 ADOPTION_BYTES = 1_000_000  # texts of unfinished commands that are compared on adoption
 
-_FAR_SIDE = ("session_lib.sh", "session_rc.sh", "session.sh")
+_FAR_SIDE = ("session_lib.sh", "session_rc.sh", "session_launch.sh", "session.sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,10 +511,10 @@ def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, st
     The files stand in a folder named for their content and come there by one rename, so that two clients, or two
     versions of this program, never change a file under a shell that reads it.
     """
+    variables = f"variables={shell.quote(_variables(env) if env else '')} variables_name={_name_of(env)}\n"
     return (
-        f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n"
-        f'umask 077; mkdir -p "$D" || exit 1\n{_files_script()}'
-        + (f"cat >| \"$D/job.env.$$\" <<'TRAINYARD_EOF'\n{_variables(env)}TRAINYARD_EOF\n" if env else "")
+        f"D={shell.home_path(folder)} NAME={shell.quote(tmux_name)} WINDOW={window}\n{variables}"
+        + _files_script()
         + _read("session_alive.sh")
         + _read("session_start.sh")
     )
@@ -533,10 +533,10 @@ def _name_of(env: Mapping[str, str]) -> str:
 def _files_script() -> str:
     texts = {name: _read(name) for name in _FAR_SIDE}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
-    files = "".join(
-        f"cat >| \"$F.$$/{name}\" <<'TRAINYARD_EOF'\n{text}TRAINYARD_EOF\n" for name, text in texts.items()
-    )
+    files = "".join(f'printf %s {shell.quote(text)} >| "$F.$$/{name}"\n' for name, text in texts.items())
     return (
-        f'F=$HOME/.trainyard/far/{digest}\nif [ ! -e "$F/session.sh" ]; then mkdir -p "$F.$$"\n{files}'
-        'mv -T "$F.$$" "$F" 2>/dev/null || [ -e "$F/session.sh" ] || mv "$F.$$" "$F"; rm -rf "$F.$$"; fi\n'
+        f'F=$HOME/.trainyard/far/{digest}\nif [ ! -e "$F/session.sh" ]; then\n'
+        f'(umask 077 && mkdir -p "$F.$$") || exit 1\n{files}'
+        'mv -T "$F.$$" "$F" 2>/dev/null || [ -e "$F/session.sh" ] || mv "$F.$$" "$F"\n'
+        'if [ -e "$F.$$" ]; then rm -rf "$F.$$"; fi\nfi\n'
     )

@@ -10,7 +10,7 @@ set -m
 # Nothing typed here reaches a command, so do not echo it; Ctrl-S must not be able to stop the session.
 stty -echo -ixon susp undef 2>/dev/null
 exec 3<> "$__ty_dir/in" 4<> "$__ty_dir/show"
-rm -f "$__ty_dir/viewer.idle" "$__ty_dir/shell"
+if [ -e "$__ty_dir/viewer.idle" ] || [ -e "$__ty_dir/shell" ]; then rm -f "$__ty_dir/viewer.idle" "$__ty_dir/shell"; fi
 true >| "$__ty_dir/current"
 
 # Commands that were waiting or running when an earlier supervisor ended can never end themselves.

@@ -1,8 +1,10 @@
-# Make sure that a session runs. Expects D (its folder), F (the far side's files), NAME (tmux session), WINDOW;
-# and session_alive.sh before it.
+# Make sure that a session runs. Expects session_alive.sh before it, and
+#     D (its folder), F (the far side's files), NAME (tmux session), WINDOW,
+#     variables and variables_name (the text of job.env and what it is called; empty for none).
 # Answers "alive PID CURRENT LAST" or "started PID CURRENT LAST"; "no-tmux" where tmux is missing.
-mkdir -p "$D/lines" "$D/tokens"
-chmod 700 "$D"
+# A machine starts dozens of these at once: builtins where they will do.
+umask 077
+[ -d "$D/lines" ] && [ -d "$D/tokens" ] || mkdir -p "$D/lines" "$D/tokens" || exit 1
 
 answer() {
     current=- last=0
@@ -12,9 +14,12 @@ answer() {
 }
 
 # Variables for the shell: a new shell reads them as it starts; one that runs reads them when it is next idle.
-changed=
-if [ -e "$D/job.env.$$" ]; then
-    if cmp -s "$D/job.env.$$" "$D/job.env"; then rm -f "$D/job.env.$$"; else mv -f "$D/job.env.$$" "$D/job.env"; changed=1; fi
+changed= old=
+if [ -s "$D/job.env" ]; then read -r _ old _ < "$D/job.env"; fi
+if [ -n "$variables" ] && [ "$old" != "$variables_name" ]; then
+    printf '%s' "$variables" >| "$D/job.env.$$"
+    mv -f "$D/job.env.$$" "$D/job.env"
+    changed=1
 fi
 
 if alive && [ -s "$D/shell" ]; then
@@ -24,33 +29,37 @@ if alive && [ -s "$D/shell" ]; then
 fi
 if ! command -v tmux >/dev/null 2>&1; then echo no-tmux; exit 0; fi
 
-for fifo in in show life; do [ -p "$D/$fifo" ] || mkfifo -m 600 "$D/$fifo" 2>/dev/null; done
-find "$D/tokens" -type f -mtime +1 -exec rm -f {} + 2>/dev/null
+set --
+for fifo in in show life; do [ -p "$D/$fifo" ] || set -- "$@" "$D/$fifo"; done
+if [ "$#" != 0 ]; then mkfifo -m 600 "$@" 2>/dev/null; fi
+set -- "$D/tokens"/*
+if [ -e "$1" ]; then find "$D/tokens" -type f -mtime +1 -exec rm -f {} + 2>/dev/null; fi
+
+# Sets quoted: one word for sh that stands for exactly $1.
+quote() {
+    rest=$1 quoted=
+    while :; do
+        case $rest in
+        *\'*) quoted=$quoted${rest%%\'*}"'\\''" rest=${rest#*\'} ;;
+        *) break ;;
+        esac
+    done
+    quoted="'$quoted$rest'"
+}
 
 # The pane's environment is written out, because a tmux server that runs already would give it its own. The server
 # itself must not carry the mark of one machine: ending that machine would end the sessions of all.
-quote() { printf "'"; printf '%s' "$1" | sed "s/'/'\\\\''/g"; printf "'"; }
 launch=$D/launch.$$
+quote "$D"; folder=$quoted
+quote "$F"; files=$quoted
 {
     export -p
     echo 'unset TMUX TMUX_PANE'
-    printf 'exec sh %s/session.sh %s %s\n' "$(quote "$F")" "$(quote "$D")" "$(quote "$F")"
+    printf 'exec sh %s/session.sh %s %s\n' "$files" "$folder" "$files"
 } >| "$launch.pane"
-{
-    printf 'D=%s NAME=%s WINDOW=%s pane=%s\n' "$(quote "$D")" "$(quote "$NAME")" "$WINDOW" \
-        "$(quote "sh $(quote "$launch.pane")")"
-    cat <<'INNER'
-tmux_run() { env -u TRAINYARD_MACHINE tmux "$@"; }
-if [ "$WINDOW" != 0 ] && tmux_run has-session -t "=$NAME" 2>/dev/null; then
-    tmux_run new-window -d -t "=$NAME:$WINDOW" -n "$WINDOW" "$pane"
-else
-    tmux_run start-server \; set-option -g history-limit 50000 \; \
-        new-session -d -s "$NAME" -n "$WINDOW" -x 200 -y 50 "$pane"
-    tmux_run set-option -t "=$NAME:" status-left " $NAME  " \; set-option -t "=$NAME:" status-left-length 70 \; \
-        set-option -t "=$NAME:" status-right " Ctrl-b d leaves, Ctrl-b c opens a shell "
-fi
-INNER
-} >| "$launch.sh"
+quote "$NAME"; name=$quoted
+quote "$launch.pane"
+printf 'NAME=%s WINDOW=%s PANE=%s\n. %s/session_launch.sh\n' "$name" "$WINDOW" "$quoted" "$files" >| "$launch.sh"
 if [ -n "${TRAINYARD_KEEPER:-}" ] && [ -p "$TRAINYARD_KEEPER" ]; then
     printf '%s\n' "$launch.sh" 1<> "$TRAINYARD_KEEPER"
 else

@@ -79,7 +79,7 @@ def recall_script(members: Sequence[Member], paths: MachinePaths, digest: str) -
 def note_script(paths: MachinePaths, digest: str) -> str:
     """A script that notes that a task was introduced to all others."""
     marker = home_path(paths.introduced_marker)
-    return f"printf '%s %s\\n' {digest} \"$(id -un)\" >| {marker}\n"
+    return f"printf '%s %s\\n' {digest} \"${{SSH_CONNECTION:+$(id -un)}}\" >| {marker}\n"
 
 
 def recalled_peers(members: Sequence[Member], answers: Sequence[str]) -> Peers | None:
