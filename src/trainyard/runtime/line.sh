@@ -10,15 +10,19 @@
 set -C
 lines=$D/lines
 
+# A line that has ended leaves its FIFO to the next one: one process less at its end, and a killed one leaves it anyway.
+# NB: no trap could tidy up either: a shell that waits for input runs it only after the next statement.
 ty_open() {
     [ -d "$lines" ] || (umask 077 && mkdir -p "$lines" "$D/tokens")
-    if [ -e "$lines/$$" ]; then rm -f "$lines/$$"; fi
-    mkfifo -m 600 "$lines/$$"
+    set --
+    for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || set -- "$@" "$ty_line"; done
+    if [ -p "$lines/$$" ]; then
+        : # of a process that had our number
+    elif [ ! -p "${1:-}" ] || ! mv "$1" "$lines/$$" 2>/dev/null; then
+        mkfifo -m 600 "$lines/$$"
+    fi
+    if [ "$#" -gt 1 ]; then shift; rm -f "$@"; fi
     exec 3<> "$lines/$$"
-    # NB: no trap for TERM: a shell that waits for input would run it only after the next statement.
-    trap 'rm -f "$lines/$$"' EXIT
-    # Lines that were killed could not tidy up after themselves.
-    for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || rm -f "$ty_line"; done
     n=0
     if [ -s "$D/last" ]; then read -r n < "$D/last"; fi
     printf '! %s\n' "$$"
