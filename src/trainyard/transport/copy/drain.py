@@ -52,7 +52,7 @@ async def _through_program(
                 stdin=descriptor,
                 stdout=writer,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+                process_group=0,
             )
         finally:
             os.close(descriptor)
