@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from benchmarks.measure import Report, Row, watched
 from trainyard.lib.tables import render
 
-NAMES = ("run", "fanout", "startup", "memory", "making", "upload")
+NAMES = ("run", "fanout", "startup", "memory", "making", "transfers")
 CHEAP = ("run", "fanout", "startup", "making")  # what --quick measures, in under a minute
 
 
