@@ -45,15 +45,10 @@ async def walk(stock: Stock, pace) -> None:
         stock.give(index)
 
 
-async def settle() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_each_archive_is_made_once_and_freed_when_all_have_read_it(items):
     stock = Stock(items, users=3)
     await asyncio.gather(*[walk(stock, lambda _index: asyncio.sleep(0)) for _ in range(3)])
-    await settle()
+    await stock.settled()
     assert [item.made for item in items] == [1] * 8
     assert items[0].alive == []
 
@@ -72,7 +67,7 @@ async def test_memory_stays_bounded_when_one_machine_is_slow(items):
     assert len(items[0].alive) == WINDOW
     gate.set()
     await asyncio.gather(quick, hanging)
-    await settle()
+    await stock.settled()
     assert max(items[0].most) <= WINDOW
     assert items[0].alive == []
 
@@ -83,7 +78,7 @@ async def test_others_go_on_when_a_machine_leaves(items):
     for index in range(len(items)):  # it failed, and gives back all that it will never take
         stock.give(index)
     await asyncio.wait_for(walk(stock, lambda _index: asyncio.sleep(0)), 5)
-    await settle()
+    await stock.settled()
     assert items[0].alive == []
 
 
@@ -106,7 +101,7 @@ async def test_nothing_stays_in_memory_when_everybody_is_cancelled(items):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await settle()
+    await stock.settled()
     assert items[0].alive == []
 
 

@@ -169,6 +169,12 @@ class Stock:
             made.add_done_callback(self._free)
             made.cancel()
 
+    async def settled(self) -> None:
+        """Wait until nothing is being made any more; what nobody wants has been freed then."""
+        if self._made:
+            await asyncio.wait(self._made.values())
+            await asyncio.sleep(0)  # the callbacks that free
+
     def _free(self, made: asyncio.Future[Payload]) -> None:
         if not made.cancelled() and made.exception() is None:
             made.result().close()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainyard.lib.aio import gather_all
+from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import Error, TaskErrors, UnreachableError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
@@ -164,7 +164,10 @@ class _Upload:
                 await self.run(left, attempts, may_relay=False)
             return
         stock = Stock(items, len(names))
-        results = await gather_all([self._direct(name, stock, total) for name in names])
+        try:
+            results = await gather_all([self._direct(name, stock, total) for name in names])
+        finally:
+            await finish(stock.settled())
         again = []
         for name, result in zip(names, results, strict=True):
             if isinstance(result, _TryAgain) and attempts > 1:
