@@ -14,8 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import asyncssh
-
 from trainyard.lib.aio import end_task, finish, gather_all
 from trainyard.lib.errors import (
     DeniedError,
@@ -29,6 +27,7 @@ from trainyard.lib.shell import exports, join
 from trainyard.transport.api import NO_ENV, ByteStream, Completed, Process, TerminalSize
 from trainyard.transport.sshaddress import SshAddress, parse_address, ssh_argv
 from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSession
+from trainyard.transport.sshimport import asyncssh
 from trainyard.transport.sshkeys import HostKey
 from trainyard.transport.sshlink import Link, accept_host_key, chain, fetch_host_key, open_link
 from trainyard.transport.sshpool import Place, Pool

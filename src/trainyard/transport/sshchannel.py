@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
-import asyncssh
-
 from trainyard.lib.errors import DeniedError, UnreachableError
 from trainyard.transport.api import TerminalSize
+from trainyard.transport.sshimport import asyncssh
 
 ERROR_TAIL = 64 * 1024
 # What waits for a slow reader here; beside it asyncssh holds at most one window (2 MiB), then the far side blocks.
