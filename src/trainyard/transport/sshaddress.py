@@ -88,6 +88,13 @@ def ssh_argv(address: SshAddress, command: str = "", *, terminal: bool = True) -
     return [*_ssh_words(address, address.hops()), "-t" if terminal else "-T", *_target(address, command)]
 
 
+def _names_known_hosts(config: Path) -> bool:
+    try:
+        return "userknownhostsfile" in config.read_text(errors="replace").lower()
+    except OSError:
+        return False
+
+
 def _account_home() -> Path | None:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
@@ -109,7 +116,9 @@ def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
         ]  # sshd counts every key of an agent that it is offered as a failure
     # ssh itself looks in the account's home, whatever $HOME says; we look where $HOME says, and both must agree.
     known_hosts = address.known_hosts
-    if known_hosts is None and (config is None or Path.home() != _account_home()):
+    if known_hosts is None and (
+        config is None or (Path.home() != _account_home() and not _names_known_hosts(config))
+    ):
         known_hosts = Path.home() / ".ssh" / "known_hosts"
     if known_hosts is not None:
         words += ["-o", f"UserKnownHostsFile={_option_value(str(known_hosts))}"]

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from copy_boxes import Box, age, differences, leftovers, local_box, make_tree, ssh_box
 
-from conftest import Box, age, differences, leftovers, local_box, make_tree, ssh_box
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.copy import upload
 

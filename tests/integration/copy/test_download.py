@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
+from copy_boxes import Box, differences, leftovers, make_tree
 
-from conftest import Box, differences, leftovers, make_tree
 from trainyard.lib.errors import InvalidError, NotFoundError
 from trainyard.transport.copy import CopyOptions, download
 

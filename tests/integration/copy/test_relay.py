@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from copy_boxes import Box, age, differences, leftovers, make_tree
 
-from conftest import Box, age, differences, leftovers, make_tree
 from trainyard.transport.copy import Peer, Peers, upload
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow]  # several sshds, and ssh from each to the next

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from copy_boxes import Box, Recorder, age, differences, leftovers, make_tree
 
-from conftest import Box, Recorder, age, differences, leftovers, make_tree
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, TaskErrors
 from trainyard.transport.copy import CopyOptions, upload
 
@@ -287,7 +287,7 @@ async def test_every_machine_gets_only_what_it_lacks_when_they_differ(boxes, tre
 
 @pytest.mark.ssh
 async def test_the_open_connection_is_used_when_the_program_cannot_log_in(sshd, tree, program_only):
-    from conftest import ssh_box
+    from copy_boxes import ssh_box
 
     class Unattached:
         """A transport whose command line leads to nowhere."""

@@ -280,6 +280,6 @@ async def wait_until_gone(pair, index):
 
 def is_keeper(pid):
     try:
-        return b"keeper of" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"/keeper.sh" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return True

@@ -53,6 +53,11 @@ def parse(text):
     return sorted(re.findall(r"rank=(\d+) sum=(\d+) on=(\S+) cwd=(\S+) home=(\S+)", text))
 
 
+def without_noise(err):
+    """OpenMPI's launcher and its child both set the child's group; the slower one says so."""
+    return "".join(line for line in err.splitlines(keepends=True) if "plm:rsh: Warning: setpgid" not in line)
+
+
 def test_ranks_run_on_both_hosts_when_task0_calls_mpirun(seen):
     steps, files = seen
     assert steps["before"][0] == 255
@@ -62,11 +67,11 @@ def test_ranks_run_on_both_hosts_when_task0_calls_mpirun(seen):
         *(("2", "10", "beta", "/root/job", "/root"), ("3", "10", "beta", "/root/job", "/root")),
     ]
     status, out, err = steps["plain"]
-    assert (status, parse(out), err) == (0, four, "")
+    assert (status, parse(out), without_noise(err)) == (0, four, "")
     status, out, err = steps["prefix"]
     assert (status, parse(out)) == (0, four), err
     status, out, err = steps["helper"]
-    assert (status, err) == (0, "")
+    assert (status, without_noise(err)) == (0, "")
     assert [line[:3] for line in parse(out)] == [("0", "3", "alpha"), ("1", "3", "beta")]
     status, out, _ = steps["failure"]
     assert status == 7

@@ -142,12 +142,17 @@ async def test_failure_names_the_machine_when_one_cannot_be_written(members):
     await remove_keys(pairs)
 
 
-async def test_nothing_is_done_when_there_is_nobody_to_reach(members, tmp_path):
-    pairs, hosts = members
-    assert await ensure_keys(pairs[:1]) is None
+async def test_a_single_machine_can_log_in_to_itself_when_it_is_alone(members):
+    pairs, _ = members
+    peers = await ensure_keys(pairs[:1])
+    assert peers is not None
+    assert list(peers.members) == [pairs[0][0].name]
+    await remove_keys(pairs[:1])
+
+
+async def test_nothing_is_done_when_machines_are_not_reached_by_ssh(tmp_path):
     local = LocalTransport(tmp_path, {"HOME": str(tmp_path)})
     assert await ensure_keys([(machine("task0.a", ""), local), (machine("task1.a", ""), local)]) is None
     await remove_keys([(machine("task0.a", ""), local)])
     await local.aclose()
     assert not (tmp_path / ".ssh").exists()
-    assert not (hosts[0].home / ".ssh").exists()
