@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -20,7 +21,17 @@ sys.path.insert(
 import sshd as sshd_module
 
 FOREIGN_PREFIXES = ("TRAINYARD_", "ALIYUN_", "NCLUSTER_", "FASTGPU_")
-FOREIGN_NAMES = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "TMUX", "TMUX_PANE", "BASH_ENV", "ENV", "CDPATH")
+FOREIGN_NAMES = (
+    "SSH_AUTH_SOCK",
+    "SSH_AGENT_PID",
+    "TMUX",
+    "TMUX_PANE",
+    "BASH_ENV",
+    "ENV",
+    "CDPATH",
+    "COLUMNS",
+    "LINES",
+)
 LEAK_GRACE_SECONDS = 2.0  # what has been told to end needs a moment to be gone
 
 HOSTILE_NAME = "a b'c\"d\n$(touch pwned)`e`\\f;&*中文"
@@ -119,6 +130,7 @@ def sshd(isolation: Path, tmp_path: Path) -> Iterator[sshd_module.Sshd]:
 
 
 def _close(hosts: list[sshd_module.Sshd]) -> None:
+    gc.collect()  # a connection that was forgotten says so in the test that forgot it, and not in a later one
     # What is left on a host is a leak like any other, except what asks a few milliseconds to notice the closed link.
     deadline = time.monotonic() + LEAK_GRACE_SECONDS
     leaks: list[str] = []
