@@ -299,8 +299,9 @@ async def _introduce(job: Job) -> None:
         task.env.update(rendezvous.environment(peers, index, folder))
     await on_each(job.tasks, lambda task: task.session.open())
     digest = await setup.digest_of(members, peers, folders)
+    keys = setup.keys_folder(members)
     answers = await on_each(
-        job.tasks, lambda task: task.session.ask(setup.recall_script(members, task.paths, digest))
+        job.tasks, lambda task: task.session.ask(setup.recall_script(task.paths, digest, keys))
     )
     if not any(status for status, _ in answers):
         job.peers = setup.recalled_peers(members, [said for _, said in answers])

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -69,11 +70,17 @@ async def digest_of(members: Sequence[Member], *more: object) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
-def recall_script(members: Sequence[Member], paths: MachinePaths, digest: str) -> str:
-    """A script that succeeds where a task was introduced to all of these already; see introduced.sh."""
-    keys = home_path(_keys_folder(_job(members))) if _are_verified(members) else ""
+def keys_folder(members: Sequence[Member]) -> str:
+    """Where each machine keeps the keys of the job; '' where tasks do not log in to each other."""
+    return _keys_folder(_job(members)) if _are_verified(members) else ""
+
+
+def recall_script(paths: MachinePaths, digest: str, keys: str) -> str:
+    """A script that succeeds where a task was introduced to all others already; see introduced.sh."""
     marker = home_path(paths.introduced_marker)
-    return f"marker={marker}\ndigest={digest}\nkeys={keys}\n{_body('introduced.sh')}"
+    return (
+        f"marker={marker}\ndigest={digest}\nkeys={home_path(keys) if keys else ''}\n{_body('introduced.sh')}"
+    )
 
 
 def note_script(paths: MachinePaths, digest: str) -> str:
@@ -215,6 +222,7 @@ def _script(job: str, verb: str) -> str:
     return f"job={quote(job)}\nverb={verb}\n{_body('keys.sh')}"
 
 
+@cache
 def _body(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 

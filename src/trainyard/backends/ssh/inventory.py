@@ -180,27 +180,35 @@ def _validate(host: Host) -> None:
 
 
 def _parse_host(name: str, table: object, text: str, path: Path) -> Host:
-    section = _section(text, name)
-    first = section[0] + 1 if section else 1
+    # Lines are looked for only where something is wrong: among hundreds of hosts that takes longer than reading them.
     try:
         check_name(name, "host name")
     except InvalidError as error:
-        raise InvalidError(f"{path}:{first}: {error.message}", hint=error.hint) from error
+        raise InvalidError(f"{_where(text, path, name)}: {error.message}", hint=error.hint) from error
     if not isinstance(table, dict):
-        raise InvalidError(f"{path}:{first}: {name} is not a table", hint=f"Write [hosts.{name}].")
+        raise InvalidError(
+            f"{_where(text, path, name)}: {name} is not a table", hint=f"Write [hosts.{name}]."
+        )
     values: dict[str, str | int | tuple[str, ...]] = {}
     for key, value in table.items():
-        where = f"{path}:{_line_of(text, key, section)}: host {name}"
         if key not in _CHECKS:
-            raise _unknown(key, _CHECKS, where)
+            raise _unknown(key, _CHECKS, f"{_where(text, path, name, key)}: host {name}")
         check, wanted = _CHECKS[key]
         checked = check(value)
         if checked is None:
             raise InvalidError(
-                f"{where}: {key} = {value!r} is not {wanted}", hint=f"Correct {key} in {path}."
+                f"{_where(text, path, name, key)}: host {name}: {key} = {value!r} is not {wanted}",
+                hint=f"Correct {key} in {path}.",
             )
         values[key] = checked
     return Host(name=name, **values)  # type: ignore[arg-type]  # _CHECKS gives each key its type
+
+
+def _where(text: str, path: Path, name: str, key: str = "") -> str:
+    """`FILE:LINE` of a host's table, or of a key in it."""
+    section = _section(text, name)
+    first = section[0] + 1 if section else 1
+    return f"{path}:{_line_of(text, key, section) if key else first}"
 
 
 def _unknown(key: str, known: Mapping[str, object] | list[str], where: str) -> InvalidError:
