@@ -81,6 +81,7 @@ def test_hosts_are_listed_with_who_holds_them_when_some_are_leased(yard, two):
     assert yard("hosts", "ls").stdout == "no hosts\n"
 
 
+@pytest.mark.usefixtures("ssh_terminals")
 def test_machines_on_hosts_do_all_that_local_ones_do_when_named(yard, two, tmp_path):
     done = yard("create", "--name", "bert", "-np", "2", "--backend", "ssh")
     assert done.returncode == 0, done.stderr
@@ -176,6 +177,7 @@ def test_a_mistake_with_hosts_is_a_sentence_when_made(yard, words, status, messa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("ssh_terminals")
 def test_ssh_s_own_program_is_used_when_a_person_logs_in(yard, two):
     yard("create", "--name", "bert", "--backend", "ssh", "--skip_setup")
     argv = yard.json("ssh", "task0.bert")["argv"]
