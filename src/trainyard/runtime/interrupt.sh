@@ -4,7 +4,7 @@ read -r running < "$D/current"
 if [ -n "$wanted" ] && [ "$wanted" != "$running" ]; then exit 0; fi
 read -r pid < "$D/pid"
 read -r shell < "$D/shell"
-told= tries=0 same=0
+told= early= tries=0 same=0
 while [ "$tries" -lt 20 ] && [ "$same" -lt 4 ] && [ ! -s "$D/$running.status" ]; do
     read -r stat < "/proc/$pid/stat" || exit 0
     # After the name in parentheses: state ppid pgrp session tty_nr tpgid
@@ -13,9 +13,12 @@ while [ "$tries" -lt 20 ] && [ "$same" -lt 4 ] && [ ! -s "$D/$running.status" ];
     # A person would look and press again where it had no effect: where only the shell was told, which was just about to
     # start the command, or where the program that was told had just ended and the next of the list runs now. A program
     # that was told and still runs is busy with it: it is not told twice.
-    if [ "$6" = "$shell" ] || [ "$6" != "$told" ]; then
+    # One that was told between fork and exec was still the shell, and did not hear it either.
+    is_shell=
+    if [ "/proc/$6/exe" -ef "/proc/$shell/exe" ]; then is_shell=1; fi
+    if [ "$6" = "$shell" ] || [ "$6" != "$told" ] || { [ -n "$early" ] && [ -z "$is_shell" ]; }; then
         kill -INT "-$6" 2>/dev/null
-        told=$6 same=0
+        told=$6 same=0 early=$is_shell
     else
         same=$((same + 1))
     fi

@@ -36,7 +36,6 @@ RECONNECT_SECONDS = 120.0  # how long a silent machine is tried again before a w
 INTERRUPT_SECONDS = 5.0  # how long Ctrl-C waits for the command to end
 TAIL_SECONDS = 1.5  # busybox's tail looks once a second
 LOST = "lost"  # the status of a command whose session ended under it
-ADOPTION_BYTES = 1_000_000  # texts of unfinished commands that are compared on adoption
 
 _FAR_SIDE = ("session_lib.sh", "session_rc.sh", "session_launch.sh", "session.sh")
 
