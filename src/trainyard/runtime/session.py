@@ -301,8 +301,8 @@ class Session:
                 hint=f"See it with `trainyard logs -f {self.machine}` or `trainyard tmux {self.machine}`.",
             ) from None
         except asyncio.CancelledError:
-            if pending.number is not None and pending.interrupt:
-                await aio.finish(self._interrupt_and_wait(pending.number))
+            if pending.interrupt:
+                await aio.finish(self._interrupt_and_wait(pending))
             raise
         number = pending.number or 0
         if status == LOST:
@@ -315,8 +315,16 @@ class Session:
         if done.stdout.startswith(b"dead"):
             raise self._lost(number)
 
-    async def _interrupt_and_wait(self, number: int) -> None:
+    async def _interrupt_and_wait(self, pending: _Pending) -> None:
         with contextlib.suppress(UnreachableError, TimeoutError):
+            number = pending.number
+            if number is None:  # cancelled before the answer came: the machine knows the number by the token
+                path = f"{shell.home_path(self.folder)}/tokens/{pending.token}"
+                number = _number(
+                    (await self.transport.run(f"cat {path} 2>/dev/null")).stdout.decode().strip()
+                )
+            if number is None:
+                return
             await self.interrupt(number)
             async with asyncio.timeout(INTERRUPT_SECONDS):
                 await self._on_line(lambda line: line.wait(number, None))
