@@ -24,25 +24,30 @@ DOORS = (
     "ncluster/",
 )
 
+# The emulator speaks as the provider does: its records carry the names of the provider's fields.
+EMULATOR = "trainyard/emulators/aliyun/"
+
 # word in names → where it may be used. Prose may use any word, names of functions and variables may not.
 PROVINCES: dict[str, tuple[str, ...]] = {
-    "instance": DOORS,
-    "vswitch": DOORS,
-    "aliyun": DOORS,
+    "instance": (*DOORS, EMULATOR),
+    "vswitch": (*DOORS, EMULATOR),
+    "aliyun": (*DOORS, EMULATOR, "trainyard/settings.py"),
     "aws": DOORS,
-    "nas": DOORS,
+    "nas": (*DOORS, EMULATOR),
     # The record of a machine has a field for it, which every backend fills.
     "zone": (
         *DOORS,
+        EMULATOR,
         "trainyard/spec/machine.py",
         "trainyard/settings.py",
         "trainyard/backends/local/description.py",
     ),
-    "vpc": (*DOORS, "trainyard/spec/machine.py"),
+    "vpc": (*DOORS, EMULATOR, "trainyard/spec/machine.py"),
     "pod": (),
     "namespace": (),
     "node": ("trainyard/launch.py",),  # nproc_per_node is torchrun's word
     "host": (
+        EMULATOR,  # HTTP's Host, sshd's host keys
         "trainyard/backends/ssh/",
         "trainyard/transport/ssh",
         "trainyard/cli/",

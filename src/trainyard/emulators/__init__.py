@@ -1,0 +1,1 @@
+"""Clouds on loopback: what a provider answers, given by this machine."""
