@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -30,6 +31,8 @@ from trainyard.transport.ssh import SshAddress, SshTransport
 
 QUICK = ["-c", "aes128-gcm@openssh.com", "-o", "KexAlgorithms=curve25519-sha256"]
 LONG_AGO = 1_700_000_000
+# No two changes may have the same time: rsync takes a file of the same size and time for unchanged and sends nothing.
+_STAMPS = itertools.count(LONG_AGO + 10, 10)
 Rows = list[tuple[str, str, int, float]]  # case, tool, machines, seconds
 
 
@@ -59,8 +62,9 @@ def make_bulk(folder: Path) -> Path:
     return folder
 
 
-def touch_some(folder: Path, count: int, stamp: int) -> None:
-    """Change `count` files."""
+def touch_some(folder: Path, count: int) -> None:
+    """Change `count` files, all of each."""
+    stamp = next(_STAMPS)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in files[:: len(files) // count][:count]:
         path.write_bytes(os.urandom(path.stat().st_size))
@@ -209,17 +213,18 @@ async def compare(
             await upload(ways, [source], "ours")
         await measure("none changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure("none changed", "trainyard", lambda: upload(ways, [source], "ours"))
-        touch_some(source, changed, LONG_AGO + 10 * (number + 1))
+        touch_some(source, changed)
         await measure(f"{changed} changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure(f"{changed} changed", "trainyard", lambda: upload(ways, [source], "ours"))
         check(source, hosts[-1].home / "ours")
+        check(source, hosts[-1].home / "rsynced")
     await asyncio.gather(*[way.aclose() for _, way in ways])
     wipe(hosts, "rsynced", "ours")
     return [(f"{case}, {step}", tool, len(hosts), seconds) for (step, tool), seconds in best.items()]
 
 
 def check(source: Path, target: Path) -> None:
-    """What we time must be right."""
+    """What we time must be right, and a rival that did not do the work proves nothing."""
     found = subprocess.run(
         ["rsync", "-acin", "--delete", "--omit-dir-times", f"{source}/", f"{target}/"],
         capture_output=True,
