@@ -45,7 +45,8 @@ PROVINCES: dict[str, tuple[str, ...]] = {
     "vpc": (*DOORS, EMULATOR, "trainyard/spec/machine.py"),
     "pod": (),
     "namespace": (),
-    "node": ("trainyard/launch.py",),  # nproc_per_node is torchrun's word
+    # nproc_per_node is torchrun's word; a scheduler's cluster is made of nodes
+    "node": ("trainyard/launch.py", "trainyard/scheduling/", "trainyard/simulation/", "trainyard/cli/simulate.py"),
     "host": (
         EMULATOR,  # HTTP's Host, sshd's host keys
         "trainyard/backends/ssh/",

@@ -1,0 +1,1 @@
+"""Who runs next, where, and why not yet: pure decisions, no I/O, no clock, no randomness."""

@@ -1,0 +1,255 @@
+"""What the scheduler reads and what it decides: frozen values, no behaviour beyond arithmetic.
+
+Amounts are integers, so that sums are exact: CPU in thousandths of a core, memory in MiB, devices counted. Times are
+seconds (float) on one common clock: the platform uses POSIX time, a simulation starts at 0. How decisions are reached
+is in engine.py; how reasons read as sentences is in explain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from trainyard.scheduling.reasons import Reason
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+CPU = "cpu"
+MEMORY = "memory"
+SHARED_MEMORY = "shared_memory"
+
+
+class Strategy(StrEnum):
+    """How one workspace's queue is worked through. Changing it touches only workloads that have not started."""
+
+    BACKFILL = "backfill"  # what does not fit is passed by, but keeps a reservation that nobody may delay
+    STRICT_FIFO = "strict_fifo"  # a head that does not fit blocks all behind it
+    ROUND_ROBIN = "round_robin"  # a head that does not fit is skipped
+    BALANCE = "balance"  # FIFO; the window of candidates grows by one after each timeout
+    INTELLIGENT = "intelligent"  # priority 7 and above: FIFO; below: skipping, with ageing up to 6
+
+
+class Spread(StrEnum):
+    """Where in a pool a replica goes."""
+
+    PACK = "pack"  # the fullest node that still has room: whole nodes stay free for large gangs
+    SPREAD = "spread"  # the emptiest node
+
+
+class NodeState(StrEnum):
+    """Whether a node takes new work."""
+
+    READY = "ready"
+    COMING = "coming"  # acquired, not joined yet: counts as room to come
+    CORDONED = "cordoned"  # keeps what runs, takes nothing new
+    LOST = "lost"  # does not answer
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A mark that keeps work away from a node, unless the work tolerates it."""
+
+    key: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRule:
+    """How devices of one type may be given out together."""
+
+    ring: int = (
+        0  # devices i // ring share fast links; 2..ring devices must stay inside one ring. 0: no rings
+    )
+    sizes: tuple[int, ...] = ()  # counts a replica may ask for; empty: any
+    whole_when_many: int = 0  # a gang over several nodes takes this many devices on each; 0: no rule
+
+
+ASCEND_910 = DeviceRule(ring=4, sizes=(1, 2, 4, 8), whole_when_many=8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine that runs replicas. `reserved_*` stays with the system and is never given out."""
+
+    name: str
+    pool: str = "default"
+    cpu: int = 0
+    memory: int = 0
+    shared_memory: int | None = None  # None: as much as the memory
+    devices: Mapping[str, int] = NOTHING  # type → count
+    unhealthy: Mapping[str, frozenset[int]] = MappingProxyType({})  # type → indices not to give out
+    labels: Mapping[str, str] = MappingProxyType({})
+    taints: tuple[Taint, ...] = ()
+    topology: tuple[str, ...] = ()  # from wide to narrow: ("row-1", "switch-3")
+    state: NodeState = NodeState.READY
+    suspect: bool = False  # failed lately: used last
+    reserved_cpu: int = 0
+    reserved_memory: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Nodes of one kind. With a `promise` it can grow: up to `limit` nodes in all, like the promised one."""
+
+    name: str
+    spread: Spread = Spread.PACK
+    promise: Node | None = None
+    limit: int = 0
+    price: float = 0.0  # of a promised node, per hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """Replicas of one shape. `minimum` below `replicas` makes the role elastic."""
+
+    name: str = "worker"
+    replicas: int = 1
+    minimum: int | None = None
+    cpu: int = 0
+    memory: int = 0
+    shared_memory: int = 0
+    device: str = ""  # the type; empty where the cluster has only one
+    devices: int = 0
+    pool: str = ""
+    selector: tuple[tuple[str, str], ...] = ()  # labels the node must carry
+    nodes: frozenset[str] = frozenset()  # only these, by name; empty: any
+    tolerations: tuple[Taint, ...] = ()  # a value of "" tolerates every value of the key
+
+    @property
+    def least(self) -> int:
+        """How many replicas must start together."""
+        return self.replicas if self.minimum is None else self.minimum
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One replica's place: a node, and which of its devices."""
+
+    role: str
+    node: str
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A workload that waits. Requeued after a preemption it keeps `submitted`, and so its age."""
+
+    id: str
+    roles: tuple[Role, ...]
+    workspace: str = "default"
+    user: str = ""
+    priority: int = 5
+    submitted: float = 0.0
+    limit: float | None = None  # longest running time in seconds; None: unknown
+    preemptible: bool = False
+    avoid: frozenset[str] = frozenset()  # nodes it failed on
+    same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
+    head_since: float | None = None  # since when it has been the blocked head of its queue
+    claim: tuple[Slot, ...] = ()  # places that victims are leaving for it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A workload that holds resources."""
+
+    request: Request
+    started: float
+    slots: tuple[Slot, ...]
+    leaving: float | None = None  # it was told to go, and is gone by then
+    leaving_for: str = ""  # whom it makes room for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """One place in the tree: cluster, group or workspace. What a mapping does not name is not limited here."""
+
+    name: str
+    parent: str = ""
+    nominal: Mapping[str, int] = NOTHING  # guaranteed; a parent's includes its children's
+    borrow: Mapping[str, int] = NOTHING  # at most so much above nominal; unnamed: whatever is free
+    lend: Mapping[str, int] = NOTHING  # at most so much of what is unused goes to others; unnamed: all
+    per_user: Mapping[str, int] = NOTHING  # limit of each user inside this subtree
+    users: Mapping[str, Mapping[str, int]] = MappingProxyType(
+        {}
+    )  # limits of single users, instead of per_user
+    weight: float = 1.0  # fair share
+    strategy: Strategy | None = None  # None: the policy's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Numbers that an administrator may turn. The defaults are the default policy."""
+
+    name: str = "default"
+    strategy: Strategy = Strategy.BACKFILL
+    one_line: bool = False  # all workspaces stand in one line by priority and time, instead of by share
+    fair_share: bool = True
+    half_life: float = 7 * 86400.0  # past use counts half after this
+    ageing: float = 6 * 3600.0  # waiting so long is worth one level of priority; 0: no ageing
+    top_priority: int = 9
+    level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
+    reservations: int = 1  # blocked heads that keep a reservation, in each pool
+    preemption: bool = True
+    grace: float = 30.0  # seconds that a victim has to save its work
+    balance_timeout: float = 600.0
+    intelligent_high: int = 7
+    assumed_run: float = 4 * 3600.0  # of workloads without a limit, for estimates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One cycle's view of the cluster. `past_use` is in shares of the cluster times seconds, decayed until now."""
+
+    nodes: tuple[Node, ...]
+    waiting: tuple[Request, ...] = ()
+    running: tuple[Holding, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    device_rules: Mapping[str, DeviceRule] = MappingProxyType({})
+    past_use: Mapping[str, float] = MappingProxyType({})  # by workspace
+    past_use_by_user: Mapping[tuple[str, str], float] = MappingProxyType({})  # by workspace and user
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Start this workload, now, in these places."""
+
+    id: str
+    slots: tuple[Slot, ...]
+    borrowed: bool = False  # some of it is above the workspace's nominal quota: it may be called back
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Tell this running workload to go, so that `for_id` can start; it goes back to the queue with its age."""
+
+    id: str
+    for_id: str
+    leave_by: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Get `count` more nodes for a pool; `for_ids` start on them."""
+
+    pool: str
+    count: int
+    for_ids: tuple[str, ...]
+    price: float  # of all of them, per hour
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Not yet, and exactly one reason why."""
+
+    id: str
+    position: int  # in its workspace's queue, from 1
+    reason: Reason
+    claim: tuple[Slot, ...] = ()  # places being freed for it; hand them back in its Request
+
+
+Decision = Admit | Preempt | Acquire | Wait

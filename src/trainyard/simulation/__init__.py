@@ -1,0 +1,1 @@
+"""A discrete-event simulator over the scheduler: what would happen on this cluster, with these jobs."""
