@@ -20,7 +20,7 @@ sys.path.insert(
 
 import sshd as sshd_module
 
-FOREIGN_PREFIXES = ("TRAINYARD_", "ALIYUN_", "NCLUSTER_", "FASTGPU_")
+FOREIGN_PREFIXES = ("TRAINYARD_", "ALIYUN_", "ALIBABA_CLOUD_", "NCLUSTER_", "FASTGPU_")
 FOREIGN_NAMES = (
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",

@@ -22,11 +22,60 @@ VARIABLES = {
     "TRAINYARD_LOCAL_GPUS": "how many GPUs local machines may share, real or only declared (default: what nvidia-smi finds)",
     "TRAINYARD_LOCAL_NPUS": "likewise for Ascend NPUs (default: what npu-smi finds)",
     "TRAINYARD_STOP_GRACE": "seconds between SIGTERM and SIGKILL when a local machine stops (default 5)",
-    "ALIYUN_DEFAULT_REGION": "the region that get_region() answers",
+    "ALIYUN_DEFAULT_REGION": "the region to make machines in, and what get_region() answers (ALIBABA_CLOUD_REGION_ID and ALIBABA_CLOUD_REGION work too)",
     "ALIYUN_DEFAULT_ZONE": "the zone that get_zone() answers (NCLUSTER_ZONE works too)",
     "ALIYUN_DATA_DISK_SIZE": "GB of data disk that make_job asks for",
+    "ALIYUN_ACCESS_KEY_ID": "the access key of Alibaba Cloud (ALIBABA_CLOUD_ACCESS_KEY_ID works too)",
+    "ALIYUN_ACCESS_KEY_SECRET": "its secret (ALIBABA_CLOUD_ACCESS_KEY_SECRET works too)",
+    "ALIYUN_SECURITY_TOKEN": "the third part of temporary keys (ALIBABA_CLOUD_SECURITY_TOKEN works too)",
+    "ALIBABA_CLOUD_PROFILE": "the profile of ~/.aliyun/config.json, or section of credentials.ini, to take keys from",
+    "ALIBABA_CLOUD_CLI_PROFILE_DISABLED": "true: do not look into ~/.aliyun/config.json",
+    "ALIBABA_CLOUD_CREDENTIALS_FILE": "another file of keys (default ~/.alibabacloud/credentials.ini)",
+    "ALIBABA_CLOUD_ROLE_ARN": "the RAM role to assume, together with the OIDC variables or with an access key",
+    "ALIBABA_CLOUD_ROLE_SESSION_NAME": "under which name to assume it (default trainyard)",
+    "ALIBABA_CLOUD_OIDC_PROVIDER_ARN": "the identity provider that vouches for us",
+    "ALIBABA_CLOUD_OIDC_TOKEN_FILE": "the file with its token",
+    "ALIBABA_CLOUD_ECS_METADATA": "the RAM role of the machine we run on, where it is one of Alibaba Cloud's",
+    "ALIBABA_CLOUD_ECS_METADATA_DISABLED": "true: do not ask the machine we run on for keys",
+    "ALIBABA_CLOUD_IMDSV1_DISABLED": "true: ask the metadata service only with a token",
+    "ALIBABA_CLOUD_CREDENTIALS_URI": "an address that answers with temporary keys",
+    "TRAINYARD_ALIYUN_ENDPOINT": "host:port of the emulator, or of a gateway, that answers for all of Alibaba Cloud",
+    "TRAINYARD_ALIYUN_ENDPOINT_ECS": "the same for one product; likewise _VPC, _NAS and _STS",
+    "TRAINYARD_ALIYUN_METADATA": "the address of the metadata service (default http://100.100.100.200)",
+    "ALIYUN_VPC_PREFIX": "the name of the network machines are put into (default ncluster-vpc; NCLUSTER_VPC_PREFIX works too)",
+    "NCLUSTER_PREFIX": "what names of key pairs and shared storage begin with (default ncluster)",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
 }
+
+
+PRODUCTS = ("ecs", "vpc", "nas", "sts")  # of the cloud, each with an endpoint of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudSettings:
+    """What the environment says about Alibaba Cloud. Which of it counts is decided by that backend."""
+
+    user_home: Path = field(default_factory=Path.home)
+    access_key_id: str = ""
+    access_key_secret: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)
+    keys_from: str = ""  # the beginning of the variables that named the keys
+    profile: str = ""
+    is_profile_ignored: bool = False
+    credentials_file: str = ""
+    credentials_url: str = field(default="", repr=False)  # may carry a token
+    role_arn: str = ""
+    role_session_name: str = "trainyard"
+    oidc_provider_arn: str = ""
+    oidc_token_file: str = ""
+    machine_role: str = ""
+    is_machine_role_ignored: bool = False
+    is_metadata_token_needed: bool = False
+    metadata_url: str = ""  # empty: the provider's own, where we run on one of its machines
+    endpoint: str = ""
+    endpoints: Mapping[str, str] = field(default_factory=dict)  # by product
+    prefix: str = "ncluster"
+    network_name: str = "ncluster-vpc"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +94,7 @@ class Settings:
     region: str = ""  # of the cloud, for scripts that ask
     zone: str = ""
     data_disk_gib: int = 0
+    cloud: CloudSettings = field(default_factory=CloudSettings)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # what local machines inherit from
 
     @property
@@ -68,11 +118,61 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         log_level=(env.get("TRAINYARD_LOG_LEVEL") or env.get("NCLUSTER_LOG_LEVEL") or "INFO").upper(),
         user=env.get("USER") or _login(),
         client=socket.gethostname(),
-        region=env.get("ALIYUN_DEFAULT_REGION", ""),
+        region=_first(env, "ALIYUN_DEFAULT_REGION", "ALIBABA_CLOUD_REGION_ID", "ALIBABA_CLOUD_REGION"),
         zone=env.get("ALIYUN_DEFAULT_ZONE") or env.get("NCLUSTER_ZONE", ""),
         data_disk_gib=_count(env, "ALIYUN_DATA_DISK_SIZE") or 0,
+        cloud=_cloud(env, user_home),
         environ=dict(env),
     )
+
+
+def _cloud(env: Mapping[str, str], user_home: Path) -> CloudSettings:
+    named = [prefix for prefix in ("ALIYUN", "ALIBABA_CLOUD") if _keys(env, prefix)]
+    keys = _keys(env, named[0]) if named else {}
+    return CloudSettings(
+        user_home=user_home,
+        **keys,
+        keys_from=named[0] if named else "",
+        profile=env.get("ALIBABA_CLOUD_PROFILE", ""),
+        is_profile_ignored=_flag(env, "ALIBABA_CLOUD_CLI_PROFILE_DISABLED"),
+        credentials_file=env.get("ALIBABA_CLOUD_CREDENTIALS_FILE", ""),
+        credentials_url=env.get("ALIBABA_CLOUD_CREDENTIALS_URI", ""),
+        role_arn=env.get("ALIBABA_CLOUD_ROLE_ARN", ""),
+        role_session_name=env.get("ALIBABA_CLOUD_ROLE_SESSION_NAME") or "trainyard",
+        oidc_provider_arn=env.get("ALIBABA_CLOUD_OIDC_PROVIDER_ARN", ""),
+        oidc_token_file=env.get("ALIBABA_CLOUD_OIDC_TOKEN_FILE", ""),
+        machine_role=env.get("ALIBABA_CLOUD_ECS_METADATA", ""),
+        is_machine_role_ignored=_flag(env, "ALIBABA_CLOUD_ECS_METADATA_DISABLED"),
+        is_metadata_token_needed=_flag(env, "ALIBABA_CLOUD_IMDSV1_DISABLED"),
+        metadata_url=env.get("TRAINYARD_ALIYUN_METADATA", ""),
+        endpoint=env.get("TRAINYARD_ALIYUN_ENDPOINT", ""),
+        endpoints={
+            product: env[name]
+            for product in PRODUCTS
+            if env.get(name := f"TRAINYARD_ALIYUN_ENDPOINT_{product.upper()}")
+        },
+        prefix=env.get("NCLUSTER_PREFIX") or "ncluster",
+        network_name=_first(env, "ALIYUN_VPC_PREFIX", "NCLUSTER_VPC_PREFIX") or "ncluster-vpc",
+    )
+
+
+def _keys(env: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """The parts of an access key that variables with this beginning name; nothing where neither half is there."""
+    names = {
+        "access_key_id": f"{prefix}_ACCESS_KEY_ID",
+        "access_key_secret": f"{prefix}_ACCESS_KEY_SECRET",
+        "security_token": f"{prefix}_SECURITY_TOKEN",
+    }
+    found = {part: env.get(name, "").strip() for part, name in names.items()}
+    return found if found["access_key_id"] or found["access_key_secret"] else {}
+
+
+def _first(env: Mapping[str, str], *names: str) -> str:
+    return next((env[name] for name in names if env.get(name)), "")
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    return env.get(name, "").strip().lower() == "true"
 
 
 def pick(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
