@@ -78,9 +78,11 @@ class Node:
     cpu: int = 0
     memory: int = 0
     shared_memory: int | None = None  # None: as much as the memory
-    devices: Mapping[str, int] = NOTHING  # type → count
-    unhealthy: Mapping[str, frozenset[int]] = MappingProxyType({})  # type → indices not to give out
-    labels: Mapping[str, str] = MappingProxyType({})
+    devices: Mapping[str, int] = field(default_factory=lambda: NOTHING)  # type → count
+    unhealthy: Mapping[str, frozenset[int]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # type → indices not to give out
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     taints: tuple[Taint, ...] = ()
     topology: tuple[str, ...] = ()  # from wide to narrow: ("row-1", "switch-3")
     state: NodeState = NodeState.READY
@@ -167,12 +169,20 @@ class Quota:
 
     name: str
     parent: str = ""
-    nominal: Mapping[str, int] = NOTHING  # guaranteed; a parent's includes its children's
-    borrow: Mapping[str, int] = NOTHING  # at most so much above nominal; unnamed: whatever is free
-    lend: Mapping[str, int] = NOTHING  # at most so much of what is unused goes to others; unnamed: all
-    per_user: Mapping[str, int] = NOTHING  # limit of each user inside this subtree
-    users: Mapping[str, Mapping[str, int]] = MappingProxyType(
-        {}
+    nominal: Mapping[str, int] = field(
+        default_factory=lambda: NOTHING
+    )  # guaranteed; a parent's includes its children's
+    borrow: Mapping[str, int] = field(
+        default_factory=lambda: NOTHING
+    )  # at most so much above nominal; unnamed: whatever is free
+    lend: Mapping[str, int] = field(
+        default_factory=lambda: NOTHING
+    )  # at most so much of what is unused goes to others; unnamed: all
+    per_user: Mapping[str, int] = field(
+        default_factory=lambda: NOTHING
+    )  # limit of each user inside this subtree
+    users: Mapping[str, Mapping[str, int]] = field(
+        default_factory=lambda: MappingProxyType({})
     )  # limits of single users, instead of per_user
     weight: float = 1.0  # fair share
     strategy: Strategy | None = None  # None: the policy's
@@ -208,9 +218,11 @@ class Snapshot:
     pools: tuple[Pool, ...] = ()
     quotas: tuple[Quota, ...] = ()
     policy: Policy = field(default_factory=Policy)
-    device_rules: Mapping[str, DeviceRule] = MappingProxyType({})
-    past_use: Mapping[str, float] = MappingProxyType({})  # by workspace
-    past_use_by_user: Mapping[tuple[str, str], float] = MappingProxyType({})  # by workspace and user
+    device_rules: Mapping[str, DeviceRule] = field(default_factory=lambda: MappingProxyType({}))
+    past_use: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # by workspace
+    past_use_by_user: Mapping[tuple[str, str], float] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # by workspace and user
 
 
 @dataclass(frozen=True, slots=True)
