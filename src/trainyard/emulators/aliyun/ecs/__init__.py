@@ -1,0 +1,1 @@
+"""Actions of the product ECS, one noun a file."""

@@ -1,0 +1,1 @@
+"""Actions of the product NAS: file systems, mount targets, access groups."""

@@ -1,0 +1,336 @@
+"""What becomes of things as time passes, and the turns of an instance's life that actions and time share.
+
+`advance` applies everything that is due, in order of time, however long ago the last call was. Nothing here reads a
+clock. What a caller may ask for is judged by the actions before they come here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+from trainyard.emulators.aliyun import ledger
+from trainyard.emulators.aliyun.catalogue import TYPES
+from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.market import next_hour, spot_price
+from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation, SystemEvent
+
+RECYCLING = "Recycling"
+STOP_CHARGING, KEEP_CHARGING, NOT_APPLICABLE = "StopCharging", "KeepCharging", "Not-applicable"
+REFUSED = frozenset({"Pending", "Scheduled"})  # an invocation that has not reached its instance
+
+# What a thing that has one step to go becomes.
+_SETTLED = {
+    "disks": {"Creating": "Available", "Attaching": "In_use", "Detaching": "Available"},
+    "snapshots": {"progressing": "accomplished"},
+    "images": {"Creating": "Available"},
+    "vpcs": {"Pending": "Available"},
+    "vswitches": {"Pending": "Available"},
+    "eips": {"Associating": "InUse", "Unassociating": "Available"},
+}
+
+
+def advance(estate: Estate, now: datetime) -> None:
+    """Apply everything that was due up to `now`; a clock that was set back changes nothing."""
+    queue = [
+        (due, number, table, name)
+        for number, (table, name, due) in enumerate(_dues(estate))
+        if due is not None and due <= now
+    ]
+    heapq.heapify(queue)
+    number = len(queue)
+    while queue:
+        due, _, table, name = heapq.heappop(queue)
+        record = getattr(estate, table).get(name)
+        if record is None or _due(estate, table, record) != due:
+            continue  # an earlier step removed or changed it; its new turn is in the queue
+        _step(estate, table, record, due)
+        if name in getattr(estate, table):
+            following = _due(estate, table, record)
+            if following is not None and following <= now:
+                number += 1
+                heapq.heappush(queue, (following, len(_TABLES) * 1_000_000 + number, table, name))
+    estate.clock = now if estate.clock is None else max(estate.clock, now)
+
+
+def next_change(estate: Estate) -> datetime | None:
+    """When `advance` will next have something to do."""
+    return min((due for _, _, due in _dues(estate) if due is not None), default=None)
+
+
+_TABLES = (*_SETTLED, "file_systems", "invocations", "instances")
+
+
+def _dues(estate: Estate) -> Iterator[tuple[str, str, datetime | None]]:
+    for table in _TABLES:
+        for name, record in getattr(estate, table).items():
+            yield table, name, _due(estate, table, record)
+
+
+def _due(estate: Estate, table: str, record: Any) -> datetime | None:
+    if table == "instances":
+        return _instance_due(record)
+    if table == "file_systems":
+        dues = [record.due, *(target.due for target in record.targets)]
+        return min((due for due in dues if due is not None), default=None)
+    if table == "invocations":
+        return _invocation_due(estate, record)
+    due: datetime | None = record.due
+    return due
+
+
+def _step(estate: Estate, table: str, record: Any, now: datetime) -> None:
+    if table == "instances":
+        _step_instance(estate, record, now)
+    elif table == "file_systems":
+        _step_file_system(record, now)
+    elif table == "invocations":
+        _abort_undelivered(record, now)
+    else:
+        record.status = _SETTLED[table].get(record.status, record.status)
+        record.due = None
+
+
+def _step_file_system(system: FileSystem, now: datetime) -> None:
+    if system.due is not None and system.due <= now:
+        system.status, system.due = "Running", None
+    for target in system.targets:
+        if target.due is not None and target.due <= now:
+            target.status, target.due = "Active", None
+
+
+def _invocation_due(estate: Estate, invocation: Invocation) -> datetime | None:
+    if any(target.status in REFUSED for target in invocation.targets):
+        return invocation.created + estate.options.duration("delivery")
+    return None
+
+
+def _abort_undelivered(invocation: Invocation, now: datetime) -> None:
+    for target in invocation.targets:
+        if target.status in REFUSED:
+            target.status, target.finished = "Aborted", now
+            target.error_code, target.error = "DeliveryTimeout", "The command could not be delivered in time."
+
+
+# --- instances
+
+
+def _instance_due(instance: Instance) -> datetime | None:
+    turns = (instance.due, instance.auto_release, instance.reclaim, instance.market_check)
+    return min((turn for turn in turns if turn is not None), default=None)
+
+
+def _step_instance(estate: Estate, instance: Instance, now: datetime) -> None:
+    if instance.auto_release is not None and instance.auto_release <= now:
+        release(estate, instance, now)
+    elif instance.reclaim is not None and instance.reclaim <= now:
+        _reclaim(estate, instance, now)
+    elif instance.market_check is not None and instance.market_check <= now:
+        _check_market(estate, instance, now)
+    else:
+        _TURNS[instance.status](estate, instance, now)
+
+
+def _begin_starting(estate: Estate, instance: Instance, now: datetime) -> None:
+    boot(estate, instance, now)
+
+
+def _finish_starting(estate: Estate, instance: Instance, now: datetime) -> None:
+    instance.status, instance.due = "Running", None
+    instance.agent_ready = now + estate.options.duration("agent")
+
+
+def _finish_stopping(estate: Estate, instance: Instance, now: datetime) -> None:
+    if instance.deleting:
+        release(estate, instance, now)
+    elif instance.rebooting:
+        instance.rebooting = False
+        boot(estate, instance, now)
+    else:
+        _halt(estate, instance, now)
+
+
+def _finish_stopped(estate: Estate, instance: Instance, now: datetime) -> None:
+    release(estate, instance, now)  # a stopped instance waits for nothing else
+
+
+_TURNS: dict[str, Callable[[Estate, Instance, datetime], None]] = {
+    "Pending": _begin_starting,
+    "Starting": _finish_starting,
+    "Stopping": _finish_stopping,
+    "Stopped": _finish_stopped,
+}
+
+
+def boot(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Let it begin to start; what was changed for the next boot comes true."""
+    instance.status = "Starting"
+    instance.boot += 1
+    instance.started = now
+    instance.stopped_mode = NOT_APPLICABLE
+    instance.agent_ready = None
+    instance.due = now + estate.options.duration("starting", instance.name)
+    instance.hostname, instance.next_hostname = instance.next_hostname or instance.hostname, ""
+    instance.password, instance.next_password = instance.next_password or instance.password, ""
+    if instance.next_keys is not None:
+        instance.authorized_keys, instance.next_keys = instance.next_keys, None
+
+
+def start(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Start a stopped instance; after an economical stop it is billed again and has a new public address."""
+    was_economical = instance.stopped_mode == STOP_CHARGING
+    if was_economical and instance.bandwidth_out and not instance.eip:
+        instance.public_address = estate.new_address()
+    boot(estate, instance, now)
+    if was_economical:
+        ledger.bill_instance(estate, instance, now)
+        watch_market(instance, now)
+
+
+def stop(estate: Estate, instance: Instance, now: datetime, mode: str) -> None:
+    """Begin to stop a running instance."""
+    instance.status = "Stopping"
+    instance.stop_request = mode
+    instance.due = now + estate.options.duration("stopping", instance.name)
+    _end_invocations(estate, instance, now, "ExecutionInterrupted")
+
+
+def reboot(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Stop and start in one."""
+    stop(estate, instance, now, KEEP_CHARGING)
+    instance.rebooting = True
+
+
+def _halt(estate: Estate, instance: Instance, now: datetime) -> None:
+    economical = instance.stop_request == STOP_CHARGING and supports_economical(instance)
+    instance.status, instance.due = "Stopped", None
+    instance.stopped_mode = STOP_CHARGING if economical else KEEP_CHARGING
+    if instance.charge != "PostPaid":
+        instance.stopped_mode = NOT_APPLICABLE
+    instance.stop_request = ""
+    instance.agent_ready = None
+    if economical:
+        ledger.close(estate, instance.id, now)
+        instance.public_address = ""
+        instance.market_check = None
+
+
+def supports_economical(instance: Instance) -> bool:
+    """Whether a stop can end the billing: not with local disks, not when paid in advance."""
+    return instance.charge == "PostPaid" and TYPES[instance.type].has_economical_mode
+
+
+def begin_deletion(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Delete: billing ends at once, the record lingers a while."""
+    if instance.status == "Running":
+        instance.status = "Stopping"
+    instance.deleting = True
+    instance.due = now + estate.options.duration("deleting", instance.name)
+    instance.auto_release = instance.reclaim = instance.market_check = None
+    ledger.close(estate, instance.id, now)
+    for disk in estate.disks_of(instance.id):
+        if disk.delete_with_instance:
+            ledger.close(estate, disk.id, now)
+    _end_invocations(estate, instance, now, "InstanceReleased")
+
+
+def release(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Remove an instance: its disks go or are left over as the disks say, its elastic address stays."""
+    for disk in estate.disks_of(instance.id):
+        if disk.delete_with_instance:
+            ledger.close(estate, disk.id, now)
+            del estate.disks[disk.id]
+        else:
+            disk.instance, disk.device, disk.status, disk.due = "", "", "Available", None
+            disk.detached = now
+    eip = estate.eips.get(instance.eip)
+    if eip is not None:
+        eip.instance, eip.status, eip.due = "", "Available", None
+        ledger.bill_eip(estate, eip, now)
+    ledger.close(estate, instance.id, now)
+    _end_invocations(estate, instance, now, "InstanceReleased")
+    for event in estate.events:
+        if event.instance == instance.id and event.finished is None:
+            event.status, event.finished = "Executed", now
+    del estate.instances[instance.id]
+
+
+def _end_invocations(estate: Estate, instance: Instance, now: datetime, code: str) -> None:
+    for invocation in estate.invocations.values():
+        for target in invocation.targets:
+            if target.instance != instance.id or target.finished is not None:
+                continue
+            reached = target.status not in REFUSED
+            target.status, target.finished = "Failed" if reached else "Aborted", now
+            target.error_code = code if reached or code == "InstanceReleased" else "InstanceNotRunning"
+            target.error = "The instance stopped or was released before the command had ended."
+
+
+# --- spot
+
+
+def watch_market(instance: Instance, now: datetime) -> None:
+    """Compare the price with the limit from the next hour on."""
+    if instance.spot_strategy == "SpotWithPriceLimit":
+        instance.market_check = next_hour(now)
+
+
+def _check_market(estate: Estate, instance: Instance, now: datetime) -> None:
+    instance.market_check = next_hour(now)
+    limit, protected = instance.spot_limit, instance.protected_until
+    if limit is None or (protected is not None and now < protected) or instance.status == "Stopped":
+        return
+    if spot_price(estate, instance.zone, instance.type, now) > limit:
+        interrupt(estate, instance, now)
+
+
+def interrupt(estate: Estate, instance: Instance, now: datetime) -> None:
+    """Give a spot instance notice: it is locked, and goes in five minutes. A second notice changes nothing."""
+    if RECYCLING in instance.locks or instance.deleting:
+        return
+    instance.locks.append(RECYCLING)
+    instance.market_check = None
+    instance.reclaim = now + estate.options.duration("recycling")
+    estate.events.append(
+        SystemEvent(
+            id=estate.new_id("e-", instance.region),
+            region=instance.region,
+            instance=instance.id,
+            kind="Instance:PreemptibleInstanceInterruption",
+            reason="The preemptible instance is to be reclaimed.",
+            published=now,
+            not_before=instance.reclaim,
+        )
+    )
+
+
+def _reclaim(estate: Estate, instance: Instance, now: datetime) -> None:
+    if instance.spot_behavior != "Stop":
+        release(estate, instance, now)
+        return
+    instance.reclaim = None
+    instance.locks.remove(RECYCLING)
+    for event in estate.events:
+        if event.instance == instance.id and event.finished is None:
+            event.status, event.finished = "Executed", now
+    if instance.status in {"Running", "Starting"}:
+        stop(estate, instance, now, STOP_CHARGING)
+    else:
+        instance.stop_request = STOP_CHARGING
+
+
+def termination_time(instance: Instance) -> str:
+    """What the metadata answers under instance/spot/termination-time; empty while there is no notice."""
+    return instance.reclaim.strftime("%Y-%m-%dT%H:%M:%SZ") if instance.reclaim else ""
+
+
+def agent_answers(instance: Instance, now: datetime) -> bool:
+    """Whether Cloud Assistant reaches the instance."""
+    return instance.status == "Running" and instance.agent_ready is not None and instance.agent_ready <= now
+
+
+def is_visible(instance: Instance, now: datetime) -> bool:
+    """Whether DescribeInstances shows it already."""
+    return instance.visible is None or instance.visible <= now

@@ -1,0 +1,1 @@
+"""Actions of the product VPC: networks and elastic addresses."""
