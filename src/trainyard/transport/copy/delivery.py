@@ -11,9 +11,9 @@ from trainyard.lib.errors import Error, InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.archive import Segment, end_mark, pack, segments
-from trainyard.transport.copy.feed import Outcome, feed
+from trainyard.transport.copy.feed import Outcome, feed, is_bulk
 from trainyard.transport.copy.manifest import Entry
-from trainyard.transport.copy.payload import Payload, make_payload
+from trainyard.transport.copy.payload import Payload, Stream, make_payload
 from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.survey import Findings, Plan, part_signature, part_stem
 
@@ -35,15 +35,25 @@ class ArchiveDelivery:
     end: str
     stamp: str = ""
     in_all: int = 0
+    is_alone: bool = False  # one machine wants it, once
 
     @property
     def length(self) -> int:
         """Bytes to send."""
         return self.segment.length
 
-    def make(self) -> Payload:
-        """Pack it. Blocking."""
-        return make_payload(lambda descriptor: pack(self.segment, descriptor, self.notes))
+    def make(self) -> Payload | Stream:
+        """Pack it, or get ready to pack it while it is sent. Blocking."""
+        if self.is_alone and not is_bulk(self.length, self.in_all):
+            return Stream(self._pack, self.length)
+        return self.make_shared()
+
+    def make_shared(self) -> Payload:
+        """Pack it for any number of readers. Blocking."""
+        return make_payload(self._pack)
+
+    def _pack(self, descriptor: int) -> int:
+        return pack(self.segment, descriptor, self.notes)
 
     def variables(self) -> Variables:
         """What `sinks.sh` has to know."""
@@ -56,7 +66,7 @@ class ArchiveDelivery:
             "stamp": self.stamp,
         }
 
-    async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
+    async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
         """To one machine."""
         return await _receive(transport, payload, self.variables(), on_bytes, self.in_all)
 
@@ -81,6 +91,8 @@ class PartDelivery:
         """The file itself; nothing is copied."""
         return Payload(self.entry.path, self.offset, self.length)
 
+    make_shared = make
+
     def variables(self) -> Variables:
         """What `sinks.sh` has to know."""
         folder, _, leaf = self.entry.name.rpartition(b"/")
@@ -103,7 +115,7 @@ class PartDelivery:
             "stamp": self.stamp,
         }
 
-    async def send(self, transport: Transport, payload: Payload, on_bytes: OnBytes) -> Outcome:
+    async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
         """To one machine; from the start where its part turns out to be another's or to be in use."""
         variables = await asyncio.to_thread(self.variables)
         outcome = await _receive(transport, payload, variables, on_bytes, self.in_all)
@@ -126,9 +138,8 @@ def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int)
     for segment in segments(small):
         end = new_id(".trainyard-part-end-")
         mark = end_mark(end.encode())
-        made.append(
-            ArchiveDelivery(plan, Segment([*segment.entries, mark], segment.length + 512), notes, end)
-        )
+        whole = Segment([*segment.entries, mark], segment.length + 512)
+        made.append(ArchiveDelivery(plan, whole, notes, end, is_alone=copies == 1))
     made += [
         PartDelivery(plan, entry, min(findings.parts.get(entry.name, 0), entry.size))
         for entry in findings.files
@@ -153,10 +164,10 @@ class Stock:
     items: Sequence[Delivery]
     users: int
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WINDOW))
-    _made: dict[int, asyncio.Future[Payload]] = field(default_factory=dict)
+    _made: dict[int, asyncio.Future[Payload | Stream]] = field(default_factory=dict)
     _waiting: dict[int, int] = field(default_factory=dict)
 
-    async def take(self, index: int) -> Payload:
+    async def take(self, index: int) -> Payload | Stream:
         """The payload of item `index`; give it back."""
         if index not in self._made:
             self._made[index] = asyncio.ensure_future(self._make(index))
@@ -175,12 +186,12 @@ class Stock:
             await asyncio.wait(self._made.values())
             await asyncio.sleep(0)  # the callbacks that free
 
-    def _free(self, made: asyncio.Future[Payload]) -> None:
+    def _free(self, made: asyncio.Future[Payload | Stream]) -> None:
         if not made.cancelled() and made.exception() is None:
             made.result().close()
             self._slots.release()
 
-    async def _make(self, index: int) -> Payload:
+    async def _make(self, index: int) -> Payload | Stream:
         await self._slots.acquire()
         try:
             # NB: a thread cannot be cancelled; waiting for it keeps the payload from being lost.
@@ -204,7 +215,7 @@ def failure(machine: str, plan: Plan, outcome: Outcome) -> Error:
 
 
 async def _receive(
-    transport: Transport, payload: Payload, variables: Variables, on_bytes: OnBytes, in_all: int
+    transport: Transport, payload: Payload | Stream, variables: Variables, on_bytes: OnBytes, in_all: int
 ) -> Outcome:
     mark = new_id("trainyard-")
     script = compose("sinks.sh", "receive.sh", mark=mark, **variables)

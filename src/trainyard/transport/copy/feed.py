@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from trainyard.lib.aio import end_task, finish
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import Attachable, Process, Transport, read_all
-from trainyard.transport.copy.payload import Payload
+from trainyard.transport.copy.payload import Payload, Stream
 
 # From these sizes on, of one payload and of all payloads to all machines, a second connection pays: a login costs about
 # 0.15 s of processor time on both ends together, asyncssh 2.4 ms a megabyte on the one core that Python has.
 BULK = 32 * 1024 * 1024
 BULK_IN_ALL = 128 * 1024 * 1024
-CHUNK = 256 * 1024
+CHUNK = 128 * 1024
 POLL_SECONDS = 0.1
 END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
 LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
@@ -70,7 +70,7 @@ def last_complaint(errors: str) -> str:
 async def feed(
     transport: Transport,
     script: str,
-    payload: Payload,
+    payload: Payload | Stream,
     mark: str,
     on_bytes: Callable[[int], None],
     *,
@@ -82,13 +82,19 @@ async def feed(
 
     Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
     """
-    is_bulk = payload.length > BULK and in_all > BULK_IN_ALL
-    words = bulk_argv(transport, script) if is_bulk else None
-    if words is not None:
+    words = None
+    if isinstance(payload, Payload) and is_bulk(payload.length, in_all):
+        words = bulk_argv(transport, script)
+    if words is not None and isinstance(payload, Payload):
         outcome = await _through_program(words, payload, mark, on_bytes)
         if outcome is not None:
             return outcome
     return await _through_channel(transport, script, payload, mark, on_bytes)
+
+
+def is_bulk(length: int, in_all: int) -> bool:
+    """Whether a payload of `length`, of `in_all` to all machines, is worth a connection of its own."""
+    return length > BULK and in_all > BULK_IN_ALL
 
 
 def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
@@ -151,37 +157,66 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _through_channel(
-    transport: Transport, script: str, payload: Payload, mark: str, on_bytes: Callable[[int], None]
+    transport: Transport, script: str, payload: Payload | Stream, mark: str, on_bytes: Callable[[int], None]
 ) -> Outcome:
-    descriptor = payload.open()
-    process: Process | None = None
+    process = await transport.spawn(script)
     try:
-        process = await transport.spawn(script)
         reading = asyncio.ensure_future(read_all(process))
         try:
             # A sink that has failed closes its end; what it said is the better answer.
             with suppress(UnreachableError):
-                await _write(process, descriptor, payload.length, on_bytes)
+                await _write(process, payload, on_bytes)
             output = await reading
             await process.wait()
         finally:
             await end_task(reading)
         return make_outcome(output, process.errors, mark)
     except BaseException:
-        if process is not None:
-            await finish(_close(process))
+        await finish(_close(process))
         raise
+
+
+async def _write(process: Process, payload: Payload | Stream, on_bytes: Callable[[int], None]) -> None:
+    limited = isinstance(payload, Payload)
+    descriptor = payload.open()
+    try:
+        done = 0
+        # A stream is read to its end: its maker waits for that.
+        while chunk := await _read(descriptor, payload.length - done if limited else CHUNK):
+            await process.write(chunk)
+            done += len(chunk)
+            on_bytes(done)
+        if isinstance(payload, Stream):
+            await payload.ended()
+        await process.write_eof()
     finally:
         os.close(descriptor)
+        if isinstance(payload, Stream):
+            await finish(payload.settled())
 
 
-async def _write(process: Process, descriptor: int, length: int, on_bytes: Callable[[int], None]) -> None:
-    done = 0
-    while done < length and (chunk := os.read(descriptor, min(CHUNK, length - done))):
-        await process.write(chunk)
-        done += len(chunk)
-        on_bytes(done)
-    await process.write_eof()
+async def _read(descriptor: int, limit: int) -> bytes:
+    """The next bytes; b'' at the end. Only a stream is ever waited for."""
+    while True:
+        try:
+            return os.read(descriptor, min(CHUNK, limit))
+        except BlockingIOError:
+            await _readable(descriptor)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(descriptor, _wake, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _wake(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
 
 
 async def _close(process: Process) -> None:

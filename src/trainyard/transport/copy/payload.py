@@ -1,4 +1,5 @@
-"""Bytes that several senders read at once: a file, or memory that looks like one. Nothing here knows what they mean.
+"""Bytes that several senders read at once: a file, or memory that looks like one; for a single sender, a stream that is
+made while it is sent. Nothing here knows what they mean.
 
 A program that is given a payload as its standard input reads it without any work of ours; its position tells how far
 it is. So feeding 32 machines costs the client what `ssh <archive` costs 32 times.
@@ -6,15 +7,20 @@ it is. So feeding 32 machines costs the client what `ssh <archive` costs 32 time
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from trainyard.lib.errors import DeniedError, NotFoundError
 
 HASH_CHUNK = 1024 * 1024
+STREAM_AHEAD = 1024 * 1024  # how far the maker of a stream may be ahead of its reader
 
 
 class Payload:
@@ -60,6 +66,66 @@ class Payload:
         if self._release is not None:
             self._release()
             self._release = None
+
+
+class Stream:
+    """A payload for one sender, who reads it once: a thread writes it into a pipe as it is read.
+
+    Nothing is held in memory, and sending begins with the first byte. `length` is what was announced until all has been
+    read, then what it was.
+    """
+
+    start = 0
+
+    def __init__(self, write: Callable[[int], int], length: int) -> None:
+        self._write = write
+        self.length = length
+        self._made: Future[int] = Future()
+        self._is_begun = False
+
+    def open(self) -> int:
+        """Begin; the end of the pipe that never blocks. The caller closes it and then waits for `settled`."""
+        reader, writer = os.pipe()
+        with suppress(
+            OSError, AttributeError
+        ):  # a system without it, or a user with many pipes: smaller steps
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, STREAM_AHEAD)
+        os.set_blocking(reader, False)
+        # Not one of asyncio's few threads: a slow machine would hold it for minutes.
+        thread = threading.Thread(target=self._run, args=(writer,), name="trainyard-stream", daemon=True)
+        self._is_begun = True
+        try:
+            thread.start()
+        except BaseException:
+            os.close(reader)
+            os.close(writer)
+            self._made.set_result(0)
+            raise
+        return reader
+
+    def _run(self, writer: int) -> None:
+        try:
+            length = self._write(writer)
+        except BrokenPipeError:  # the reader has left
+            self._made.set_result(0)
+        except BaseException as error:  # noqa: BLE001  # it belongs to the reader
+            self._made.set_exception(error)
+        else:
+            self._made.set_result(length)
+        finally:
+            os.close(writer)
+
+    async def settled(self) -> None:
+        """Wait until the maker has stopped."""
+        if self._is_begun:
+            await asyncio.wait([asyncio.wrap_future(self._made)])
+
+    async def ended(self) -> None:
+        """After the last byte: raise what the maker failed with."""
+        self.length = await asyncio.wrap_future(self._made)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def make_payload(write: Callable[[int], int]) -> Payload:

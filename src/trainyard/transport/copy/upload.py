@@ -214,7 +214,7 @@ class _Upload:
         for item in items:
             if not chain:
                 break
-            payload = await asyncio.to_thread(item.make)
+            payload = await asyncio.to_thread(item.make_shared)
             try:
                 digest = await asyncio.to_thread(payload.sha256)
                 first = self.machines[chain[0]]
