@@ -12,13 +12,14 @@ class AdjustableClock:
 
     def __init__(self) -> None:
         self._base = self._real = time.time()
-        self._rate = 1.0
+        self.rate = 1.0
+        """How many times as fast as real time it goes; changed by `set_rate`."""
         self.skew_seconds = 0.0
         """By how much the gateway believes clients' clocks to be behind: to try what a wrong clock does."""
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
-        return datetime.fromtimestamp(self._base + (time.time() - self._real) * self._rate, UTC)
+        return datetime.fromtimestamp(self._base + (time.time() - self._real) * self.rate, UTC)
 
     def gateway_now(self) -> datetime:
         """What signatures are compared with: clients sign with real time, however far the cloud's has been pushed."""
@@ -32,18 +33,18 @@ class AdjustableClock:
     def set_rate(self, rate: float) -> None:
         """Let time pass so many times as fast from now on; 0 stops it."""
         self._rebase()
-        self._rate = max(0.0, rate)
+        self.rate = max(0.0, rate)
 
     def _rebase(self) -> None:
         real = time.time()
-        self._base += (real - self._real) * self._rate
+        self._base += (real - self._real) * self.rate
         self._real = real
 
     def save(self) -> dict[str, Any]:
         """For the store and for people."""
         return {
             "now": self.now().isoformat(),
-            "rate": self._rate,
+            "rate": self.rate,
             "skew_seconds": self.skew_seconds,
             "base": self._base,
             "real": self._real,
@@ -52,5 +53,5 @@ class AdjustableClock:
     def load(self, saved: dict[str, Any]) -> None:
         """From the store."""
         self._base, self._real = float(saved["base"]), float(saved["real"])
-        self._rate = float(saved["rate"])
+        self.rate = float(saved["rate"])
         self.skew_seconds = float(saved.get("skew_seconds", 0.0))

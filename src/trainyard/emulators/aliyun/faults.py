@@ -27,7 +27,7 @@ KINDS = {
     "error": ("before", "answers with status and code: a 500 where nothing is given"),
     "html": ("before", "answers with the HTML page of a proxy, 502 where nothing is given"),
     "empty": ("before", "answers with a status and no body"),
-    "broken": ("after", "cuts the connection in the middle of the body"),
+    "broken": ("after", "closes the connection in the middle of the body"),
     "hang": ("after", "says nothing for some seconds, then closes"),
     "cut": ("after", "resets the connection"),
     "slow": ("before", "waits some seconds, then does what was asked and answers"),

@@ -59,11 +59,15 @@ def read_parameters(
         if name in COMMON and name not in tree:
             found[name] = value
             continue
+        path = name.split(".")
         try:
-            _put(found, tree, name.split("."), value, name)
+            kind = _kind(tree, path, name)
         except KeyError:
             if strict:
                 raise _unknown(action, name, tree) from None
+            continue
+        if value or kind == "str":
+            _put(found, tree, path, _typed(kind, value, name))
     return _finish(found, schema()[product][action]["request"], "")
 
 
@@ -71,33 +75,31 @@ def _named(tree: Tree) -> Tree:
     return {name.removesuffix("*"): kind for name, kind in tree.items()}
 
 
-def _put(found: dict[str, Any], tree: Tree, path: list[str], value: str, name: str) -> None:
-    """Put one value at its place; KeyError where the schema has no such place."""
-    head, *rest = path
-    kind = tree[head]
-    if isinstance(kind, list):
-        if not rest:
+def _kind(tree: Any, path: list[str], name: str) -> str:
+    """The kind of the value at this place; KeyError where the schema has no such place."""
+    if isinstance(tree, list):
+        if not path or not path[0].isdigit():
             raise KeyError(name)
-        index = rest[0]
-        if not index.isdigit() or not 0 < int(index) <= LONGEST_LIST:
+        if not 0 < int(path[0]) <= LONGEST_LIST:
             raise _invalid(name)
-        members = found.setdefault(head, {})
-        if isinstance(kind[0], dict):
-            if not rest[1:]:
-                raise KeyError(name)
-            _put(members.setdefault(int(index), {}), _named(kind[0]), rest[1:], value, name)
-        elif rest[1:]:
+        return _kind(tree[0], path[1:], name)
+    if isinstance(tree, dict):
+        if not path:
             raise KeyError(name)
-        else:
-            members[int(index)] = _typed(kind[0], value, name)
-    elif isinstance(kind, dict):
-        if not rest:
-            raise KeyError(name)
-        _put(found.setdefault(head, {}), _named(kind), rest, value, name)
-    elif rest:
+        return _kind(_named(tree)[path[0]], path[1:], name)
+    if path:
         raise KeyError(name)
-    elif value or kind == "str":
-        found[head] = _typed(kind, value, name)
+    return str(tree)
+
+
+def _put(found: dict[Any, Any], tree: Any, path: list[str], value: Value) -> None:
+    """Put a value at a place that `_kind` has found to be one; members of lists stand under their numbers."""
+    key = int(path[0]) if isinstance(tree, list) else path[0]
+    if len(path) == 1:
+        found[key] = value
+        return
+    inner = tree[0] if isinstance(tree, list) else _named(tree)[path[0]]
+    _put(found.setdefault(key, {}), inner, path[1:], value)
 
 
 def _typed(kind: str, value: str, name: str) -> Value:

@@ -61,7 +61,7 @@ class Reply:
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     keep_bytes: int | None = None
-    """Send only so many bytes of the body, then reset the connection."""
+    """Send only so many bytes of the body, then close the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +157,6 @@ class Server:
             return False
         last = request.headers.get("connection", "").lower() == "close" or outcome.keep_bytes is not None
         await _send(writer, outcome, last=last)
-        if outcome.keep_bytes is not None:
-            _reset(writer)
         return not last
 
 
