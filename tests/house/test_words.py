@@ -26,12 +26,13 @@ DOORS = (
 
 # The emulator speaks as the provider does: its records carry the names of the provider's fields.
 EMULATOR = "trainyard/emulators/aliyun/"
+CLOUD = "trainyard/backends/aliyun/"
 
 # word in names → where it may be used. Prose may use any word, names of functions and variables may not.
 PROVINCES: dict[str, tuple[str, ...]] = {
     "instance": (*DOORS, EMULATOR),
     "vswitch": (*DOORS, EMULATOR),
-    "aliyun": (*DOORS, EMULATOR, "trainyard/settings.py"),
+    "aliyun": (*DOORS, EMULATOR, CLOUD),
     "aws": DOORS,
     "nas": (*DOORS, EMULATOR),
     # The record of a machine has a field for it, which every backend fills.
@@ -49,6 +50,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
     "node": ("trainyard/launch.py", "trainyard/scheduling/", "trainyard/simulation/", "trainyard/cli/simulate.py"),
     "host": (
         EMULATOR,  # HTTP's Host, sshd's host keys
+        CLOUD,  # endpoints have hosts
         "trainyard/backends/ssh/",
         "trainyard/transport/ssh",
         "trainyard/cli/",

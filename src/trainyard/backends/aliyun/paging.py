@@ -1,0 +1,106 @@
+"""All pages of a list, and ids in batches: the provider gives ten rows unless asked for more, and never all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun.problems import code_of
+from trainyard.backends.aliyun.wire import Answer, Parameter, json_list, rows, text
+from trainyard.lib.errors import Error, UnreachableError
+
+T = TypeVar("T")
+
+BATCH = 100  # ids in one call, at most
+MOST_PAGES = 1000  # a list that does not end is the provider's mistake, and not waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """How one action lists: where its rows are, how many fit on a page, and by what the next page is asked for."""
+
+    rows: str
+    size: int
+    by_token: bool = True
+
+
+LISTINGS = {
+    ("ecs", "DescribeInstances"): Listing("Instances.Instance", 100),
+    ("ecs", "DescribeSecurityGroups"): Listing("SecurityGroups.SecurityGroup", 100),
+    ("ecs", "DescribeSecurityGroupAttribute"): Listing("Permissions.Permission", 1000),
+    ("ecs", "DescribeDisks"): Listing("Disks.Disk", 500),
+    ("ecs", "DescribeInstanceTypes"): Listing("InstanceTypes.InstanceType", 1600),
+    ("ecs", "DescribeInvocationResults"): Listing("Invocation.InvocationResults.InvocationResult", 50),
+    ("ecs", "DescribeNetworkInterfaces"): Listing("NetworkInterfaceSets.NetworkInterfaceSet", 100),
+    ("ecs", "DescribeImages"): Listing("Images.Image", 100, by_token=False),
+    ("ecs", "DescribeKeyPairs"): Listing("KeyPairs.KeyPair", 50, by_token=False),
+    ("ecs", "DescribeInstanceStatus"): Listing("InstanceStatuses.InstanceStatus", 50, by_token=False),
+    ("vpc", "DescribeVpcs"): Listing("Vpcs.Vpc", 50, by_token=False),
+    ("vpc", "DescribeVSwitches"): Listing("VSwitches.VSwitch", 50, by_token=False),
+    ("vpc", "DescribeEipAddresses"): Listing("EipAddresses.EipAddress", 50, by_token=False),
+    ("nas", "DescribeFileSystems"): Listing("FileSystems.FileSystem", 100, by_token=False),
+    ("nas", "DescribeMountTargets"): Listing("MountTargets.MountTarget", 100, by_token=False),
+}
+
+
+async def fetch_all(
+    client: Client, product: str, action: str, parameters: Mapping[str, Parameter] | None = None
+) -> list[Answer]:
+    """Every row of a list, over all its pages, each once though rows move while we read."""
+    listing = LISTINGS[product, action]
+    found: dict[str, Answer] = {}
+    mark = ""
+    for page in range(1, MOST_PAGES + 1):
+        paging: dict[str, Parameter] = (
+            {"MaxResults": listing.size, "NextToken": mark or None}
+            if listing.by_token
+            else {"PageSize": listing.size, "PageNumber": page}
+        )
+        answer = await client.call(product, action, {**(parameters or {}), **paging})
+        new = rows(answer, listing.rows)
+        for row in new:
+            found[repr(sorted(row.items(), key=str))] = row
+        next_mark = text(answer, "NextToken")
+        is_last = not next_mark or next_mark == mark if listing.by_token else len(new) < listing.size
+        if is_last:
+            return list(found.values())
+        mark = next_mark
+    raise UnreachableError(f"{action} does not come to an end", hint="Try again later.")
+
+
+async def fetch_by_ids(
+    client: Client,
+    product: str,
+    action: str,
+    ids: Sequence[str],
+    *,
+    parameter: str = "InstanceIds",
+    parameters: Mapping[str, Parameter] | None = None,
+) -> list[Answer]:
+    """The rows of these ids, a hundred a call. No ids, no call: an empty filter would mean something else."""
+    found: list[Answer] = []
+    for batch in batches(ids):
+        found += await fetch_all(client, product, action, {**(parameters or {}), parameter: json_list(batch)})
+    return found
+
+
+def batches(items: Sequence[T], size: int = BATCH) -> Iterator[Sequence[T]]:
+    """In order, `size` at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+async def check_list_permission(
+    client: Client, product: str = "ecs", action: str = "DescribeInstances"
+) -> None:
+    """Tell an empty list from a forbidden one: without the right the provider shows nothing and says nothing.
+
+    Call it when a list came back empty and that matters; raises DeniedError where the right is missing.
+    """
+    try:
+        await client.call(product, action, {"DryRun": True})
+    except Error as error:
+        if code_of(error) not in {"DryRunOperation", "DRYRUN.SUCCESS"}:
+            raise
