@@ -1,0 +1,10 @@
+"""Machines that are real: each emulated instance is an sshd with files, processes and addresses of its own.
+
+`Machines` is all that others call; how far machines are kept apart is told in `isolation.py`.
+"""
+
+from trainyard.emulators.aliyun.machines.execution import Execution
+from trainyard.emulators.aliyun.machines.fleet import Machines
+from trainyard.emulators.aliyun.machines.isolation import Isolation
+
+__all__ = ["Execution", "Isolation", "Machines"]
