@@ -1,10 +1,25 @@
-"""Every action that the emulated products have."""
+"""Every action that the emulated products have; those of STS are the wire's, which knows the keys."""
 
 from __future__ import annotations
 
 from trainyard.emulators.aliyun.call import Handler
-from trainyard.emulators.aliyun.ecs import disks, images, instances, keys, launch, power
-from trainyard.emulators.aliyun.vpc import network
+from trainyard.emulators.aliyun.ecs import (
+    assistant,
+    disks,
+    events,
+    groups,
+    images,
+    instances,
+    keys,
+    launch,
+    placement,
+    power,
+    prices,
+    regions,
+    tags,
+)
+from trainyard.emulators.aliyun.nas import storage
+from trainyard.emulators.aliyun.vpc import addresses, network
 
 ACTIONS: dict[tuple[str, str], Handler] = {
     **launch.ACTIONS,
@@ -13,5 +28,14 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     **disks.ACTIONS,
     **images.ACTIONS,
     **keys.ACTIONS,
+    **groups.ACTIONS,
+    **tags.ACTIONS,
+    **regions.ACTIONS,
+    **prices.ACTIONS,
+    **assistant.ACTIONS,
+    **events.ACTIONS,
+    **placement.ACTIONS,
     **network.ACTIONS,
+    **addresses.ACTIONS,
+    **storage.ACTIONS,
 }

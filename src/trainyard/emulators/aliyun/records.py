@@ -34,6 +34,7 @@ class Instance:
     """The address inside the vSwitch's range: kept for counting only."""
     interface: str
     """Id of the primary network interface."""
+    interface_tags: Tags = field(default_factory=dict)
     status: str = "Pending"
     description: str = ""
     public_address: str = ""
@@ -361,7 +362,7 @@ class Command:
     name: str
     kind: str
     content: str
-    """Decoded."""
+    """In base64: scripts are bytes, and a saved state is text."""
     created: datetime
     description: str = ""
     working_dir: str = ""
@@ -397,6 +398,7 @@ class Invocation:
     """Id of the command; empty for a file."""
     created: datetime
     script: str = ""
+    """In base64, its parameters filled in."""
     kind: str = "RunShellScript"
     name: str = ""
     description: str = ""

@@ -19,7 +19,7 @@ from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation,
 
 RECYCLING = "Recycling"
 STOP_CHARGING, KEEP_CHARGING, NOT_APPLICABLE = "StopCharging", "KeepCharging", "Not-applicable"
-REFUSED = frozenset({"Pending", "Scheduled"})  # an invocation that has not reached its instance
+UNDELIVERED = frozenset({"Pending", "Scheduled"})  # an invocation that has not reached its instance
 
 # What a thing that has one step to go becomes.
 _SETTLED = {
@@ -102,14 +102,14 @@ def _step_file_system(system: FileSystem, now: datetime) -> None:
 
 
 def _invocation_due(estate: Estate, invocation: Invocation) -> datetime | None:
-    if any(target.status in REFUSED for target in invocation.targets):
+    if any(target.status in UNDELIVERED for target in invocation.targets):
         return invocation.created + estate.options.duration("delivery")
     return None
 
 
 def _abort_undelivered(invocation: Invocation, now: datetime) -> None:
     for target in invocation.targets:
-        if target.status in REFUSED:
+        if target.status in UNDELIVERED:
             target.status, target.finished = "Aborted", now
             target.error_code, target.error = "DeliveryTimeout", "The command could not be delivered in time."
 
@@ -262,7 +262,7 @@ def _end_invocations(estate: Estate, instance: Instance, now: datetime, code: st
         for target in invocation.targets:
             if target.instance != instance.id or target.finished is not None:
                 continue
-            reached = target.status not in REFUSED
+            reached = target.status not in UNDELIVERED
             target.status, target.finished = "Failed" if reached else "Aborted", now
             target.error_code = code if reached or code == "InstanceReleased" else "InstanceNotRunning"
             target.error = "The instance stopped or was released before the command had ended."

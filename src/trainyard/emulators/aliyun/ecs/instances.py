@@ -278,7 +278,7 @@ def describe_network_interfaces(world: World, call: Call) -> dict[str, Value]:
         and call.text("VpcId") in {"", one.vpc}
         and call.text("VSwitchId") in {"", one.vswitch}
         and call.text("SecurityGroupId") in {"", *one.groups}
-        and has_tags(one.tags, call.structs("Tag"))
+        and has_tags(one.interface_tags, call.structs("Tag"))
     ]
     shown, fields = by_token(call, rows, _show_interface, name=lambda one: one.interface, most=500)
     return {"NetworkInterfaceSets": {"NetworkInterfaceSet": shown}, **fields}
@@ -300,7 +300,7 @@ def _show_interface(instance: Instance) -> Value:
         "SecurityGroupIds": {"SecurityGroupId": list(instance.groups)},
         "CreationTime": minute(instance.created),
         "DeleteOnRelease": True,
-        "Tags": ecs_tags(instance.tags),
+        "Tags": ecs_tags(instance.interface_tags),
     }
 
 

@@ -409,6 +409,7 @@ def _instance(world: World, call: Call, order: Order, index: int, inner: str) ->
         http_tokens=call.text("HttpTokens", "optional"),
         resource_group=call.text("ResourceGroupId"),
         tags=dict(order.tags),
+        interface_tags=dict(order.tags),
         auto_release=order.auto_release,
         visible=call.now + options.duration("visible", name),
         due=call.now + options.duration("pending", name),
