@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.emulators.aliyun import state
+from trainyard.emulators.aliyun.agent import Agent
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.catalogue import REGIONS
 from trainyard.emulators.aliyun.clock import AdjustableClock
 from trainyard.emulators.aliyun.control import PREFIX, Control
+from trainyard.emulators.aliyun.errands import abandon
 from trainyard.emulators.aliyun.faults import Faults, read_plan
 from trainyard.emulators.aliyun.gateway import ACCOUNT, Gateway
 from trainyard.emulators.aliyun.machines import Machines
 from trainyard.emulators.aliyun.metadata import Metadata
 from trainyard.emulators.aliyun.openapi import OpenApi
+from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.shares import reconcile_shares, wanted_shares
 from trainyard.emulators.aliyun.store import Store
 from trainyard.emulators.aliyun.tokens import Tokens
@@ -105,6 +108,7 @@ class Emulator:
         """End the machines' processes and everything else; what exists in the cloud is kept for the next time."""
         for task in self._tasks:
             await end_task(task)
+        await self._agent.close()
         await self._server.close()
         await self._metadata.close()
         self.save()
@@ -117,6 +121,7 @@ class Emulator:
             self.gateway.load(saved["keys"])
             self._tokens.load(saved["tokens"])
             self.world = state.decode(World, saved["world"])
+            abandon(self.world, self.clock.now())
             self.region = self._wanted.region or saved["region"]
         else:
             self.world.seed = secrets.token_hex(8)
@@ -127,8 +132,12 @@ class Emulator:
                 f"there is no region {self.region!r}", hint=f"Use one of {', '.join(REGIONS)}."
             )
         self.gateway.ensure_key()
-        if self._wanted.options:
+        try:
             self.world.set_options(self._wanted.options)
+        except (Problem, TypeError, ValueError) as error:
+            raise InvalidError(
+                f"this cannot be set: {error}", hint="Write NAME=VALUE, as in timing.starting=3."
+            ) from error
         if self._wanted.faults is not None:
             self.faults.replace(read_plan(self._wanted.faults))
 
@@ -151,6 +160,8 @@ class Emulator:
                 f"http://{self._metadata.address}:{self._metadata.port}/{instance_id}"
             ),
         )
+
+        self._agent = Agent(self.world, self.machines, self.clock, self.changed)
 
     async def _listen(self, last_port: int) -> None:
         await self._metadata.open(ADDRESS, 0)
@@ -194,6 +205,7 @@ class Emulator:
         while True:
             now = self.clock.now()
             self.world.advance(now)
+            self._agent.look(self._ready_machines())
             async with self._moved:
                 self._moved.notify_all()
             nap = self._nap(now)
@@ -225,8 +237,14 @@ class Emulator:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._reached = wishes
+            self._kick.set()  # what waits for a machine can be begun now
             async with self._moved:
                 self._moved.notify_all()
+
+    def _ready_machines(self) -> set[str]:
+        """Those that have booted, as far as the world wants them to."""
+        reached = self._reached.machines if self._reached else []
+        return {wish.instance_id for wish in reached if wish.running}
 
     def _wishes(self) -> Wishes:
         return Wishes(machines=self.world.machines(self.clock.now()), shares=wanted_shares(self.world))
