@@ -30,8 +30,8 @@ CLOUD = "trainyard/backends/aliyun/"
 
 # word in names → where it may be used. Prose may use any word, names of functions and variables may not.
 PROVINCES: dict[str, tuple[str, ...]] = {
-    "instance": (*DOORS, EMULATOR),
-    "vswitch": (*DOORS, EMULATOR),
+    "instance": (*DOORS, EMULATOR, CLOUD),
+    "vswitch": (*DOORS, EMULATOR, CLOUD),
     "aliyun": (*DOORS, EMULATOR, CLOUD),
     "aws": DOORS,
     "nas": (*DOORS, EMULATOR),
@@ -39,11 +39,12 @@ PROVINCES: dict[str, tuple[str, ...]] = {
     "zone": (
         *DOORS,
         EMULATOR,
+        CLOUD,
         "trainyard/spec/machine.py",
         "trainyard/settings.py",
         "trainyard/backends/local/description.py",
     ),
-    "vpc": (*DOORS, EMULATOR, "trainyard/spec/machine.py"),
+    "vpc": (*DOORS, EMULATOR, CLOUD, "trainyard/spec/machine.py"),
     "pod": (),
     "namespace": (),
     # nproc_per_node is torchrun's word; a scheduler's cluster is made of nodes
