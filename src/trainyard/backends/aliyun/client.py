@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import Self
 
 from trainyard.backends.aliyun.credentials import Credentials
@@ -212,11 +213,12 @@ class Client:
     """Alibaba Cloud in one region, with one set of keys."""
 
     def __init__(
-        self, sender: Sender, credentials: Credentials, *, region: str, clock: Clock, journal: Journal
+        self, sender: Sender, credentials: Credentials, *, region: str, clock: Clock, folder: Path
     ) -> None:
         self.region = region
         self.clock = clock
-        self.journal = journal
+        self.folder = folder  # where this backend keeps its journal, keys and locks
+        self.journal = Journal(folder / "journal", clock=clock)
         self._sender = sender
         self._credentials = credentials
 
@@ -245,12 +247,11 @@ class Client:
             )
 
         credentials = Credentials(settings.cloud, clock=clock, call_sts=call_sts)
-        journal = Journal(settings.home / "aliyun" / "journal", clock=clock)
-        return cls(sender, credentials, region=region, clock=clock, journal=journal)
+        return cls(sender, credentials, region=region, clock=clock, folder=settings.home / "aliyun")
 
     def in_region(self, region: str) -> Client:
         """The same account in another region."""
-        return Client(self._sender, self._credentials, region=region, clock=self.clock, journal=self.journal)
+        return Client(self._sender, self._credentials, region=region, clock=self.clock, folder=self.folder)
 
     @property
     def calls(self) -> int:

@@ -1,0 +1,402 @@
+"""The network machines are put into: a VPC, a vSwitch in each zone that is used, a security group. Made if missing.
+
+Names and ranges are those of the family's tools: 192.168.0.0/16, a /20 for each zone, named after the zone's last letter.
+Safer than theirs: nothing is open but ssh, and that only to the addresses that were admitted. What is idle is
+`cleanup.py`'s, keys are `keypair.py`'s, the caller's own address `address.py`'s.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun.locks import hold
+from trainyard.backends.aliyun.paging import batches, fetch_all
+from trainyard.backends.aliyun.problems import code_of
+from trainyard.backends.aliyun.wire import Answer, Parameter, number, tags, text
+from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, UnreachableError
+
+T = TypeVar("T")
+
+TAG = "trainyard"  # on everything that we make; what does not have it is never removed
+NETWORK_TAGS: Sequence[Parameter] = ({"Key": TAG, "Value": "network"},)
+VPC_RANGE = "192.168.0.0/16"
+VSWITCH_PREFIX = 20  # 4,092 addresses; sixteen of them fit into the VPC
+READY = frozenset({"Available", "Created"})  # the documents name both
+POLL_SECONDS = 1.0  # the provider asks for no more
+READY_SECONDS = 120.0
+SSH_PORT = "22/22"
+# What the family's tools opened to the whole world; here only if asked for.
+SERVICE_PORTS = {"notebook": "8888/8899", "tensorboard": "6006/6016", "redis": "6379/6379"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vpc:
+    """A private network."""
+
+    id: str
+    name: str
+    range: str
+    status: str
+    is_ours: bool = False  # made by us, so `cleanup` may remove it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VSwitch:
+    """The part of a network that lies in one zone."""
+
+    id: str
+    name: str
+    vpc_id: str
+    zone_id: str
+    range: str
+    status: str
+    free: int  # addresses
+    is_ours: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A security group: who may reach its members."""
+
+    id: str
+    name: str
+    vpc_id: str
+    kind: str = "normal"
+    is_ours: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One thing that a security group lets in."""
+
+    id: str
+    protocol: str
+    ports: str
+    source: str  # a range, or the id of another group
+    description: str = ""
+
+
+# -- VPC ----------------------------------------------------------------------------------------------------------------
+
+
+async def find_vpc(client: Client, name: str) -> Vpc | None:
+    """The VPC of this name; the oldest, where two clients made one each."""
+    found = await fetch_all(client, "vpc", "DescribeVpcs", {"VpcName": name})
+    named = sorted(
+        (row for row in found if text(row, "VpcName") == name),
+        key=lambda row: (text(row, "CreationTime"), text(row, "VpcId")),
+    )
+    return _read_vpc(named[0]) if named else None
+
+
+async def ensure_vpc(client: Client, name: str) -> Vpc:
+    """The VPC of this name, made if missing, ready for use."""
+    vpc = await find_vpc(client, name)
+    if vpc is None or vpc.status not in READY:
+        async with _serially(client, f"vpc {client.region} {name}"):
+            made = await find_vpc(client, name) or await _create_vpc(client, name)
+            if not _is_ready(made):
+                look = partial(_vpc_by_id, client, made.id)
+                made = await _until(client, f"the network {name}", look, is_done=_is_ready)
+            return made
+    return vpc
+
+
+async def _create_vpc(client: Client, name: str) -> Vpc:
+    parameters: dict[str, Parameter] = {"VpcName": name, "CidrBlock": VPC_RANGE, "Tag": NETWORK_TAGS}
+    made = await client.create(
+        "vpc", "CreateVpc", parameters, purpose=f"vpc {client.region} {name}", about=f"the network {name}"
+    )
+    look = partial(_vpc_by_id, client, text(made.answer, "VpcId"))
+    seen = await _until(client, f"the network {name}", look)
+    client.journal.clear(made.token)
+    return seen
+
+
+async def _vpc_by_id(client: Client, vpc_id: str) -> Vpc | None:
+    found = await fetch_all(client, "vpc", "DescribeVpcs", {"VpcId": vpc_id})
+    return _read_vpc(found[0]) if found else None
+
+
+def _read_vpc(row: Answer) -> Vpc:
+    return Vpc(
+        id=text(row, "VpcId"),
+        name=text(row, "VpcName"),
+        range=text(row, "CidrBlock") or VPC_RANGE,
+        status=text(row, "Status"),
+        is_ours=TAG in tags(row),
+    )
+
+
+# -- vSwitches ----------------------------------------------------------------------------------------------------------
+
+
+async def fetch_vswitches(client: Client, vpc_id: str) -> tuple[VSwitch, ...]:
+    """All vSwitches of a VPC, by zone and name."""
+    found = await fetch_all(client, "vpc", "DescribeVSwitches", {"VpcId": vpc_id})
+    vswitches = [_read_vswitch(row) for row in found]
+    return tuple(sorted(vswitches, key=lambda each: (each.zone_id, each.name, each.id)))
+
+
+async def ensure_vswitch(client: Client, vpc: Vpc, zone_id: str, *, addresses: int = 1) -> VSwitch:
+    """A vSwitch in this zone with room for so many machines, made if missing, ready for use.
+
+    One at a time in a VPC, as the provider demands: within this computer by a lock, beyond it by trying again.
+    """
+    vswitch = _roomiest(await fetch_vswitches(client, vpc.id), zone_id, addresses)
+    if vswitch is None or vswitch.status not in READY:
+        async with _serially(client, f"vswitches {client.region} {vpc.id}"):
+            there = await fetch_vswitches(client, vpc.id)
+            made = _roomiest(there, zone_id, addresses) or await _create_vswitch(client, vpc, zone_id, there)
+            if not _is_ready(made):
+                look = partial(_vswitch_by_id, client, made.id)
+                made = await _until(client, f"the vSwitch {made.name}", look, is_done=_is_ready)
+            return made
+    return vswitch
+
+
+def _roomiest(vswitches: Iterable[VSwitch], zone_id: str, addresses: int) -> VSwitch | None:
+    fitting = [each for each in vswitches if each.zone_id == zone_id and each.free >= addresses]
+    return max(fitting, key=lambda each: each.free) if fitting else None
+
+
+async def _create_vswitch(client: Client, vpc: Vpc, zone_id: str, there: Sequence[VSwitch]) -> VSwitch:
+    name = f"{vpc.name}-{zone_id[-1]}"
+    if same := sum(each.zone_id == zone_id for each in there):
+        name += f"-{same + 1}"
+    for block in free_ranges(vpc.range, [each.range for each in there]):
+        parameters: dict[str, Parameter] = {
+            "VpcId": vpc.id,
+            "ZoneId": zone_id,
+            "CidrBlock": block,
+            "VSwitchName": name,
+            "Tag": NETWORK_TAGS,
+        }
+        purpose = f"vswitch {client.region} {vpc.id} {zone_id} {name}"
+        try:
+            made = await client.create(
+                "vpc", "CreateVSwitch", parameters, purpose=purpose, about=f"the vSwitch {name}"
+            )
+        except ConflictError as error:
+            if code_of(error) == "InvalidCidrBlock.Overlapped":
+                continue  # taken meanwhile, from another computer
+            raise
+        look = partial(_vswitch_by_id, client, text(made.answer, "VSwitchId"))
+        seen = await _until(client, f"the vSwitch {name}", look)
+        client.journal.clear(made.token)
+        return seen
+    raise CapacityError(
+        f"the network {vpc.name} has no free range of addresses left for a vSwitch in {zone_id}",
+        hint="Remove idle vSwitches with `trainyard cleanup`, or name another network with --vpc_name.",
+    )
+
+
+def free_ranges(whole: str, taken: Sequence[str]) -> Iterator[str]:
+    """The ranges for a new vSwitch, lowest first: those of the family's tools, clear of all that are taken."""
+    network = ipaddress.IPv4Network(whole)
+    used = [ipaddress.IPv4Network(each) for each in taken if each]
+    # A network smaller than ours is cut into four.
+    prefix = max(VSWITCH_PREFIX, network.prefixlen + 2) if network.prefixlen > 18 else VSWITCH_PREFIX
+    for block in network.subnets(new_prefix=min(prefix, 29)):
+        if not any(block.overlaps(each) for each in used):
+            yield str(block)
+
+
+async def _vswitch_by_id(client: Client, vswitch_id: str) -> VSwitch | None:
+    found = await fetch_all(client, "vpc", "DescribeVSwitches", {"VSwitchId": vswitch_id})
+    return _read_vswitch(found[0]) if found else None
+
+
+def _read_vswitch(row: Answer) -> VSwitch:
+    return VSwitch(
+        id=text(row, "VSwitchId"),
+        name=text(row, "VSwitchName"),
+        vpc_id=text(row, "VpcId"),
+        zone_id=text(row, "ZoneId"),
+        range=text(row, "CidrBlock"),
+        status=text(row, "Status"),
+        free=int(number(row, "AvailableIpAddressCount")),
+        is_ours=TAG in tags(row),
+    )
+
+
+# -- security groups ----------------------------------------------------------------------------------------------------
+
+
+def group_name(vpc: Vpc) -> str:
+    """Ours, beside the family's own group, which is open to the world on some ports."""
+    return f"{vpc.name}-trainyard"
+
+
+async def find_group(client: Client, vpc: Vpc) -> Group | None:
+    """Our group in this VPC; the one with the lowest id, where two clients made one each."""
+    parameters: dict[str, Parameter] = {"VpcId": vpc.id, "SecurityGroupName": group_name(vpc)}
+    found = await fetch_all(client, "ecs", "DescribeSecurityGroups", parameters)
+    groups = [_read_group(row) for row in found if text(row, "SecurityGroupName") == group_name(vpc)]
+    return min(groups, key=lambda group: group.id) if groups else None
+
+
+async def ensure_group(client: Client, vpc: Vpc) -> Group:
+    """Our security group, made if missing. Its members reach each other; from outside nothing is open yet."""
+    group = await find_group(client, vpc)
+    if group is None:
+        async with _serially(client, f"group {client.region} {vpc.id}"):
+            group = await find_group(client, vpc) or await _create_group(client, vpc)
+    if group.kind == "enterprise" or await _is_isolating(client, group):
+        # NCCL and MPI pick ports as they like.
+        await admit(client, group, [vpc.range], ports={"all": "-1/-1"}, protocol="ALL")
+    return group
+
+
+async def _create_group(client: Client, vpc: Vpc) -> Group:
+    name = group_name(vpc)
+    parameters: dict[str, Parameter] = {
+        "VpcId": vpc.id,
+        "SecurityGroupName": name,
+        "SecurityGroupType": "normal",
+        "Tag": NETWORK_TAGS,
+    }
+    purpose = f"group {client.region} {vpc.id} {name}"
+    made = await client.create(
+        "ecs", "CreateSecurityGroup", parameters, purpose=purpose, about=f"the security group {name}"
+    )
+    seen = await _until(client, f"the security group {name}", partial(find_group, client, vpc))
+    client.journal.clear(made.token)
+    return seen
+
+
+async def _is_isolating(client: Client, group: Group) -> bool:
+    """Whether somebody has forbidden the members to talk to each other."""
+    parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "NicType": "intranet"}
+    answer = await client.call("ecs", "DescribeSecurityGroupAttribute", parameters)
+    return text(answer, "InnerAccessPolicy").lower() == "drop"
+
+
+async def fetch_rules(client: Client, group: Group) -> tuple[Rule, ...]:
+    """What the group lets in."""
+    parameters: dict[str, Parameter] = {
+        "SecurityGroupId": group.id,
+        "NicType": "intranet",
+        "Direction": "ingress",
+    }
+    found = await fetch_all(client, "ecs", "DescribeSecurityGroupAttribute", parameters)
+    return tuple(
+        Rule(
+            id=text(row, "SecurityGroupRuleId"),
+            protocol=text(row, "IpProtocol").upper(),
+            ports=text(row, "PortRange"),
+            source=_shown_source(row),
+            description=text(row, "Description"),
+        )
+        for row in found
+        if text(row, "Policy").lower() != "drop"
+    )
+
+
+async def admit(
+    client: Client,
+    group: Group,
+    ranges: Sequence[str],
+    *,
+    ports: Mapping[str, str] | None = None,
+    protocol: str = "TCP",
+    description: str = "trainyard",
+) -> None:
+    """Let these ranges in, to ssh unless other ports are named. Saying it twice is saying it once."""
+    permissions: list[Parameter] = [
+        {
+            "IpProtocol": protocol,
+            "PortRange": port,
+            "Policy": "accept",
+            "Priority": "1",
+            _source_key(each): each,
+            "Description": description,
+        }
+        for each in map(checked_range, ranges)
+        for port in (ports or {"ssh": SSH_PORT}).values()
+    ]
+    for batch in batches(permissions):
+        parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "Permissions": batch}
+        await client.call(
+            "ecs", "AuthorizeSecurityGroup", parameters, about=f"the security group {group.name}"
+        )
+
+
+def _shown_source(row: Answer) -> str:
+    """A single address is shown without its mask."""
+    block = text(row, "SourceCidrIp") or text(row, "Ipv6SourceCidrIp")
+    return checked_range(block) if block else text(row, "SourceGroupId")
+
+
+def checked_range(given: str) -> str:
+    """`1.2.3.4` → `1.2.3.4/32`; InvalidError for what is no range, and for one with bits below its mask."""
+    try:
+        return str(ipaddress.ip_network(given.strip()))
+    except ValueError as error:
+        raise InvalidError(
+            f"{given!r} is not an address or a range of addresses",
+            hint="Write it like 203.0.113.7 or 203.0.113.0/24.",
+        ) from error
+
+
+def _source_key(block: str) -> str:
+    return "Ipv6SourceCidrIp" if ":" in block else "SourceCidrIp"
+
+
+async def fetch_groups(client: Client, *, vpc_id: str = "", only_ours: bool = True) -> tuple[Group, ...]:
+    """The security groups of the region, or of one VPC; those that we made unless all are asked for."""
+    parameters: dict[str, Parameter] = {"VpcId": vpc_id or None}
+    if only_ours:
+        parameters["Tag"] = NETWORK_TAGS
+    return tuple(
+        _read_group(row) for row in await fetch_all(client, "ecs", "DescribeSecurityGroups", parameters)
+    )
+
+
+def _read_group(row: Answer) -> Group:
+    return Group(
+        id=text(row, "SecurityGroupId"),
+        name=text(row, "SecurityGroupName"),
+        vpc_id=text(row, "VpcId"),
+        kind=text(row, "SecurityGroupType") or "normal",
+        is_ours=TAG in tags(row),
+    )
+
+
+# -- waiting ------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _serially(client: Client, name: str) -> AsyncIterator[None]:
+    async with hold(client.folder / "locks", f"{client.host('vpc')} {name}"):
+        yield
+
+
+async def _until(
+    client: Client,
+    what: str,
+    look: Callable[[], Awaitable[T | None]],
+    *,
+    is_done: Callable[[T], bool] = lambda _: True,
+) -> T:
+    """Look until it is there: what was made shows up in lists a moment later."""
+    deadline = client.clock.monotonic() + READY_SECONDS
+    while True:
+        found = await look()
+        if found is not None and is_done(found):
+            return found
+        if client.clock.monotonic() >= deadline:
+            raise UnreachableError(
+                f"{what} is not ready after {READY_SECONDS:.0f} s", hint="Run the same command again later."
+            )
+        await client.clock.sleep(POLL_SECONDS)
+
+
+def _is_ready(thing: Vpc | VSwitch) -> bool:
+    return thing.status in READY
