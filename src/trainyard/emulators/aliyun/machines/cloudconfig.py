@@ -10,7 +10,7 @@ import json
 import re
 from typing import TypeAlias
 
-Node: TypeAlias = "str | int | float | bool | list[Node] | dict[str, Node] | None"
+Content: TypeAlias = "str | int | float | bool | list[Content] | dict[str, Content] | None"
 
 _KEY = re.compile(
     r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s#"'\[{&*!|>%@`,-][^#]*?|-[^\s#][^#]*?)\s*:(?:\s+|$)"""
@@ -19,7 +19,7 @@ _BLOCK = re.compile(r"([|>])([+-]?)([1-9]?)([+-]?)\s*(?:#.*)?\Z")
 _NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
 _OCTAL = re.compile(r"0o?([0-7]+)\Z")
 _REAL = re.compile(r"[-+]?[0-9]+\.[0-9]*([eE][-+]?[0-9]+)?\Z")
-_WORDS: dict[str, Node] = {
+_WORDS: dict[str, Content] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
@@ -30,7 +30,7 @@ class NotUnderstoodError(ValueError):
     """The text is no YAML, or of a kind that is not read here."""
 
 
-def parse(text: str) -> Node:
+def parse(text: str) -> Content:
     """The value of a document; NotUnderstoodError with the number of the line where it cannot be read."""
     try:
         return _json(text)
@@ -38,10 +38,10 @@ def parse(text: str) -> Node:
         return _Reader(text).document()
 
 
-def _json(text: str) -> Node:
+def _json(text: str) -> Content:
     """JSON is YAML too, and programs that write cloud-config often write it so."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    value: Node = json.loads("\n".join(lines))
+    value: Content = json.loads("\n".join(lines))
     return value
 
 
@@ -50,7 +50,7 @@ class _Reader:
         self.lines = text.replace("\r\n", "\n").split("\n")
         self.at = 0
 
-    def document(self) -> Node:
+    def document(self) -> Content:
         self._skip()
         if self.at < len(self.lines) and self.lines[self.at].rstrip() == "---":
             self.at += 1
@@ -79,7 +79,7 @@ class _Reader:
         line = self.lines[self.at]
         return -1 if line.rstrip() in {"...", "---"} else len(line) - len(line.lstrip(" "))
 
-    def _block(self, least: int) -> Node:
+    def _block(self, least: int) -> Content:
         """The value that begins on the next line, if that stands in far enough."""
         indent = self._indent()
         if indent < least:
@@ -92,8 +92,8 @@ class _Reader:
         self.at += 1
         return self._scalar(text, indent)
 
-    def _sequence(self, indent: int) -> Node:
-        values: list[Node] = []
+    def _sequence(self, indent: int) -> Content:
+        values: list[Content] = []
         while self._indent() == indent:
             text = self.lines[self.at][indent:]
             if text != "-" and not text.startswith("- "):
@@ -113,8 +113,8 @@ class _Reader:
                 values.append(self._scalar(rest, indent))
         return values
 
-    def _mapping(self, indent: int) -> Node:
-        values: dict[str, Node] = {}
+    def _mapping(self, indent: int) -> Content:
+        values: dict[str, Content] = {}
         while self._indent() == indent:
             text = self.lines[self.at][indent:]
             match = _KEY.match(text)
@@ -131,7 +131,7 @@ class _Reader:
                 values[str(key)] = self._block(indent + 1)
         return values
 
-    def _scalar(self, text: str, indent: int) -> Node:
+    def _scalar(self, text: str, indent: int) -> Content:
         """A value that begins in a line that is read already."""
         if match := _BLOCK.match(text):
             return self._block_scalar(match, indent)
@@ -162,7 +162,7 @@ class _Reader:
         text = text.rstrip("\n")
         return text if keep == "-" or not text else text + "\n"
 
-    def _flow(self, text: str) -> Node:
+    def _flow(self, text: str) -> Content:
         """A value that is written within one line."""
         flow = _Flow(text)
         try:
@@ -185,7 +185,7 @@ class _Flow:
     def rest(self) -> str:
         return self.text[self.at :].strip()
 
-    def value(self, stops: str) -> Node:
+    def value(self, stops: str) -> Content:
         self._blanks()
         sign = self.text[self.at] if self.at < len(self.text) else ""
         if sign == "[":
@@ -209,8 +209,8 @@ class _Flow:
             return True
         return False
 
-    def _list(self) -> Node:
-        values: list[Node] = []
+    def _list(self) -> Content:
+        values: list[Content] = []
         self.at += 1
         while not self._take("]"):
             values.append(self.value(",]"))
@@ -218,8 +218,8 @@ class _Flow:
                 raise ValueError(self.text)
         return values
 
-    def _dict(self) -> Node:
-        values: dict[str, Node] = {}
+    def _dict(self) -> Content:
+        values: dict[str, Content] = {}
         self.at += 1
         while not self._take("}"):
             key = self.value(":,}")
@@ -237,7 +237,7 @@ class _Flow:
         self.at = end + 1
         return inside.replace("''", "'") if sign == "'" else _unescape(inside)
 
-    def _plain(self, stops: str) -> Node:
+    def _plain(self, stops: str) -> Content:
         start = self.at
         while self.at < len(self.text):
             sign = self.text[self.at]
@@ -249,7 +249,7 @@ class _Flow:
         return _typed(self.text[start : self.at].strip())
 
 
-def _typed(text: str) -> Node:
+def _typed(text: str) -> Content:
     if text in _WORDS:
         return _WORDS[text]
     if _NUMBER.match(text):

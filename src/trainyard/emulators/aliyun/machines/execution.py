@@ -141,7 +141,8 @@ async def _run(
     finally:
         await finish(_clear(process, reading, transport))
     problem = problem or problem_of()
-    status = -1 if problem or process.returncode is None else process.returncode
+    code = process.returncode or 0
+    status = -1 if problem else code if code >= 0 else 128 - code  # as a shell counts signals
     return Execution(status=status, output=bytes(output.kept), dropped=output.dropped, problem=problem)
 
 

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +26,7 @@ from trainyard.emulators.aliyun.machines import template
 from trainyard.emulators.aliyun.machines.execution import Execution, run_script
 from trainyard.emulators.aliyun.machines.folder import MachineFolder, listening_text
 from trainyard.emulators.aliyun.machines.isolation import Isolation, best_isolation, launcher_argv
-from trainyard.emulators.aliyun.machines.processes import end_below, is_alive, send, wait_until
+from trainyard.emulators.aliyun.machines.processes import KILL_SECONDS, end_below, is_alive, send, wait_until
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import ConflictError, UnsupportedError
 from trainyard.lib.files import write_atomic
@@ -38,7 +39,9 @@ PORTS: tuple[int, ...] = (
     *range(22022, 22122),
 )  # the first that may be opened on loopback addresses
 PROBE_ADDRESS = "127.222.222.222"
-LISTEN_SECONDS = 20.0  # until sshd answers, on a computer with little time for it
+LISTEN_SECONDS = (
+    10.0  # until sshd answers; one that never will (a damaged host key) must not hold up the others long
+)
 STOP_SECONDS = 2.0  # a machine that is stopped may say good-bye; init.sh takes one second at most
 GONE = ".gone-"  # a folder that is being deleted
 TCP_LISTEN = "0A"
@@ -57,8 +60,8 @@ class Machines:
     ) -> None:
         """`isolation` None and `port` 0 take the best that works; `metadata_url` gives where a machine's metadata is."""
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100  # no link is resolved
-        self.problems: dict[str, str] = {}
-        """Machines that should run and do not answer → why."""
+        self._failures: dict[str, str] = {}
+        self._ending: set[str] = set()
         self._wanted_isolation = isolation
         self._wanted_port = port
         self._isolation: Isolation | None = None
@@ -86,6 +89,19 @@ class Machines:
         return "root" if self.isolation is not Isolation.HOME else template.own_name()
 
     @property
+    def problems(self) -> dict[str, str]:
+        """Machines that should run and do not answer now → why."""
+        answering = listening_addresses(self._port)
+        found = {}
+        for name, wish in self._wishes.items():
+            silent = [address for address in addresses_of(wish) if address not in answering]
+            if wish.running and self._folder(name).find_init() is None:
+                found[name] = self._failures.get(name, "its first process has ended")
+            elif wish.running and silent:
+                found[name] = f"nobody listens on {silent[0]}:{self._port}"
+        return found
+
+    @property
     def nas(self) -> Path:
         """Where file systems live: `mount -t nfs NAME:/` in a machine finds the folder NAME here."""
         return self.folder / "nas"
@@ -109,7 +125,6 @@ class Machines:
             for wish in wanted:
                 if wish.running:
                     self._refresh(wish)
-            self.problems = {name: why for name, why in self.problems.items() if self._should_run(name)}
 
     async def execute(
         self,
@@ -125,7 +140,7 @@ class Machines:
         wish = self._wishes.get(instance_id)
         if wish is None:
             return Execution(status=-1, output=b"", problem="InstanceNotExists")
-        return await run_script(
+        done = await run_script(
             self._folder(instance_id),
             wish,
             script,
@@ -134,6 +149,9 @@ class Machines:
             user=user,
             cancelled=cancelled,
         )
+        if done.status > 128 and instance_id in self._ending:  # the signal came from us
+            return replace(done, status=-1, problem="ExecutionInterrupted")
+        return done
 
     async def close(self, *, keep: bool = False) -> None:
         """End all machines, or with `keep` let them run for the next emulator; their files stay. Closing twice is no error."""
@@ -169,7 +187,8 @@ class Machines:
             ) from error
         try:
             self._isolation, self._port = self._load_settings()
-            template.ensure_template(self.folder / "template", self.isolation, port=self._port)
+            if self.isolation is not Isolation.HOME:
+                template.ensure_template(self.folder / "template", self.isolation, port=self._port)
             for path in (self.folder / "machines").glob(f"{GONE}*"):
                 MachineFolder(path, self.isolation).remove()
         except BaseException:
@@ -202,10 +221,6 @@ class Machines:
         paths = (self.folder / "machines").iterdir()
         return [MachineFolder(path, self.isolation) for path in paths if not path.name.startswith(".")]
 
-    def _should_run(self, instance_id: str) -> bool:
-        wish = self._wishes.get(instance_id)
-        return wish is not None and wish.running
-
     def _is_as_wanted(self, wish: MachineWish) -> bool:
         init = self._folder(wish.instance_id).find_init()
         return (init is not None and init.boot == wish.boot) if wish.running else init is None
@@ -214,6 +229,7 @@ class Machines:
         """End the machine that is to stop, and what an earlier boot or a crash has left of one that is to start."""
         folder = self._folder(wish.instance_id)
         init = folder.find_init()
+        self._ending.add(folder.instance_id)
         if init is not None and folder.isolation is not Isolation.HOME:
             send(init.process, signal.SIGTERM)
             await wait_until(lambda: not is_alive(init.process), STOP_SECONDS)
@@ -222,6 +238,7 @@ class Machines:
     async def _end(self, folder: MachineFolder) -> None:
         """End every process of the machine at once."""
         init = folder.find_init()
+        self._ending.add(folder.instance_id)
         if folder.isolation is Isolation.HOME:
             if init is not None:
                 send(init.process, signal.SIGSTOP)  # it starts nothing any more, and orphans stay below it
@@ -229,14 +246,14 @@ class Machines:
         if init is not None:
             # The kernel ends all processes of a machine with its first, and only then is that one gone.
             send(init.process, signal.SIGKILL)
-            if not await wait_until(lambda: not is_alive(init.process), LISTEN_SECONDS):
+            if not await wait_until(lambda: not is_alive(init.process), KILL_SECONDS):
                 log.warning("the machine %s does not end: process %d", folder.instance_id, init.process.pid)
 
     async def _delete(self, folder: MachineFolder) -> None:
         await self._end(folder)
         rubbish = folder.path.with_name(f"{GONE}{folder.instance_id}-{os.urandom(4).hex()}")
         folder.path.rename(rubbish)
-        self.problems.pop(folder.instance_id, None)
+        self._failures.pop(folder.instance_id, None)
         await asyncio.to_thread(MachineFolder(rubbish, folder.isolation).remove)
 
     async def _boot(self, wishes: Sequence[MachineWish]) -> None:
@@ -244,18 +261,14 @@ class Machines:
         if not wishes:
             return
         orders = await asyncio.to_thread(lambda: [self._prepare(wish) for wish in wishes])
-        failures = await self._launch(orders)
-        self.problems |= failures
-        launched = [wish for wish in wishes if wish.instance_id not in failures]
+        names = {wish.instance_id for wish in wishes}
+        self._failures = {name: why for name, why in self._failures.items() if name not in names}
+        self._failures |= await self._launch(orders)
+        self._ending -= names
+        launched = [wish for wish in wishes if wish.instance_id not in self._failures]
         expected = {address: wish for wish in launched for address in addresses_of(wish)}
-        await wait_until(lambda: self._all_answer(expected), LISTEN_SECONDS)
-        answering = listening_addresses(self._port)
-        for address, wish in expected.items():
-            if address not in answering:
-                self.problems[wish.instance_id] = f"nobody listens on {address}:{self._port}"
-                log.warning("the machine %s does not answer on %s", wish.instance_id, address)
-            else:
-                self.problems.pop(wish.instance_id, None)
+        if not await wait_until(lambda: self._all_answer(expected), LISTEN_SECONDS):
+            log.warning("machines do not answer: %s", self.problems)
 
     def _prepare(self, wish: MachineWish) -> dict[str, object]:
         folder = self._folder(wish.instance_id)

@@ -21,6 +21,7 @@ from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import template, userdata
 from trainyard.emulators.aliyun.machines.isolation import Isolation, remove_tree
 from trainyard.emulators.aliyun.machines.processes import ProcessId, is_alive, kernel_id
+from trainyard.lib.errors import ConflictError
 
 MARK = "TRAINYARD_EMULATED"  # in the environment of processes of a machine that has no processes of its own
 # Short, since sockets lie below it, and free of signs that sshd's configuration cannot express.
@@ -37,6 +38,7 @@ PROGRAMS = {
     "/usr/sbin/mount.nfs": "mount.nfs",
     "/usr/sbin/mount.nfs4": "mount.nfs",
 }
+HOME_FOLDERS = ("root", "home", "data", "mnt", "media", "srv", "boot", "etc", "run", "var")
 HOME_PROGRAMS = ("ssh", "systemctl", "service", "cloud-init")
 # Machines meet on the loopback interface and share the processors, so ranks are not bound to them.
 MPI_SETTINGS = """\
@@ -175,8 +177,8 @@ class MachineFolder:
         """Delete the folder and all that lies elsewhere for it."""
         with suppress(OSError):
             link = Path((self.path / "link").read_text(encoding="ascii"))
-            if str(link).startswith(LINK) and link.is_symlink():
-                link.unlink()
+            if str(link).startswith(LINK) and link.stat().st_uid == os.geteuid():
+                remove_tree(link)
         remove_tree(self.path)
 
     def _files(self, wish: MachineWish, boot: userdata.FirstBoot, root: str) -> list[dict[str, object]]:
@@ -267,14 +269,19 @@ class MachineFolder:
         _put(self.shared / "ssh_config", HOME_SSH.format(root=root, port=port))
 
     def _ensure_link(self) -> str:
-        target = self.path / "root"
+        """Make the short place; its sockets really lie there, since tmux follows links before it counts letters."""
         try:
             link = Path((self.path / "link").read_text(encoding="ascii"))
         except OSError:
             link = Path(f"{LINK}{os.urandom(5).hex()}")
             _put(self.path / "link", str(link))
-        if not (link.is_symlink() and link.readlink() == target):
-            link.symlink_to(target)
+        link.mkdir(mode=0o700, exist_ok=True)
+        if link.is_symlink() or link.stat().st_uid != os.geteuid():
+            raise ConflictError(f"{str(link)!r} belongs to somebody else", hint="Remove it.")
+        for name in HOME_FOLDERS:
+            if not (link / name).is_symlink():
+                (link / name).symlink_to(self.path / "root" / name)
+        (link / "tmp").mkdir(exist_ok=True)
         return str(link)
 
 

@@ -15,6 +15,7 @@ from functools import cache
 
 FIRST_PAUSE = 0.002  # seconds between two looks at the dying; doubles
 LONGEST_PAUSE = 0.05
+FREEZE_LIMIT = 10_000  # more processes than that are not frozen in one go
 KILL_SECONDS = (
     10.0  # SIGKILL takes effect at once, unless the process sits in the kernel (a dead network disk)
 )
@@ -90,12 +91,18 @@ def find_below(roots: Iterable[int], *, mark: bytes = b"") -> set[ProcessId]:
 
 async def end_below(roots: Iterable[int], *, mark: bytes = b"") -> None:
     """Kill every process that `find_below` finds, and those that they have forked meanwhile."""
+    roots = list(roots)
     waited = 0.0
     while waited < KILL_SECONDS and (found := find_below(roots, mark=mark)):
-        # Frozen first: else a parent starts the next child while we are busy with the last.
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in found:
-                send(process, number)
+        # All are frozen before one is killed: a child that is born meanwhile is found by its parent only.
+        frozen: set[ProcessId] = set()
+        while found - frozen and len(frozen) < FREEZE_LIMIT:
+            for process in found - frozen:
+                send(process, signal.SIGSTOP)
+            frozen |= found
+            found = find_below(roots, mark=mark)
+        for process in frozen | found:
+            send(process, signal.SIGKILL)
         waited += FIRST_PAUSE
         await asyncio.sleep(FIRST_PAUSE)
 

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainyard.emulators.aliyun.machines.cloudconfig import Node, NotUnderstoodError, parse
+from trainyard.emulators.aliyun.machines.cloudconfig import Content, NotUnderstoodError, parse
 from trainyard.lib.shell import join
 
 HEAD = "#cloud-config"
@@ -101,11 +101,11 @@ def _read_config(boot: FirstBoot, text: str) -> None:
             boot.notes.append(f"the module {name!r} is not emulated")
 
 
-def _command(line: Node) -> str:
+def _command(line: Content) -> str:
     return join(str(word) for word in line) if isinstance(line, list) else str(line)
 
 
-def _read_host_keys(boot: FirstBoot, keys: Mapping[str, Node]) -> None:
+def _read_host_keys(boot: FirstBoot, keys: Mapping[str, Content]) -> None:
     for name, value in keys.items():
         kind, _, part = name.partition("_")
         suffix, mode = {"private": ("", 0o600), "public": (".pub", 0o644)}.get(part, ("-cert.pub", 0o644))
@@ -115,7 +115,7 @@ def _read_host_keys(boot: FirstBoot, keys: Mapping[str, Node]) -> None:
         boot.brings_host_keys |= part == "private"
 
 
-def _read_users(boot: FirstBoot, users: list[Node]) -> None:
+def _read_users(boot: FirstBoot, users: list[Content]) -> None:
     for user in users:
         if isinstance(user, dict) and user.get("name") == "root":
             lines = user.get("ssh_authorized_keys")
@@ -124,7 +124,7 @@ def _read_users(boot: FirstBoot, users: list[Node]) -> None:
             boot.notes.append("users other than root are not emulated")
 
 
-def _read_file(boot: FirstBoot, entry: Node) -> None:
+def _read_file(boot: FirstBoot, entry: Content) -> None:
     if not isinstance(entry, dict) or not entry.get("path"):
         boot.notes.append("an entry of write_files has no path")
         return

@@ -9,7 +9,7 @@ for word; do
     esac
 done
 init=1
-[ -z "${TRAINYARD_ROOT-}" ] || read -r init rest <"$TRAINYARD_ROOT/../init"
+[ -z "${TRAINYARD_ROOT-}" ] || read -r init rest <"$TRAINYARD_ROOT/run/trainyard/../init"
 
 case $verb in
     daemon-reload | daemon-reexec | reset-failed | '') exit 0 ;;

@@ -1,0 +1,32 @@
+"""An emulator of two machines that waits to be killed: state folder, isolation, net, public key."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.machines import Isolation, Machines
+
+
+async def main(state, isolation, net, key):
+    machines = Machines(Path(state), isolation=Isolation(isolation))
+    wishes = [
+        MachineWish(
+            instance_id=f"i-test{number}",
+            address=f"{net}.{2 * number + 1}",
+            public_address=f"{net}.{2 * number + 2}",
+            hostname=f"task{number}",
+            running=True,
+            authorized_keys=(key,),
+            password="",
+            user_data=b"",
+            boot=1,
+        )
+        for number in range(2)
+    ]
+    await machines.reconcile(wishes)
+    print("ready", flush=True)
+    await asyncio.sleep(1000)
+
+
+asyncio.run(main(*sys.argv[1:]))
