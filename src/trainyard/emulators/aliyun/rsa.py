@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 _BITS = 2048
 _EXPONENT = 65537
-_ROUNDS = 24  # of Miller and Rabin: a composite passes once in 2**48
+_ROUNDS = 6  # of Miller and Rabin: a random composite of this length passes less than once in 2**100
 _SMALL = [
-    number for number in range(3, 2000) if all(number % one for one in range(2, math.isqrt(number) + 1))
+    number
+    for number in range(3, 10_000, 2)
+    if all(number % one for one in range(3, math.isqrt(number) + 1, 2))
 ]
 
 
