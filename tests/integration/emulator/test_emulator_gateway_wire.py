@@ -149,6 +149,10 @@ def test_a_page_in_a_browser_may_not_turn_the_knobs(cloud):
     answer = connection.getresponse()
     assert answer.status == 403
     answer.read()
+    connection.request("GET", "/_emulator/state", headers={"Host": "evil.example:80"})
+    answer = connection.getresponse()
+    assert answer.status == 403
+    answer.read()
     connection.request("GET", "/_emulator/nonsense")
     answer = connection.getresponse()
     assert answer.status == 404
@@ -158,6 +162,8 @@ def test_a_page_in_a_browser_may_not_turn_the_knobs(cloud):
         cloud.control("POST", "clock", {"forward": 3})
     with pytest.raises(Refused, match="cannot be read"):
         cloud.control("POST", "interrupt", {})
+    with pytest.raises(Refused, match="cannot be read"):
+        cloud.control("POST", "lock", ["not", "a", "mapping"])
     with pytest.raises(Refused, match="no option"):
         cloud.control("POST", "options", {"colour": 3})
 

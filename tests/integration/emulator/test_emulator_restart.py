@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
+import threading
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -66,6 +70,41 @@ def test_nothing_is_lost_or_doubled_when_the_emulator_is_killed(tmp_path):
         assert all(answers(cloud, one) for one in cloud.instances())
         cloud.ecs("DeleteInstances", InstanceId=known, Force=True)
         cloud.control("POST", "settle")
+    finally:
+        if cloud.process.poll() is None:
+            cloud.stop()
+
+
+def test_a_token_is_worth_one_instance_when_the_emulator_is_killed_at_any_moment(tmp_path):
+    """Calls go on while it is killed; those without an answer are repeated with their tokens."""
+    chance = random.Random(5)
+    cloud = Emulation(tmp_path / "state")
+    network = cloud.network()
+    tokens: list[str] = []
+    answered: dict[str, list[str]] = {}
+    given = {"InstanceType": "ecs.c7.large", "SystemDisk": {"Category": "cloud_essd"}}
+
+    def ask() -> None:
+        for number in range(50):
+            tokens.append(f"{len(tokens)}-{number}")
+            try:
+                answered[tokens[-1]] = cloud.launch(network, ClientToken=tokens[-1], **given)
+            except (OSError, http.client.HTTPException):
+                return  # killed in the middle of it
+
+    try:
+        for _ in range(3):
+            asking = threading.Thread(target=ask)
+            asking.start()
+            time.sleep(chance.uniform(0.02, 0.25))  # a moment like any other
+            cloud.kill()
+            asking.join()
+            cloud = Emulation(tmp_path / "state")
+        made = {token: cloud.launch(network, ClientToken=token, **given) for token in tokens}
+        assert {token: made[token] for token in answered} == answered
+        ids = sorted(one for ids in made.values() for one in ids)
+        assert len(ids) == len(tokens)
+        assert sorted(cloud.control("GET", "state")["instances"]) == ids
     finally:
         if cloud.process.poll() is None:
             cloud.stop()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from urllib.parse import parse_qsl, urlencode
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulation import flat
 from trainyard.emulators.aliyun.parameters import (
     has_action,
     read_parameters,
@@ -153,3 +158,45 @@ def test_an_answer_is_judged_by_the_vendors_fields():
         "InstanceIds is unknown",
         "TradePrice. is str, not float",
     ]
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+
+
+def values_of(kind):
+    """Anything that a parameter of this kind may hold."""
+    if isinstance(kind, list):
+        return st.lists(values_of(kind[0]), min_size=1, max_size=3)
+    if isinstance(kind, dict):
+        required = {name.removesuffix("*"): inner for name, inner in kind.items() if name.endswith("*")}
+        optional = {name: inner for name, inner in kind.items() if not name.endswith("*")}
+        fields = st.fixed_dictionaries(
+            {name: values_of(inner) for name, inner in required.items()},
+            optional={name: values_of(inner) for name, inner in optional.items()},
+        )
+        return fields.filter(bool)
+    return {
+        "str": TEXT,
+        "int": st.integers(),
+        "bool": st.booleans(),
+        "float": st.floats(allow_nan=False, allow_infinity=False),
+        "json": st.just("{}"),
+    }[kind]
+
+
+@pytest.mark.slow  # a hundred requests of each kind
+@given(st.data())
+@pytest.mark.parametrize(
+    ("product", "action"),
+    [("ecs", "RunInstances"), ("ecs", "AuthorizeSecurityGroup"), ("vpc", "CreateVSwitch")],
+)
+def test_whatever_is_sent_arrives_as_it_was(product, action, data):
+    required = {"RegionId": "r", "SecurityGroupId": "s", "VpcId": "v", "ZoneId": "z"}
+    tree = schema()[product][action]["request"]
+    sent = data.draw(values_of({name.removesuffix("*"): kind for name, kind in tree.items()}))
+    names = {name.removesuffix("*") for name in tree}
+    sent |= {name: value for name, value in required.items() if name in names}
+    pairs = [(name, str(value)) for name, value in flat(sent).items()]
+    data.draw(st.randoms()).shuffle(pairs)
+    wire = parse_qsl(urlencode(pairs), keep_blank_values=True)
+    assert read_parameters(product, action, wire) == sent

@@ -64,7 +64,7 @@ class Control:
 
     async def respond(self, request: Request) -> Reply:
         """Answer one request."""
-        if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
+        if _is_foreign(request):
             return _answer(403, {"error": "pages in a browser may not use this"})
         name = request.path.removeprefix(PREFIX).strip("/")
         route = ROUTES.get((request.method, name))
@@ -78,7 +78,10 @@ class Control:
             return _answer(problem.status, {"error": problem.message, "code": problem.code})
         except InvalidError as error:
             return _answer(400, {"error": error.message, "hint": error.hint})
-        except (KeyError, TypeError, ValueError, InvalidOperation) as error:
+        except TimeoutError:
+            machines = self._emulator.machine_states()
+            return _answer(504, {"error": "the machines do not follow", "machines": machines})
+        except (AttributeError, KeyError, TypeError, ValueError, InvalidOperation) as error:
             return _answer(400, {"error": f"this cannot be read: {type(error).__name__}: {error}"})
 
     async def show(self, _given: Any) -> Any:
@@ -235,6 +238,14 @@ class Control:
         self._emulator.world.advance(self._emulator.clock.now())
         self._emulator.changed()
         await self._emulator.settle()
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether a page somewhere asks, be it under a name that was made to point here."""
+    headers = request.headers
+    name = headers.get("host", "127.0.0.1").rpartition(":")[0] or headers.get("host", "")
+    by_browser = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
+    return by_browser or name not in {"127.0.0.1", "localhost"}
 
 
 def _pool(given: Any) -> tuple[str, str, bool]:
