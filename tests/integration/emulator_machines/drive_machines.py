@@ -15,7 +15,7 @@ async def main(state, isolation, net, key):
             instance_id=f"i-test{number}",
             address=f"{net}.{2 * number + 1}",
             public_address=f"{net}.{2 * number + 2}",
-            hostname=f"task{number}",
+            hostname=f"task{number}-{net}",
             running=True,
             authorized_keys=(key,),
             password="",

@@ -188,6 +188,28 @@ async def test_machines_are_taken_over_when_the_emulator_was_killed(yard, wanted
         assert living(pids) == set()
 
 
+@pytest.mark.slow  # several emulators are started and killed
+async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
+    await yard.machines.close()
+    words = [sys.executable, str(DRIVER), str(yard.state), yard.isolation, yard.net, yard.public_key]
+    for milliseconds in (150, 200, 250, 300, 400):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as emulator:
+            await asyncio.sleep(milliseconds / 1000)
+            emulator.kill()
+    yard.machines = yard.open()
+    wishes = [yard.wish(number, hostname=f"task{number}-{yard.net}") for number in range(2)]
+    await yard.machines.reconcile(wishes)
+    assert yard.machines.problems == {}
+    # The first process of each machine carries its name in its environment, whatever kind of machine it is.
+    names = [f"HOSTNAME=task{number}-{yard.net}" for number in range(2)]
+    firsts = {name: [pid for pid in sshd_module.marked(name) if is_first(pid)] for name in names}
+    assert [len(pids) for pids in firsts.values()] == [1, 1], firsts
+
+
+def is_first(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/run/trainyard/init.sh")
+
+
 async def test_machines_live_below_any_folder_when_its_name_is_hostile(hostile_path, isolation, tmp_path):
     for kind in (Isolation.HOME, STRONG):
         yard = await make_yard(hostile_path / kind, kind, tmp_path / kind)

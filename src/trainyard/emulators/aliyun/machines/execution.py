@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import Callable, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines.folder import MachineFolder
@@ -37,18 +39,70 @@ class Execution:
     problem: str = ""
 
 
-class _Output:
-    """Collects the first part of what is written, counts the rest."""
+class _Run:
+    """A process with its output. Started without a point at which a cancel could lose it."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.kept = bytearray()
         self.dropped = 0
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.drained: asyncio.Future[None] = self._loop.create_future()
+        self._output, outer = os.pipe()
+        try:
+            self.process = subprocess.Popen(
+                words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=outer,
+                stderr=outer,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(outer)
+        os.set_blocking(self._output, False)
+        self._handle = os.pidfd_open(self.process.pid)
+        self._loop.add_reader(self._handle, self._on_end)
+        self._loop.add_reader(self._output, self._on_output)
 
-    async def collect(self, stream: asyncio.StreamReader) -> None:
-        while data := await stream.read(65536):
-            room = OUTPUT_LIMIT - len(self.kept)
-            self.kept += data[:room]
-            self.dropped += max(0, len(data) - room)
+    def _on_end(self) -> None:
+        self._loop.remove_reader(self._handle)
+        self.ended.set_result(self.process.wait())
+
+    def _on_output(self) -> None:
+        data = os.read(self._output, 65536)
+        room = OUTPUT_LIMIT - len(self.kept)
+        self.kept += data[:room]
+        self.dropped += max(0, len(data) - room)
+        if not data:
+            self._loop.remove_reader(self._output)
+            self.drained.set_result(None)
+
+    async def close(self) -> None:
+        """Kill the tree of a script that has not ended, take what it has written, let go of its output."""
+        if not self.ended.done():
+            await self._kill()
+        # A daemon that keeps the output open does not keep the script alive.
+        await asyncio.wait([self.drained], timeout=LINGER_SECONDS)
+        for descriptor in (self._output, self._handle):
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self.drained.cancel()
+
+    async def _kill(self) -> None:
+        # Where it is the script itself, it must not go on to its next line when the present one is killed. Where it is
+        # nsenter, it must live to collect its child: nobody inside the machine could.
+        self.process.send_signal(signal.SIGSTOP)
+        await end_below([self.process.pid])
+        if find_name(self.process.pid) == "nsenter":
+            self.process.send_signal(signal.SIGCONT)
+            await asyncio.wait([self.ended], timeout=COLLECT_SECONDS)
+        if not self.ended.done():
+            self.process.kill()
+        await self.ended
 
 
 def entrance(isolation: Isolation, pid: int) -> list[str]:
@@ -107,80 +161,31 @@ def _problem(folder: MachineFolder, number: str) -> str:
 
 async def _run(
     words: Sequence[str],
-    environment: dict[str, str],
+    environment: Mapping[str, str],
     *,
     timeout: float,
     cancelled: asyncio.Event | None,
     problem_of: Callable[[], str],
 ) -> Execution:
-    # A pipe of our own: asyncio's `wait` may wait for a daemon that has kept the script's output.
-    inner, outer = os.pipe()
+    run = _Run(words, environment)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=outer,
-            stderr=outer,
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(inner)
-        raise
+        problem = await _wait(run, timeout, cancelled)
     finally:
-        os.close(outer)
-    output = _Output()
-    reader = asyncio.StreamReader()
-    pipe = os.fdopen(inner, "rb")
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), pipe
-    )
-    reading = asyncio.create_task(output.collect(reader))
-    try:
-        problem = await _wait(process, timeout, cancelled)
-    finally:
-        await finish(_clear(process, reading, transport))
+        await finish(run.close())
     problem = problem or problem_of()
-    code = process.returncode or 0
+    code = run.ended.result()
     status = -1 if problem else code if code >= 0 else 128 - code  # as a shell counts signals
-    return Execution(status=status, output=bytes(output.kept), dropped=output.dropped, problem=problem)
+    return Execution(status=status, output=bytes(run.kept), dropped=run.dropped, problem=problem)
 
 
-async def _wait(process: asyncio.subprocess.Process, timeout: float, cancelled: asyncio.Event | None) -> str:
+async def _wait(run: _Run, timeout: float, cancelled: asyncio.Event | None) -> str:
     """Wait for the end of the script, of its time or of the patience; '' where it ended by itself."""
-    ended = asyncio.create_task(process.wait())
     stopped = asyncio.create_task((cancelled or asyncio.Event()).wait())
     try:
-        done, _ = await asyncio.wait([ended, stopped], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        events: list[asyncio.Future[Any]] = [run.ended, stopped]
+        done, _ = await asyncio.wait(events, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await end_task(stopped)
-        await end_task(ended)
-    if ended in done:
+    if run.ended in done:
         return ""
     return "Terminated" if stopped in done else "ExecutionTimeout"
-
-
-async def _kill_tree(process: asyncio.subprocess.Process) -> None:
-    # Where it is the script itself, it must not go on to its next line when the present one is killed; where it is
-    # nsenter, it waits. Let nsenter collect its child: nobody inside the machine could.
-    process.send_signal(signal.SIGSTOP)
-    await end_below([process.pid])
-    is_nsenter = find_name(process.pid) == "nsenter"
-    if is_nsenter:
-        process.send_signal(signal.SIGCONT)
-        await asyncio.wait([ending := asyncio.ensure_future(process.wait())], timeout=COLLECT_SECONDS)
-        await end_task(ending)
-    with suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
-
-
-async def _clear(
-    process: asyncio.subprocess.Process, reading: asyncio.Task[None], transport: asyncio.BaseTransport
-) -> None:
-    """Kill the tree of a script that has not ended, take what it has written, let go of its output."""
-    if process.returncode is None:
-        await _kill_tree(process)
-    await asyncio.wait([reading], timeout=LINGER_SECONDS)
-    await end_task(reading)
-    transport.close()

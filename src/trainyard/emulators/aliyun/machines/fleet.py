@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,16 @@ from trainyard.emulators.aliyun.machines import template
 from trainyard.emulators.aliyun.machines.execution import Execution, run_script
 from trainyard.emulators.aliyun.machines.folder import MachineFolder, listening_text
 from trainyard.emulators.aliyun.machines.isolation import Isolation, best_isolation, launcher_argv
-from trainyard.emulators.aliyun.machines.processes import KILL_SECONDS, end_below, is_alive, send, wait_until
-from trainyard.lib.aio import gather_all
+from trainyard.emulators.aliyun.machines.processes import (
+    KILL_SECONDS,
+    ProcessId,
+    end_below,
+    find_process,
+    is_alive,
+    send,
+    wait_until,
+)
+from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import ConflictError, UnsupportedError
 from trainyard.lib.files import write_atomic
 
@@ -44,6 +53,7 @@ LISTEN_SECONDS = (
 )
 STOP_SECONDS = 2.0  # a machine that is stopped may say good-bye; init.sh takes one second at most
 GONE = ".gone-"  # a folder that is being deleted
+LOCK_SECONDS = 20.0  # the launcher of an emulator that was killed finishes its work first
 TCP_LISTEN = "0A"
 
 
@@ -115,16 +125,8 @@ class Machines:
         """Make machines what is wanted; returns when those that were started answer (or will not: see `problems`)."""
         await self.open()
         async with self._lock:
-            self._wishes = {wish.instance_id: wish for wish in wanted}
-            folders = {folder.instance_id: folder for folder in self._folders()}
-            unwanted = [folder for name, folder in folders.items() if name not in self._wishes]
-            _raise_first(await gather_all(self._delete(folder) for folder in unwanted))
-            waiting = [wish for wish in wanted if not self._is_as_wanted(wish)]
-            _raise_first(await gather_all(self._end_where_unwanted(wish) for wish in waiting))
-            await self._boot([wish for wish in waiting if wish.running])
-            for wish in wanted:
-                if wish.running:
-                    self._refresh(wish)
+            # A turn that was cancelled half-way would leave a launcher at work, and the next would boot machines twice.
+            await finish(self._turn(wanted))
 
     async def execute(
         self,
@@ -163,6 +165,17 @@ class Machines:
             held, self._held = self._held, None
             held.close()
 
+    async def _turn(self, wanted: Sequence[MachineWish]) -> None:
+        self._wishes = {wish.instance_id: wish for wish in wanted}
+        unwanted = [folder for folder in self._folders() if folder.instance_id not in self._wishes]
+        waiting = [wish for wish in wanted if not self._is_as_wanted(wish)]
+        _raise_first(await gather_all(self._delete(folder) for folder in unwanted))
+        _raise_first(await gather_all(self._end_where_unwanted(wish) for wish in waiting))
+        await self._boot([wish for wish in waiting if wish.running])
+        for wish in wanted:
+            if wish.running:
+                self._refresh(wish)
+
     def log_of(self, instance_id: str) -> Path:
         """The file with what UserData has printed."""
         return self._folder(instance_id).path / "root" / "var" / "log" / "cloud-init-output.log"
@@ -176,15 +189,7 @@ class Machines:
         (self.folder / "machines").mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         self.nas.mkdir(exist_ok=True)
-        held = (self.folder / "lock").open("a", encoding="ascii")
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            held.close()
-            raise ConflictError(
-                f"another emulator runs with the state in {str(self.folder)!r}",
-                hint="End it, or use another folder.",
-            ) from error
+        held = take_lock(self.folder)
         try:
             self._isolation, self._port = self._load_settings()
             if self.isolation is not Isolation.HOME:
@@ -284,15 +289,21 @@ class Machines:
 
     async def _launch(self, orders: Sequence[dict[str, object]]) -> dict[str, str]:
         """Run the launcher; the machines that it could not boot, and why."""
+        if self._held is None:
+            raise ConflictError("the machines are not open")
         process = await asyncio.create_subprocess_exec(
             *launcher_argv(),
+            # The launcher holds the folder too: should we be killed now, the next emulator waits until it is done.
+            pass_fds=[self._held.fileno()],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C in the emulator's terminal is not for the machines
         )
         answer, _ = await process.communicate(
-            json.dumps({"isolation": self.isolation, "machines": list(orders)}).encode()
+            json.dumps(
+                {"isolation": self.isolation, "machines": list(orders), "lock": self._held.fileno()}
+            ).encode()
         )
         text = answer.decode(errors="replace")
         if process.returncode:
@@ -315,6 +326,35 @@ class Machines:
         if _text(folder.shared / "sshd.conf") != listening_text(wish, self._port):
             folder.write_listening(wish, self._port)
             send(init.process, signal.SIGHUP)
+
+
+def take_lock(folder: Path) -> IO[str]:
+    """Take the folder; the file that is returned holds it. ConflictError where another emulator has it."""
+    held = (folder / "lock").open("a+", encoding="ascii")
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if not _holder_lives(held) and time.monotonic() < end:
+                time.sleep(0.02)
+                continue
+            held.close()
+            raise ConflictError(
+                f"another emulator runs with the state in {str(folder)!r}",
+                hint="End it, or use another folder.",
+            ) from error
+        held.truncate(0)
+        me = find_process(os.getpid())
+        held.write(f"{os.getpid()} {me.start if me else 0}\n")
+        held.flush()
+        return held
+
+
+def _holder_lives(held: IO[str]) -> bool:
+    held.seek(0)
+    words = held.read().split()
+    return len(words) == 2 and is_alive(ProcessId(int(words[0]), int(words[1])))
 
 
 def addresses_of(wish: MachineWish) -> list[str]:

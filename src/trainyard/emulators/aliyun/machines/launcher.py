@@ -324,6 +324,8 @@ def main() -> None:
     """Fork one machine after the other, and wait until each has been let go."""
     request = json.load(sys.stdin)
     fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, REPORT)
+    if "lock" in request:
+        os.set_inheritable(request["lock"], False)  # it ends with our work, not with the machines
     for machine in request["machines"]:
         if os.fork() == 0:
             try:
