@@ -27,6 +27,9 @@ from trainyard.emulators.aliyun.world import World
 
 _NAME = re.compile(r"[^\W\d_][\w:.\-/ ]{1,127}")
 OWNERS = frozenset({"system", "self", "others", "marketplace"})
+_LISTED_ONLY = frozenset(
+    {"BootMode", "Features", "IsPublic", "LoginAsNonRootSupported", "OSNameEn", "Usable"}
+)  # what DescribeImages shows and DescribeImageFromFamily does not
 _FILTERS = {"FirstRegister", "expired-start-time", "creation-start-time", "creation-end-time"}
 
 
@@ -149,7 +152,11 @@ def describe_image_from_family(world: World, call: Call) -> dict[str, Value]:
     region, family = require_region(call), call.required("ImageFamily")
     found = [one for one in images_in(world, region) if one.family == family and one.status == "Available"]
     newest = max(found, key=lambda one: one.created, default=None)
-    return {"Image": _show(world, newest, call)} if newest else {}
+    if newest is None:
+        return {}
+    return {
+        "Image": {name: one for name, one in _show(world, newest, call).items() if name not in _LISTED_ONLY}
+    }
 
 
 def create_image(world: World, call: Call) -> dict[str, Value]:
