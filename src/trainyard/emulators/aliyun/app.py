@@ -88,6 +88,7 @@ class Emulator:
         self._kick = asyncio.Event()
         self._moved = asyncio.Condition()
         self._reached: Wishes | None = None
+        self._committing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Read what was, begin to listen, and boot the machines that should be running."""
@@ -150,7 +151,7 @@ class Emulator:
             clock=self.clock,
             region=self.region,
             strict=self._wanted.strict,
-            changed=self.changed,
+            commit=self.commit,
         )
         self._control = Control(self)
         self._metadata = Server(Metadata(self.world, self.gateway, self.clock, self.save).respond)
@@ -199,6 +200,17 @@ class Emulator:
         """Save, and let the machines follow."""
         self.save()
         self._kick.set()
+
+    async def commit(self) -> None:
+        """Like `changed`; calls that come together are written down together, which is what takes the time."""
+        if self._committing is None:
+            self._committing = asyncio.ensure_future(self._save_soon())
+        await asyncio.shield(self._committing)
+
+    async def _save_soon(self) -> None:
+        await asyncio.sleep(0)
+        self._committing = None  # who changes something from here on needs the next one
+        self.changed()
 
     async def _pulse(self) -> None:
         """Let time do its work when something is due."""

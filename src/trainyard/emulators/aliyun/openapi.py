@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -80,7 +80,7 @@ class OpenApi:
         clock: AdjustableClock,
         region: str,
         strict: bool,
-        changed: Callable[[], None],
+        commit: Callable[[], Awaitable[None]],
     ) -> None:
         self._world = world
         self._gateway = gateway
@@ -89,7 +89,7 @@ class OpenApi:
         self._clock = clock
         self._region = region
         self._strict = strict
-        self._changed = changed  # saves, and lets the machines follow
+        self._commit = commit  # saves, and lets the machines follow
         self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
 
     async def respond(self, request: Request) -> Outcome:
@@ -125,14 +125,14 @@ class OpenApi:
         asked = Asked(request=request, key=key, entry=entry, now=now)
         rule = self._faults.strike(product, action, now)
         if rule is None:
-            return self._reply(asked, self._perform(asked, self._call(asked)))
+            return self._reply(asked, await self._perform(asked, self._call(asked)))
         entry.fault = rule.kind
         if rule.kind == "slow":
             return await self._serve_slowly(asked, rule.seconds)
         if rule.when == "before":
             return _struck(rule, None, asked)
         try:
-            answer: Outcome = self._reply(asked, self._perform(asked, self._call(asked)))
+            answer: Outcome = self._reply(asked, await self._perform(asked, self._call(asked)))
         except Problem as problem:
             answer = _refusal(problem, entry, request)
         return _struck(rule, answer, asked)
@@ -151,7 +151,7 @@ class OpenApi:
         except BaseException:
             self._tokens.give_up(call)
             raise
-        return self._reply(asked, self._finish(call, body))
+        return self._reply(asked, await self._finish(call, body))
 
     def _call(self, asked: Asked) -> Call:
         """The call with its typed parameters."""
@@ -175,7 +175,7 @@ class OpenApi:
             request_id=entry.request_id,
         )
 
-    def _perform(self, asked: Asked, call: Call) -> Mapping[str, Value]:
+    async def _perform(self, asked: Asked, call: Call) -> Mapping[str, Value]:
         """Do what is asked, once per token."""
         remembered = self._begin(call)
         if remembered is not None:
@@ -186,16 +186,17 @@ class OpenApi:
         except BaseException:
             self._tokens.give_up(call)
             raise
-        return self._finish(call, body)
+        return await self._finish(call, body)
 
     def _begin(self, call: Call) -> Mapping[str, Value] | None:
         return self._tokens.begin(call) if takes_token(call.product, call.action) else None
 
-    def _finish(self, call: Call, body: Mapping[str, Value]) -> Mapping[str, Value]:
+    async def _finish(self, call: Call, body: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Write down what was done and, in the same breath, the token that it was done under."""
         if takes_token(call.product, call.action):
             self._tokens.finish(call, body)
         if not call.action.startswith(READING):
-            self._changed()
+            await self._commit()
         return body
 
     def _do(self, call: Call, key: Key) -> dict[str, Value]:
