@@ -195,6 +195,7 @@ class Policy:
     name: str = "default"
     strategy: Strategy = Strategy.BACKFILL
     one_line: bool = False  # all workspaces stand in one line by priority and time, instead of by share
+    preemptible_last: bool = False  # whoever may be preempted stands behind everybody who may not
     fair_share: bool = True
     half_life: float = 7 * 86400.0  # past use counts half after this
     ageing: float = 6 * 3600.0  # waiting so long is worth one level of priority; 0: no ageing

@@ -1,0 +1,413 @@
+"""What every node has free, kept so that looking for room is quick: counts, masks of devices, and sets of nodes.
+
+A set of nodes is one integer with a bit per node: joining and meeting sets of ten thousand nodes costs a microsecond.
+Which of the nodes with room is the best one is placement.py's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trainyard.scheduling.model import ASCEND_910, DeviceRule, Node, NodeState, Role, Slot
+
+PLAIN = DeviceRule()
+UNLIMITED = 1 << 30
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The indices in a set, rising."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def rule_of(device: str, rules: Mapping[str, DeviceRule]) -> DeviceRule:
+    """How devices of this type may be given out; Ascend 910 is known, others are free."""
+    found = rules.get(device)
+    if found is not None:
+        return found
+    name = device.lower()
+    return ASCEND_910 if "910" in name or "npu" in name else PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What must stay free on a node for somebody else."""
+
+    cpu: int = 0
+    memory: int = 0
+    shared_memory: int = 0
+    devices: Mapping[str, int] | None = None
+
+
+class Shape:
+    """What one replica needs, and the nodes that could hold it if they were empty. One object per distinct need."""
+
+    __slots__ = (
+        "allowed",
+        "count",
+        "cpu",
+        "device",
+        "fresh",
+        "key",
+        "memory",
+        "ring",
+        "shared_memory",
+        "wide",
+    )
+
+    def __init__(self, role: Role, device: str, ring: int, avoid: frozenset[str]) -> None:
+        self.cpu = role.cpu
+        self.memory = role.memory
+        self.shared_memory = role.shared_memory
+        self.device = device if role.devices else ""
+        self.count = role.devices
+        self.ring = ring if 1 < role.devices <= ring else 0
+        self.key = (role.pool, role.selector, role.nodes, role.tolerations, avoid)
+        self.allowed = 0  # set of ready nodes that the constraints allow
+        self.wide = 0  # the same with nodes that are coming
+        self.fresh = -1  # version of the cluster that `allowed` was made for
+
+    def copy(self) -> Shape:
+        """The same need, for another cluster."""
+        other = object.__new__(Shape)
+        for name in Shape.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.fresh = -1
+        return other
+
+
+class Cluster:
+    """The nodes' free resources. Taking more than is free is a fault of the caller and raises ValueError."""
+
+    def __init__(self, nodes: Iterable[Node], rules: Mapping[str, DeviceRule]) -> None:
+        self.rules: dict[str, DeviceRule] = dict(rules)
+        self.nodes: list[Node] = []
+        self.index: dict[str, int] = {}
+        self.cpu: list[int] = []
+        self.memory: list[int] = []
+        self.shared: list[int] = []
+        self.masks: dict[str, list[int]] = {}  # device type → free mask by node
+        self.by_free: dict[str, list[int]] = {}  # device type → free count → set of nodes
+        self.by_idle: list[int] = [0]  # free devices of any type → set of nodes
+        self.idle: list[int] = []
+        self.stamp: list[int] = []  # rises with every change of the node's free amounts
+        self.by_cpu: list[int] = [0] * 40  # bit length of free CPU → set of nodes
+        self.ready = 0
+        self.coming = 0
+        self.suspect = 0
+        self.present = 0
+        self.layout = 0  # rises when nodes come, go or change
+        self.keep: dict[int, Keep] = {}  # held back from everybody but its owner
+        self.grown: list[int] = []  # nodes that got room, in order: what failed before may fit now
+        self.by_pool: dict[str, int] = {}
+        self.domains: list[dict[str, int]] = []  # level → domain → set of nodes, narrowest level first
+        self._masks_by_key: dict[object, tuple[int, int]] = {}
+        for node in nodes:
+            self._append(node)
+        self._relayout()
+
+    # -- nodes come, go and change
+
+    def add(self, node: Node) -> int:
+        """Let a node join; one that is known is changed, and keeps what it holds."""
+        if node.name in self.index:
+            return self.change(node)
+        self._append(node)
+        self._relayout()
+        return self.index[node.name]
+
+    def _append(self, node: Node) -> None:
+        index = len(self.nodes)
+        self.nodes.append(node)
+        self.index[node.name] = index
+        self.cpu.append(0)
+        self.memory.append(0)
+        self.shared.append(0)
+        self.idle.append(0)
+        self.stamp.append(0)
+        for masks in self.masks.values():
+            masks.append(0)
+        self.by_idle[0] |= 1 << index
+        self.by_cpu[0] |= 1 << index
+        for device in node.devices:
+            self._know(device)
+        for sets in self.by_free.values():
+            sets[0] |= 1 << index
+        self._fill(index, node, 1)
+        self.grown.append(index)
+
+    def _know(self, device: str) -> None:
+        if device not in self.masks:
+            self.masks[device] = [0] * len(self.nodes)
+            self.by_free[device] = [(1 << len(self.nodes)) - 1]
+            self.rules[device] = rule_of(device, self.rules)
+
+    def _fill(self, index: int, node: Node, sign: int) -> None:
+        """Add, or with -1 remove, all that a node brings."""
+        self._shift(
+            index,
+            sign * (node.cpu - node.reserved_cpu),
+            sign * (node.memory - node.reserved_memory),
+            sign * _shared(node),
+        )
+        for device, mask in healthy_masks(node).items():
+            free = self.masks[device][index]
+            self._set_mask(device, index, free | mask if sign > 0 else free & ~mask)
+
+    def change(self, node: Node) -> int:
+        """Replace a node's description; amounts that its holdings took stay taken."""
+        index = self.index[node.name]
+        old = self.nodes[index]
+        for device in node.devices:
+            self._know(device)
+        taken = {device: mask & ~self.masks[device][index] for device, mask in healthy_masks(old).items()}
+        self._fill(index, old, -1)
+        self._fill(index, node, 1)
+        for device, mask in taken.items():
+            self._set_mask(device, index, self.masks[device][index] & ~mask)
+        self.nodes[index] = node
+        self.grown.append(index)
+        self._relayout()
+        return index
+
+    def remove(self, name: str) -> None:
+        """Forget a node. What it held must have ended; its index stays empty, so that others keep theirs."""
+        index = self.index.pop(name)
+        self._fill(index, self.nodes[index], -1)
+        self.nodes[index] = Node(name="", state=NodeState.LOST)
+        self._relayout()
+
+    def _relayout(self) -> None:
+        self.layout += 1
+        self._masks_by_key.clear()
+        self.ready = self.coming = self.suspect = self.present = 0
+        self.by_pool = {}
+        levels = max((len(node.topology) for node in self.nodes), default=0)
+        self.domains = [{} for _ in range(levels)]
+        for index, node in enumerate(self.nodes):
+            bit = 1 << index
+            if node.name:
+                self.present |= bit
+            if node.state is NodeState.READY:
+                self.ready |= bit
+            elif node.state is NodeState.COMING:
+                self.coming |= bit
+            if node.suspect:
+                self.suspect |= bit
+            self.by_pool[node.pool] = self.by_pool.get(node.pool, 0) | bit
+            for level in range(len(node.topology)):
+                # NB: the path, not the last word: two rows may both have a switch-1.
+                path = "/".join(node.topology[: len(node.topology) - level])
+                self.domains[level][path] = self.domains[level].get(path, 0) | bit
+
+    # -- amounts
+
+    def _shift(self, index: int, cpu: int, memory: int, shared: int) -> None:
+        before = self.cpu[index]
+        after = before + cpu
+        self.cpu[index] = after
+        self.memory[index] += memory
+        self.shared[index] += shared
+        self.stamp[index] += 1
+        old, new = max(0, before).bit_length(), max(0, after).bit_length()
+        if old != new:
+            bit = 1 << index
+            self.by_cpu[old] &= ~bit
+            self.by_cpu[new] |= bit
+
+    def _set_mask(self, device: str, index: int, mask: int) -> None:
+        masks = self.masks[device]
+        old, new = masks[index].bit_count(), mask.bit_count()
+        masks[index] = mask
+        if old == new:
+            return
+        bit = 1 << index
+        sets = self.by_free[device]
+        while len(sets) <= new:
+            sets.append(0)
+        sets[old] &= ~bit
+        sets[new] |= bit
+        idle = self.idle[index]
+        self.idle[index] = idle + new - old
+        while len(self.by_idle) <= idle + new - old:
+            self.by_idle.append(0)
+        self.by_idle[idle] &= ~bit
+        self.by_idle[idle + new - old] |= bit
+
+    def take(self, index: int, shape: Shape, devices: int) -> None:
+        """Give a replica its resources; `devices` is a mask."""
+        if devices:
+            free = self.masks[shape.device][index]
+            if free & devices != devices:
+                raise ValueError(f"devices {devices:b} of {self.nodes[index].name} are not free")
+            self._set_mask(shape.device, index, free & ~devices)
+        self._shift(index, -shape.cpu, -shape.memory, -shape.shared_memory)
+
+    def give(self, index: int, shape: Shape, devices: int) -> None:
+        """Take a replica's resources back."""
+        node = self.nodes[index]
+        if devices:
+            healthy = healthy_masks(node).get(shape.device, 0)
+            self._set_mask(shape.device, index, self.masks[shape.device][index] | (devices & healthy))
+        self._shift(index, shape.cpu, shape.memory, shape.shared_memory)
+
+    # -- room
+
+    def resolve(self, role: Role) -> str:
+        """The device type a role means; the only one of the cluster where it names none."""
+        if role.device or not role.devices:
+            return role.device
+        return next(iter(self.masks)) if len(self.masks) == 1 else ""
+
+    def refresh(self, shape: Shape) -> None:
+        """Bring the shape's sets of allowed nodes up to date."""
+        if shape.fresh == self.layout:
+            return
+        found = self._masks_by_key.get(shape.key)
+        if found is None:
+            found = self._masks_by_key[shape.key] = self._allowed(shape)
+        shape.allowed, shape.wide = found
+        shape.fresh = self.layout
+
+    def _allowed(self, shape: Shape) -> tuple[int, int]:
+        pool, selector, names, tolerations, avoid = shape.key
+        allowed = self.by_pool.get(pool, 0) if pool else self.present
+        if names:
+            allowed &= sum(1 << self.index[name] for name in names if name in self.index)
+        for name in avoid:
+            if name in self.index:
+                allowed &= ~(1 << self.index[name])
+        for index in bits(allowed):
+            node = self.nodes[index]
+            if any(node.labels.get(key) != value for key, value in selector) or not tolerates(
+                node, tolerations
+            ):
+                allowed &= ~(1 << index)
+        return allowed & self.ready, allowed & (self.ready | self.coming)
+
+    def candidates(self, shape: Shape, within: int) -> int:
+        """Nodes of `within` that may have room: exact in devices, a superset in CPU and memory."""
+        need = shape.cpu.bit_length()
+        if need > 1:
+            roomy = 0
+            for nodes in self.by_cpu[need:]:
+                roomy |= nodes
+            within &= roomy
+        return within
+
+    def fits(self, index: int, shape: Shape) -> int:
+        """How many replicas of this shape the node has room for, after what is kept for others."""
+        cpu, memory, shared = self.cpu[index], self.memory[index], self.shared[index]
+        held = 0
+        if self.keep:
+            keep = self.keep.get(index)
+            if keep is not None:
+                cpu, memory, shared = cpu - keep.cpu, memory - keep.memory, shared - keep.shared_memory
+                held = (keep.devices or {}).get(shape.device, 0)
+        free = 0
+        if shape.count:
+            free = self.masks[shape.device][index] if shape.device in self.masks else 0
+            if held or free.bit_count() < shape.count:
+                return self._fits_beside(shape, cpu, memory, shared, free, held)
+        return replicas(shape, cpu, memory, shared, free)
+
+    def _fits_beside(self, shape: Shape, cpu: int, memory: int, shared: int, free: int, held: int) -> int:
+        """The same where some devices must stay free."""
+        count = room(free, shape, held)
+        return 0 if count <= 0 else min(count, replicas(shape, cpu, memory, shared, free))
+
+    def pick(self, index: int, shape: Shape) -> int:
+        """A mask of devices for one replica: the fullest ring that has enough, the lowest indices in it."""
+        if not shape.count:
+            return 0
+        free = self.masks[shape.device][index]
+        if shape.ring:
+            best, least = 0, UNLIMITED
+            for part in rings(free, shape.ring):
+                if shape.count <= part.bit_count() < least:
+                    best, least = part, part.bit_count()
+            free = best
+        chosen = 0
+        for _ in range(shape.count):
+            low = free & -free
+            chosen |= low
+            free ^= low
+        return chosen
+
+    def totals(self) -> dict[str, int]:
+        """What all nodes that take or will take work have in all, by resource."""
+        total: dict[str, int] = {}
+        for node in self.nodes:
+            if node.name and node.state is not NodeState.LOST:
+                add_node(total, node)
+        return total
+
+
+def add_node(total: dict[str, int], node: Node, times: int = 1) -> None:
+    """Add what a node brings to a sum by resource."""
+    total["cpu"] = total.get("cpu", 0) + times * (node.cpu - node.reserved_cpu)
+    total["memory"] = total.get("memory", 0) + times * (node.memory - node.reserved_memory)
+    for device, mask in healthy_masks(node).items():
+        total[device] = total.get(device, 0) + times * mask.bit_count()
+
+
+def room(free: int, shape: Shape, held: int) -> int:
+    """How many replicas the free devices of one node have room for, `held` devices staying free."""
+    if shape.ring:
+        by_rings = sum(part.bit_count() // shape.count for part in rings(free, shape.ring))
+        return min(by_rings, (free.bit_count() - held) // shape.count) if held else by_rings
+    return (free.bit_count() - held) // shape.count
+
+
+def replicas(shape: Shape, cpu: int, memory: int, shared: int, free: int) -> int:
+    """How many replicas these amounts of one node have room for."""
+    count = room(free, shape, 0) if shape.count else UNLIMITED
+    if shape.cpu:
+        count = min(count, cpu // shape.cpu)
+    if shape.memory:
+        count = min(count, memory // shape.memory)
+    if shape.shared_memory:
+        count = min(count, shared // shape.shared_memory)
+    return max(0, count)
+
+
+def rings(free: int, size: int) -> Iterator[int]:
+    """The free devices of each ring."""
+    ring = (1 << size) - 1
+    while free >> (ring.bit_length() - size):
+        yield free & ring
+        ring <<= size
+
+
+def healthy_masks(node: Node) -> dict[str, int]:
+    """Device type → mask of the devices that may be given out."""
+    masks = {}
+    for device, count in node.devices.items():
+        mask = (1 << count) - 1
+        for index in node.unhealthy.get(device, ()):
+            mask &= ~(1 << index)
+        masks[device] = mask
+    return masks
+
+
+def tolerates(node: Node, tolerations: tuple[object, ...]) -> bool:
+    """Whether work with these tolerations may go to the node."""
+    return all(
+        any(
+            getattr(given, "key", None) == taint.key and getattr(given, "value", None) in {"", taint.value}
+            for given in tolerations
+        )
+        for taint in node.taints
+    )
+
+
+def slot_mask(slot: Slot) -> int:
+    """The devices of a slot as a mask."""
+    return sum(1 << index for index in slot.devices)
+
+
+def _shared(node: Node) -> int:
+    return node.memory if node.shared_memory is None else node.shared_memory

@@ -1,0 +1,357 @@
+"""The scheduler with a memory: told what comes and ends, it decides in each cycle who starts.
+
+A cycle: 1 raise the priority of those who waited long; 2 start those whose victims have gone; 3 look again at what may
+fit now; 4 go through all lines in turn, by share: admit, reserve for the first that is blocked, let others pass only
+where they do not delay it, preempt where that is allowed; 5 ask for nodes where a pool can grow. `schedule` in cycle.py
+is the same from a snapshot. Why somebody waits is told in diagnosis.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from heapq import heapify, heappop, heappush, nsmallest
+from operator import itemgetter
+
+from trainyard.scheduling.growth import Growth
+from trainyard.scheduling.kinds import Kind
+from trainyard.scheduling.lanes import Cursor, Entry, Line, Owner, Share, Walk
+from trainyard.scheduling.model import (
+    Acquire,
+    Admit,
+    Preempt,
+    Snapshot,
+    Strategy,
+)
+from trainyard.scheduling.placement import Gang, Part, Taken, place, release
+from trainyard.scheduling.preemption import Victim, find_victims
+from trainyard.scheduling.reasons import Code
+from trainyard.scheduling.reserve import merge_all, reserve
+from trainyard.scheduling.state import State
+
+PREEMPTORS = 4  # of each line, that may call others away in one cycle
+
+
+class Outcome(Enum):
+    """What became of one look at a waiting workload."""
+
+    ADMITTED = "admitted"
+    FIT = "fit"
+    QUOTA = "quota"
+    USER = "user"  # the user's own limit
+    RESERVATION = "reservation"
+    NODES = "nodes"  # they are coming, or asked for
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What one cycle decided, besides who waits."""
+
+    now: float
+    admits: list[Admit] = field(default_factory=list)
+    preempts: list[Preempt] = field(default_factory=list)
+    acquires: list[Acquire] = field(default_factory=list)
+
+
+class Scheduler(State):
+    """Who runs next, where. The same events give the same decisions."""
+
+    def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
+        super().__init__(snapshot, now)
+        self.growth = Growth(self)
+        self._cycle = Cycle(now)
+        self._possible: list[Kind] = []
+        self._blocked: list[Kind] = []
+        self._shares: dict[object, float] = {}  # as they stand in this cycle
+
+    def cycle(self, now: float) -> Cycle:
+        """Decide who starts now. Admitted workloads run from `now`; victims leave when `end` is called for them."""
+        self.now = max(now, self.now)
+        self._cycle = Cycle(self.now)
+        for line in self.lines.values():
+            line.promote(self.now, self._waits)
+        self._settle_claims(self.now)
+        self._look_again()
+        self._walk_lines()
+        self._preempt_lines()
+        self.growth.finish(self._cycle)
+        self._forget()
+        return self._cycle
+
+    def _waits(self, entry: Entry) -> bool:
+        found = self.entries.get(entry.request.id)
+        return found is not None and found[1] is entry
+
+    def _look_again(self) -> None:
+        """Find the kinds for which something has changed; nothing is reserved yet."""
+        waiting = {kind: None for line in self.lines.values() for kind in line.kinds}
+        self._possible = [kind for kind in waiting if kind.may_fit(self.cluster)]
+        for kind in self._possible:
+            kind.forget()
+        self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
+        self.growth.begin()
+        self._shares = {}
+        self.reservations = []
+        self._reserved = {}
+        self._keeps = {0: self._hard}
+        self.blockers = {}
+        for kind in self._delaying:
+            kind.failed_modes.clear()
+        self._delaying.clear()
+
+    def _forget(self) -> None:
+        if len(self.cluster.grown) > 100_000:  # nobody needs what happened long ago
+            self.cluster.grown.clear()
+            for kind in self._blocked:
+                kind.forget()
+
+    def _walk_lines(self) -> None:
+        """Let the lines take turns. A line is prepared when its turn may come: most cycles change little."""
+        turns: list[tuple[tuple[object, ...], int, Walk | None]] = []
+        lines = list(self.lines.values())
+        for number, line in enumerate(lines):
+            if line.size:
+                turns.append((self._first_turn(line), number, None))
+        heapify(turns)
+        while turns:
+            turn, number, walk = heappop(turns)
+            if walk is None:
+                walk = self._walk(lines[number])
+            entry = walk.peek()
+            if entry is None:
+                self._note_blocker(walk)
+                continue
+            now_turn = self._turn(entry)
+            if turns and now_turn > turn and (now_turn, number) > turns[0][:2]:
+                heappush(turns, (now_turn, number, walk))
+                continue
+            self._look(walk, entry)
+            heappush(turns, (now_turn, number, walk))
+
+    def _walk(self, line: Line) -> Walk:
+        """The kinds to look at: those that may fit, and those that want a reservation."""
+        kinds = [kind for kind in self._possible if kind.failed_at < 0 or self._wants(line, kind)]
+        if line.strategy is not Strategy.ROUND_ROBIN:
+            kinds += [kind for kind in self._blocked if self._wants(line, kind)]
+        return Walk(line, self._owner_share(line), self.now, kinds)
+
+    def _note_blocker(self, walk: Walk) -> None:
+        if walk.blocked_by:
+            self.blockers[walk.line.name] = walk.blocked_by
+
+    def _first_turn(self, line: Line) -> tuple[object, ...]:
+        """Not later than the turn of anybody in the line."""
+        if self.policy.one_line:
+            return ()
+        return (False, self._workspace_share(line.name))
+
+    def _turn(self, entry: Entry) -> tuple[object, ...]:
+        """The smaller, the earlier its turn: within the guarantee, then by share, then priority and time."""
+        if self.policy.one_line:
+            return (-entry.level, *entry.order)
+        workspace = entry.request.workspace
+        borrows = self.tree.guarantees and self.tree.borrows(self.tree.place(workspace), entry.kind.least)
+        return (borrows, self._workspace_share(workspace), -entry.level, *entry.order)
+
+    def _workspace_share(self, workspace: str) -> float:
+        if not self.policy.fair_share:
+            return 0.0
+        share = self._shares.get(workspace)
+        if share is None:
+            weight = self.tree.place(workspace).quota.weight
+            share = self._shares[workspace] = self.shares.share(workspace, self.now, weight)
+        return share
+
+    def _owner_share(self, line: Line) -> Share:
+        if not self.policy.fair_share or line.strategy is not Strategy.BACKFILL:
+            return lambda _owner: 0.0
+        return self._share
+
+    def _share(self, owner: Owner) -> float:
+        share = self._shares.get(owner)
+        if share is None:
+            share = self._shares[owner] = self.shares.share(owner, self.now)
+        return share
+
+    def _wants(self, line: Line, kind: Kind) -> bool:
+        """Whether a blocked workload of this line that needs such room should get a reservation."""
+        if line.strategy is Strategy.ROUND_ROBIN:
+            return False
+        return self._reserved.get(kind.reserve_key, 0) < self.policy.reservations
+
+    def _look(self, walk: Walk, entry: Entry) -> None:
+        """Look at one workload, and then at the next that may start."""
+        line, kind = walk.line, entry.kind
+        strict = line.is_strict(entry.request.priority)
+        outcome = Outcome.FIT if not strict and kind.failed_at >= 0 else self._attempt(line, entry)
+        if outcome is Outcome.ADMITTED:
+            return
+        if outcome is Outcome.FIT and self._wants(line, kind):
+            self._reserve(entry)
+        if strict:
+            walk.pass_strict(entry)
+        elif outcome is Outcome.FIT:
+            if self._wants(line, kind):
+                walk.cursor.skip(entry)
+            else:
+                walk.drop()
+        elif outcome is Outcome.NODES:
+            walk.cursor.skip(entry)
+        elif outcome is Outcome.QUOTA:
+            walk.cursor.skip_workspace(entry.request.workspace)
+        elif outcome is Outcome.USER:
+            walk.cursor.skip_owner(entry.owner)
+        elif outcome is Outcome.RESERVATION:
+            latest = max(reservation.start for reservation in self.reservations) - self.now
+            if walk.cursor.likes.shortest > latest:
+                walk.drop()
+            else:
+                walk.cursor.skip(entry)
+
+    def _attempt(self, line: Line, entry: Entry) -> Outcome:
+        request, kind = entry.request, entry.kind
+        place_ = self.tree.place(request.workspace)
+        gang = kind.gang
+        limited = self.tree.limit(place_, request.user, kind.most)
+        if limited is not None and kind.least != kind.most:
+            limited = self.tree.limit(place_, request.user, kind.least)
+            gang = Gang(tuple(Part(p.role, p.shape, p.least, p.least) for p in gang.parts), gang.same_switch)
+        if limited is not None:
+            return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
+        mode = self._mode(entry)
+        if mode in kind.failed_modes:
+            return Outcome.RESERVATION
+        taken = self._place(gang, mode)
+        if taken is not None:
+            line.remove(entry)
+            del self.entries[request.id]
+            self._start(entry, taken, self.now)
+            return Outcome.ADMITTED
+        if mode and self._would_fit(gang):
+            kind.failed_modes.add(mode)
+            self._delaying.add(kind)
+            return Outcome.RESERVATION
+        if self.growth.ask(entry):
+            return Outcome.NODES
+        kind.fail(self.cluster)
+        return Outcome.FIT
+
+    def _mode(self, entry: Entry) -> int:
+        """The reservations that this workload would outlive, as a set of bits."""
+        if not self.reservations:
+            return 0
+        limit = entry.request.limit
+        end = float("inf") if limit is None else self.now + limit
+        mode = 0
+        for at, reservation in enumerate(self.reservations):
+            if end > reservation.start and reservation.keep:
+                mode |= 1 << at
+        return mode
+
+    def _place(self, gang: Gang, mode: int) -> list[Taken] | None:
+        keep = self._keeps.get(mode)
+        if keep is None:
+            chosen = [reservation.keep for at, reservation in enumerate(self.reservations) if mode >> at & 1]
+            keep = self._keeps[mode] = merge_all([self._hard, *chosen])
+        self.cluster.keep = keep
+        taken = place(self.cluster, gang, self.spreads)
+        self.cluster.keep = self._hard
+        return taken
+
+    def _would_fit(self, gang: Gang) -> bool:
+        """Whether it fits if nobody's reservation counted."""
+        taken = place(self.cluster, gang, self.spreads)
+        if taken is None:
+            return False
+        release(self.cluster, taken)
+        return True
+
+    def _start(self, entry: Entry, taken: list[Taken], now: float) -> None:
+        request = entry.request
+        if request.claim or request.head_since is not None:
+            request = replace(request, claim=(), head_since=None)
+        running = self._run(request, taken, now, now)
+        self._shares.pop(request.workspace, None)
+        self._shares.pop(entry.owner, None)
+        slots = tuple(one.slot(self.cluster) for one in taken)
+        self._cycle.admits.append(Admit(request.id, slots, running.borrowed))
+
+    def _reserve(self, entry: Entry) -> None:
+        """Keep room for a blocked workload, as long as its kind of room has reservations left."""
+        key = entry.kind.reserve_key
+        self._reserved[key] = self._reserved.get(key, 0) + 1
+        self.reservations.append(reserve(self.ledger, entry.kind.gang, entry.request, self.now))
+
+    def _preempt_lines(self) -> None:
+        """Let the first in each line call others away, where that makes room for it."""
+        if not self.policy.preemption or not (self.preemptible or self.tree.guarantees):
+            return
+        heads = []
+        for number, line in enumerate(self.lines.values()):
+            if line.size and self._may_preempt(line):
+                heads += [(self._turn(entry), number, line, entry) for entry in self._heads(line)]
+        heads.sort(key=itemgetter(0, 1))
+        for _, _, line, entry in heads:
+            if entry.request.id not in self.growth.asked:
+                self._preempt(line, entry)
+
+    def _may_preempt(self, line: Line) -> bool:
+        """Whether there could be victims for this line at all: a quick look before the long one."""
+        if self.preemptible:
+            return True
+        if self.policy.one_line:
+            return self.tree.guarantees
+        return any(place_.nominal for place_ in self.tree.chain(self.tree.place(line.name)))
+
+    def _heads(self, line: Line) -> list[Entry]:
+        """The first few blocked ones of a line, each of another kind."""
+        if line.strict:
+            return [item[3] for item in line.strict[:1]]
+        share = self._owner_share(line)
+        firsts = [Cursor(kind, likes).best(share) for kind, likes in line.kinds.items()]
+        return [first[3] for first in nsmallest(PREEMPTORS, [first for first in firsts if first is not None])]
+
+    def _preempt(self, line: Line, entry: Entry) -> None:
+        """Tell others to go where that lets this one start."""
+        found = find_victims(self, entry, self.tree.place(entry.request.workspace))
+        if found is None:
+            return
+        victims, taken = found
+        line.remove(entry)
+        del self.entries[entry.request.id]
+        leave_by = self.now + self.policy.grace
+        for victim in victims:
+            self._leave(victim.running, leave_by, entry.request.id, self.now)
+            self._tell(victim, entry, leave_by)
+        self._claim(entry, taken, {victim.running.request.id for victim in victims})
+
+    def _tell(self, victim: Victim, entry: Entry, leave_by: float) -> None:
+        self._cycle.preempts.append(
+            Preempt(victim.running.request.id, entry.request.id, leave_by, victim.reason(entry.request))
+        )
+
+    def _settle_claims(self, now: float) -> None:
+        """Start those whose victims have gone; let those whose place is lost stand in line again."""
+        for claim in [claim for claim in self.claims.values() if not claim.victims]:
+            request = claim.entry.request
+            del self.claims[request.id]
+            self._keep_for(claim, {})
+            self.tree.use(self.tree.place(request.workspace), request.user, claim.amounts, -1)
+            taken = self._exactly(claim.taken) or place(self.cluster, claim.entry.kind.gang, self.spreads)
+            if taken is None:
+                self._enqueue(claim.entry, now)
+            else:
+                self._start(claim.entry, taken, now)
+
+    def _exactly(self, wanted: list[Taken]) -> list[Taken] | None:
+        """The claimed places, on whichever devices are free there."""
+        taken: list[Taken] = []
+        for one in wanted:
+            ready = self.cluster.ready >> one.node & 1
+            if not ready or not self.cluster.fits(one.node, one.shape):
+                release(self.cluster, taken)
+                return None
+            devices = self.cluster.pick(one.node, one.shape)
+            self.cluster.take(one.node, one.shape, devices)
+            taken.append(Taken(one.role, one.shape, one.node, devices))
+        return taken

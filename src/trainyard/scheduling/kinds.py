@@ -1,0 +1,131 @@
+"""Workloads with equal needs share one Kind: what they need in all, and what is known about where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trainyard.scheduling.cluster import Cluster, Shape
+from trainyard.scheduling.model import CPU, MEMORY, Request, Role
+from trainyard.scheduling.placement import Gang, Part, Taken
+from trainyard.scheduling.quota import Amounts
+
+BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do not depend on their order
+
+
+class Kind:
+    """What a workload needs, and when it was last seen not to fit."""
+
+    __slots__ = (
+        "charge",
+        "failed_at",
+        "failed_layout",
+        "failed_modes",
+        "gang",
+        "groups",
+        "least",
+        "most",
+        "reserve_key",
+    )
+
+    def __init__(self, gang: Gang, least: Amounts, most: Amounts) -> None:
+        self.gang = gang
+        self.least = least  # amounts of all replicas that must start
+        self.most = most  # amounts of all that may
+        self.charge = 0  # share of the cluster, in billionths
+        self.failed_at = -1  # how much of Cluster.grown had been seen when it last did not fit; -1: it may
+        self.failed_layout = -1
+        self.failed_modes: set[int] = set()  # sets of reservations that it would delay
+        first = max(gang.parts, key=lambda part: part.shape.count)
+        self.reserve_key: object = (first.shape.device, first.shape.key[0])
+        self.groups: set[object] = set()  # parked until it may fit
+
+    def may_fit(self, cluster: Cluster) -> bool:
+        """Whether anything has changed since it was seen not to fit."""
+        if self.failed_at < 0 or self.failed_layout != cluster.layout:
+            return True
+        grown = cluster.grown
+        if self.failed_at == len(grown):
+            return False
+        if len(grown) - self.failed_at > 64:
+            return True
+        for index in set(grown[self.failed_at :]):
+            for part in self.gang.parts:
+                if part.shape.allowed >> index & 1 and cluster.fits(index, part.shape):
+                    return True
+        return False
+
+    def fail(self, cluster: Cluster) -> None:
+        """Remember that it does not fit as things are."""
+        self.failed_at = len(cluster.grown)
+        self.failed_layout = cluster.layout
+
+    def forget(self) -> None:
+        """Anything may have changed: look again."""
+        self.failed_at = -1
+
+
+class Kinds:
+    """The kinds of one cluster, by what they need."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._kinds: dict[object, Kind] = {}
+        self._shapes: dict[object, Shape] = {}
+
+    def of(self, request: Request) -> Kind:
+        """The kind of a request."""
+        key = (request.roles, request.avoid, request.same_switch)
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = self._make(request)
+        return kind
+
+    def _make(self, request: Request) -> Kind:
+        parts = tuple(self._part(role, request.avoid) for role in request.roles)
+        least = amounts_of((part.shape, part.least) for part in parts)
+        most = amounts_of((part.shape, part.most) for part in parts)
+        return Kind(Gang(parts, request.same_switch), least, most)
+
+    def _part(self, role: Role, avoid: frozenset[str]) -> Part:
+        return Part(role.name, self.shape(role, avoid), role.least, role.replicas)
+
+    def shape(self, role: Role, avoid: frozenset[str] = frozenset()) -> Shape:
+        """The shape of a role's replicas."""
+        device = self.cluster.resolve(role)
+        key = (role.cpu, role.memory, role.shared_memory, device, role.devices, role.pool, role.selector, role.nodes,
+               role.tolerations, avoid)  # fmt: skip
+        shape = self._shapes.get(key)
+        if shape is None:
+            rule = self.cluster.rules.get(device)
+            shape = self._shapes[key] = Shape(role, device, rule.ring if rule else 0, avoid)
+        return shape
+
+    def recharge(self, totals: dict[str, int]) -> None:
+        """Express every kind as a share of the cluster."""
+        for kind in self._kinds.values():
+            kind.charge = charge(kind.most, totals)
+
+
+def amounts_of(parts: Iterable[tuple[Shape, int]]) -> Amounts:
+    """What replicas need together, by resource; devices come last."""
+    total: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    for shape, count in parts:
+        total[CPU] = total.get(CPU, 0) + shape.cpu * count
+        total[MEMORY] = total.get(MEMORY, 0) + shape.memory * count
+        if shape.count:
+            devices[shape.device] = devices.get(shape.device, 0) + shape.count * count
+    return tuple((resource, amount) for resource, amount in (*total.items(), *devices.items()) if amount)
+
+
+def taken_amounts(taken: Iterable[Taken]) -> Amounts:
+    """The same of room that was taken."""
+    return amounts_of((one.shape, 1) for one in taken)
+
+
+def charge(amounts: Amounts, totals: dict[str, int]) -> int:
+    """The largest share of any resource of the cluster, in billionths."""
+    return max(
+        (amount * BILLION // totals[resource] for resource, amount in amounts if totals.get(resource)),
+        default=0,
+    )

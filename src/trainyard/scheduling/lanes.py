@@ -1,0 +1,275 @@
+"""The line of one workspace: who is next, given priority, age and the users' shares.
+
+Workloads with equal needs stand together, user by user: where one of them has no room, the others have none either, and
+nobody asks again. What holds a workload is engine.py's business; this module keeps the order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+from trainyard.scheduling.kinds import Kind
+from trainyard.scheduling.model import Policy, Request, Strategy
+
+INFINITY = float("inf")
+LAST = 1_000_000  # below every priority
+
+Owner = tuple[str, str]  # workspace and user
+Share = Callable[[Owner], float]
+
+
+class Entry:
+    """One waiting workload in its line."""
+
+    __slots__ = ("kind", "level", "order", "request")
+
+    def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
+        self.request = request
+        self.kind = kind
+        self.order = order  # submitted, then as they came
+        self.level = request.priority  # with its age counted in
+
+    def __lt__(self, other: Entry) -> bool:
+        return self.order < other.order
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is."""
+        return (self.request.workspace, self.request.user)
+
+    @property
+    def limit(self) -> float:
+        """How long it may run; unknown is for ever."""
+        return INFINITY if self.request.limit is None else self.request.limit
+
+
+def level_of(request: Request, policy: Policy, strategy: Strategy, now: float) -> tuple[int, float]:
+    """A workload's priority with its age counted in, and when that rises next."""
+    base = request.priority
+    top = policy.top_priority
+    if strategy is Strategy.INTELLIGENT:
+        top = base if base >= policy.intelligent_high else policy.intelligent_high - 1
+    elif strategy is not Strategy.BACKFILL:
+        top = base
+    if policy.ageing <= 0 or base >= top:
+        return base, INFINITY
+    steps = int(max(0.0, now - request.submitted) // policy.ageing)
+    level = min(top, base + steps * policy.level)
+    return level, INFINITY if level >= top else request.submitted + (steps + 1) * policy.ageing
+
+
+class Likes:
+    """The entries of one kind in one line: by level, then by owner, oldest first."""
+
+    __slots__ = ("levels", "shortest", "size")
+
+    def __init__(self) -> None:
+        self.levels: dict[int, dict[Owner, list[Entry]]] = {}
+        self.shortest = INFINITY  # a bound of the members' time limits
+        self.size = 0
+
+    def add(self, entry: Entry) -> None:
+        """Let an entry join."""
+        insort(self.levels.setdefault(entry.level, {}).setdefault(entry.owner, []), entry)
+        self.shortest = min(self.shortest, entry.limit)
+        self.size += 1
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out."""
+        owners = self.levels[entry.level]
+        mine = owners[entry.owner]
+        del mine[bisect_left(mine, entry)]
+        self.size -= 1
+        if not mine:
+            del owners[entry.owner]
+            if not owners:
+                del self.levels[entry.level]
+
+
+class Line:
+    """One workspace's queue (or, where all stand in one line, everybody's)."""
+
+    def __init__(self, name: str, strategy: Strategy, policy: Policy) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.policy = policy
+        self.kinds: dict[Kind, Likes] = {}
+        self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
+        self.promotions: list[tuple[float, int, Entry]] = []
+        self.size = 0
+        self.head = ""
+        self.head_since = 0.0
+
+    def is_strict(self, priority: int) -> bool:
+        """Whether a workload of this priority stands in the part of the line that nobody overtakes."""
+        if self.strategy is Strategy.INTELLIGENT:
+            return priority >= self.policy.intelligent_high
+        return self.strategy in {Strategy.STRICT_FIFO, Strategy.BALANCE}
+
+    def add(self, entry: Entry, now: float) -> None:
+        """Let a workload join."""
+        self.size += 1
+        request = entry.request
+        if self.is_strict(request.priority):
+            insort(self.strict, self._strict_key(entry))
+            return
+        level, rises = level_of(request, self.policy, self.strategy, now)
+        if rises != INFINITY:
+            heappush(self.promotions, (rises, entry.order[1], entry))
+        self._join(entry, level)
+
+    def _strict_key(self, entry: Entry) -> tuple[int, float, int, Entry]:
+        last = LAST if self.policy.preemptible_last and entry.request.preemptible else 0
+        return (last - entry.request.priority, *entry.order, entry)
+
+    def _join(self, entry: Entry, level: int) -> None:
+        entry.level = level - LAST if self.policy.preemptible_last and entry.request.preemptible else level
+        likes = self.kinds.get(entry.kind)
+        if likes is None:
+            likes = self.kinds[entry.kind] = Likes()
+        likes.add(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a workload out: it was admitted, withdrawn, or has a claim."""
+        self.size -= 1
+        if self.is_strict(entry.request.priority):
+            del self.strict[bisect_left(self.strict, self._strict_key(entry))]
+            return
+        likes = self.kinds[entry.kind]
+        likes.remove(entry)
+        if not likes.size:
+            del self.kinds[entry.kind]
+
+    def promote(self, now: float, waits: Callable[[Entry], bool]) -> None:
+        """Raise the priority of those who have waited long enough."""
+        while self.promotions and self.promotions[0][0] <= now:
+            _, serial, entry = heappop(self.promotions)
+            if not waits(entry):
+                continue  # it is gone
+            self.kinds[entry.kind].remove(entry)
+            level, rises = level_of(entry.request, self.policy, self.strategy, now)
+            if rises != INFINITY:
+                heappush(self.promotions, (rises, serial, entry))
+            self._join(entry, level)
+
+    def window(self, now: float) -> int:
+        """How many of the strict part may be looked at."""
+        if self.strategy is not Strategy.BALANCE or not self.strict:
+            return 1
+        head = self.strict[0][3].request
+        if head.id != self.head:
+            self.head = head.id
+            self.head_since = head.submitted if head.head_since is None else head.head_since
+        return 1 + int(max(0.0, now - self.head_since) // self.policy.balance_timeout)
+
+    def everybody(self, share: Share) -> Iterator[Entry]:
+        """All in the order in which they are looked at."""
+        yield from (item[3] for item in self.strict)
+        members: list[tuple[int, float, tuple[float, int], Entry]] = []
+        shares: dict[Owner, float] = {}
+        for likes in self.kinds.values():
+            for level, owners in likes.levels.items():
+                for owner, entries in owners.items():
+                    if owner not in shares:
+                        shares[owner] = share(owner)
+                    mine = shares[owner]
+                    members += [(-level, mine, entry.order, entry) for entry in entries]
+        members.sort()
+        yield from (member[3] for member in members)
+
+
+class Cursor:
+    """A place in the entries of one kind, during one walk."""
+
+    __slots__ = ("kind", "likes", "skipped", "users")
+
+    def __init__(self, kind: Kind, likes: Likes) -> None:
+        self.kind = kind
+        self.likes = likes
+        self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
+        self.users: set[Owner] = set()  # of whom nobody is looked at any more
+
+    def best(self, share: Share) -> tuple[int, float, tuple[float, int], Entry] | None:
+        """Who is next among them, with the key that orders it among other kinds."""
+        for level in sorted(self.likes.levels, reverse=True):
+            found: tuple[int, float, tuple[float, int], Entry] | None = None
+            for owner, entries in self.likes.levels[level].items():
+                at = self.skipped.get((level, owner), 0) if self.skipped else 0
+                if at >= len(entries) or owner in self.users:
+                    continue
+                key = (-level, share(owner), entries[at].order, entries[at])
+                if found is None or key < found:
+                    found = key
+            if found is not None:
+                return found
+        return None
+
+    def skip(self, entry: Entry) -> None:
+        """Pass one by: another of the same kind may still start."""
+        key = (entry.level, entry.owner)
+        self.skipped[key] = self.skipped.get(key, 0) + 1
+
+    def skip_owner(self, owner: Owner) -> None:
+        """Pass all of one user by."""
+        self.users.add(owner)
+
+    def skip_workspace(self, workspace: str) -> None:
+        """Pass all of one workspace by."""
+        self.users.update(
+            owner for owners in self.likes.levels.values() for owner in owners if owner[0] == workspace
+        )
+
+
+class Walk:
+    """One pass over a line in order. `peek` shows who is next; then say what became of it."""
+
+    def __init__(self, line: Line, share: Share, now: float, kinds: Iterable[Kind]) -> None:
+        self.line = line
+        self.share = share
+        self.window = line.window(now)
+        self.at = 0  # in the strict part
+        self.blocked_by = ""  # who ends the walk
+        self._heap: list[tuple[tuple[int, float, tuple[float, int], Entry], Cursor]] = []
+        for kind in kinds:
+            likes = line.kinds.get(kind)
+            if likes is not None:
+                cursor = Cursor(kind, likes)
+                best = cursor.best(share)
+                if best is not None:
+                    self._heap.append((best, cursor))
+        heapify(self._heap)
+
+    def peek(self) -> Entry | None:
+        """Who is next; None: nobody more in this cycle."""
+        if self.blocked_by:
+            return None
+        if self.at < min(self.window, len(self.line.strict)):
+            return self.line.strict[self.at][3]
+        while self._heap:
+            key, cursor = self._heap[0]
+            best = cursor.best(self.share)
+            if best is None:
+                heappop(self._heap)
+            elif best == key:
+                return best[3]
+            else:  # shares only rise within a cycle, and whoever was first may be gone
+                heappop(self._heap)
+                heappush(self._heap, (best, cursor))
+        return None
+
+    @property
+    def cursor(self) -> Cursor:
+        """The kind that `peek` has shown."""
+        return self._heap[0][1]
+
+    def drop(self) -> None:
+        """Nobody of the kind that was shown is looked at any more."""
+        heappop(self._heap)
+
+    def pass_strict(self, entry: Entry) -> None:
+        """The strict part's candidate does not fit: look at the next one in the window, or stop."""
+        self.at += 1
+        if self.at >= self.window:
+            self.blocked_by = entry.request.id

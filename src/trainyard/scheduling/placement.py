@@ -1,0 +1,395 @@
+"""Where a gang goes: on the fewest nodes, under one switch if it can be, leaving whole nodes whole.
+
+`place` takes the room it finds from the cluster, all of it or nothing. Whether a workload may start at all (quota, its
+turn) is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trainyard.scheduling.cluster import Cluster, Shape, bits, room
+from trainyard.scheduling.model import Role, Slot, Spread
+
+SEARCH_STEPS = 4000  # of the exact search for gangs of several shapes: milliseconds at most
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One role of a gang, resolved against a cluster."""
+
+    role: str
+    shape: Shape
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All that decides where a workload fits. Workloads with equal needs share one object."""
+
+    parts: tuple[Part, ...]
+    same_switch: bool = False
+
+
+@dataclass(slots=True)
+class Taken:
+    """One replica's room, taken from the cluster."""
+
+    role: str
+    shape: Shape
+    node: int
+    devices: int
+
+    def slot(self, cluster: Cluster) -> Slot:
+        """The same for people."""
+        return Slot(self.role, cluster.nodes[self.node].name, tuple(bits(self.devices)))
+
+
+def release(cluster: Cluster, taken: list[Taken]) -> None:
+    """Give all of it back."""
+    for one in taken:
+        cluster.give(one.node, one.shape, one.devices)
+
+
+def retake(cluster: Cluster, taken: list[Taken]) -> None:
+    """Take exactly the same again."""
+    for one in taken:
+        cluster.take(one.node, one.shape, one.devices)
+
+
+def place(
+    cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool = False
+) -> list[Taken] | None:
+    """Find and take room for the whole gang; None, and nothing taken, where there is not enough."""
+    for part in gang.parts:
+        cluster.refresh(part.shape)
+    finder = _Finder(cluster, gang, spreads, wide)
+    if len(gang.parts) == 1:
+        return finder.place_all(gang.parts)
+    # The largest replicas first: they have the fewest places.
+    ordered = sorted(gang.parts, key=lambda part: (-part.shape.count, -part.shape.cpu, -part.shape.memory))
+    return finder.place_all(tuple(ordered)) or finder.search(tuple(ordered))
+
+
+class _Finder:
+    """One attempt to place one gang."""
+
+    def __init__(self, cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], wide: bool) -> None:
+        self.cluster = cluster
+        self.gang = gang
+        self.spreads = spreads
+        self.wide = wide
+
+    def place_all(self, parts: tuple[Part, ...]) -> list[Taken] | None:
+        """Place role after role; the later ones near the earlier ones."""
+        if self.gang.same_switch and self.cluster.domains:
+            return self._under_one_switch(parts)
+        return self._in(parts, -1)
+
+    def _under_one_switch(self, parts: tuple[Part, ...]) -> list[Taken] | None:
+        domains = self.cluster.domains[0]
+        for name in sorted(domains, key=lambda key: (self._bound(parts[0].shape, domains[key]), key)):
+            found = self._in(parts, domains[name])
+            if found is not None:
+                return found
+        return None
+
+    def _in(self, parts: tuple[Part, ...], within: int) -> list[Taken] | None:
+        taken: list[Taken] = []
+        near = 0
+        for part in parts:
+            found = self._part(part, within, near)
+            if found is None:
+                release(self.cluster, taken)
+                return None
+            taken += found
+            if len(parts) > 1:
+                near = self._near(taken)
+        return taken
+
+    def _near(self, taken: list[Taken]) -> int:
+        nodes = 0
+        for one in taken:
+            nodes |= 1 << one.node
+        for domain in self.cluster.domains[0].values() if self.cluster.domains else ():
+            if domain & nodes:
+                nodes |= domain
+        return nodes
+
+    def _part(self, part: Part, within: int, near: int) -> list[Taken] | None:
+        shape = part.shape
+        allowed = (shape.wide if self.wide else shape.allowed) & within
+        rule = self.cluster.rules.get(shape.device)
+        if rule is not None and rule.whole_when_many and part.most * shape.count > 0:
+            return self._whole(part, allowed, rule.whole_when_many)
+        allowed = self.cluster.candidates(shape, allowed)
+        bound = self._bound(shape, allowed)
+        if bound < part.least:
+            return None
+        count = min(part.most, bound)
+        for nodes in self._preferences(allowed, near):
+            if self._bound(shape, nodes) >= count:
+                found = self._count(part, count, nodes)
+                if found is not None:
+                    return found
+        if part.least < part.most:
+            return self._at_least(part, allowed)
+        return None
+
+    def _preferences(self, allowed: int, near: int) -> Iterator[int]:
+        """Sets to try in turn: near the rest of the gang, one pool, all; nodes that failed lately last."""
+        healthy = allowed & ~self.cluster.suspect
+        seen = {0}
+        sets = [healthy & near] if near else []
+        if len(self.cluster.by_pool) > 1:
+            sets += [healthy & nodes for nodes in self.cluster.by_pool.values()]
+        for nodes in (*sets, healthy, allowed):
+            if nodes not in seen:
+                seen.add(nodes)
+                yield nodes
+
+    def _bound(self, shape: Shape, nodes: int) -> int:
+        """At most so many replicas have room on these nodes, as far as devices go."""
+        if not shape.count:
+            return 1 << 30 if nodes else 0
+        sets = self.cluster.by_free.get(shape.device, ())
+        return sum(
+            (sets[free] & nodes).bit_count() * (free // shape.count) for free in range(shape.count, len(sets))
+        )
+
+    def _count(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
+        """Exactly `count` replicas on these nodes."""
+        one = self._one_node(part.shape, count, nodes)
+        if one is not None:
+            return self._take(part, one, count)
+        if count == 1:
+            return None
+        if self._spread(part, nodes):
+            return self._evenly(part, count, nodes)
+        for domains in self.cluster.domains:
+            sets = [domain & nodes for domain in domains.values()]
+            ranked = sorted((self._bound(part.shape, domain), at) for at, domain in enumerate(sets) if domain)
+            for bound, at in ranked:
+                if bound >= count and part.shape.count:
+                    found = self._fewest(part, count, sets[at])
+                    if found is not None:
+                        return found
+            if part.shape.count and domains is self.cluster.domains[-1]:
+                return self._over_domains(part, count, sets)
+        return self._fewest(part, count, nodes)
+
+    def _one_node(self, shape: Shape, times: int, nodes: int) -> int | None:
+        """The fullest node with room for `times` replicas."""
+        if shape.count:
+            sets = self.cluster.by_free.get(shape.device, [])[shape.count * times :]
+        else:
+            sets = self.cluster.by_idle  # work without devices goes where devices are taken already
+        if self._is_spread(nodes):
+            sets = sets[::-1]
+        for at in sets:
+            for index in bits(at & nodes):
+                if self.cluster.fits(index, shape) >= times:
+                    return index
+        return None
+
+    def _is_spread(self, nodes: int) -> bool:
+        if not self.spreads:
+            return False
+        return any(
+            spread is Spread.SPREAD and self.cluster.by_pool.get(pool, 0) & nodes
+            for pool, spread in self.spreads.items()
+        )
+
+    def _spread(self, part: Part, nodes: int) -> bool:
+        return part.most > 1 and self._is_spread(nodes)
+
+    def _take(self, part: Part, node: int, count: int) -> list[Taken]:
+        taken = []
+        for _ in range(count):
+            devices = self.cluster.pick(node, part.shape)
+            self.cluster.take(node, part.shape, devices)
+            taken.append(Taken(part.role, part.shape, node, devices))
+        return taken
+
+    def _fewest(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
+        """The roomiest nodes first, and the fullest that is enough for the rest."""
+        taken, left = self._greedy(part, count, nodes)
+        if left:
+            release(self.cluster, taken)
+            return None
+        return taken
+
+    def _at_least(self, part: Part, nodes: int) -> list[Taken] | None:
+        """As many replicas as there is room for, if that is enough to start."""
+        taken, left = self._greedy(part, part.most, nodes)
+        if part.most - left >= part.least:
+            return taken
+        release(self.cluster, taken)
+        return None
+
+    def _greedy(self, part: Part, count: int, nodes: int) -> tuple[list[Taken], int]:
+        shape = part.shape
+        taken: list[Taken] = []
+        left = count
+        if shape.count:
+            sets = self.cluster.by_free.get(shape.device, [])[: shape.count - 1 : -1]
+        else:
+            sets = self.cluster.by_cpu[::-1]
+        for at in list(sets):  # as it was: taking moves nodes between the sets
+            for index in bits(at & nodes):
+                here = self.cluster.fits(index, shape)
+                if here >= left:
+                    last = self._one_node(shape, left, nodes)
+                    taken += self._take(part, index if last is None else last, left)
+                    return taken, 0
+                if here:
+                    taken += self._take(part, index, here)
+                    left -= here
+        return taken, left
+
+    def _over_domains(self, part: Part, count: int, sets: list[int]) -> list[Taken] | None:
+        """Over the fewest switches: the smallest that is enough for the rest, else the roomiest."""
+        taken: list[Taken] = []
+        left = count
+        rest = [domain for domain in sets if domain]
+        union = 0
+        for domain in rest:
+            union |= domain
+        while left and rest:
+            bounds = [(self._bound(part.shape, domain), at) for at, domain in enumerate(rest)]
+            enough = [pair for pair in bounds if pair[0] >= left]
+            bound, at = min(enough) if enough else max(bounds, key=lambda pair: (pair[0], -pair[1]))
+            if not bound:
+                break
+            found, left = self._greedy(part, left, rest.pop(at))
+            taken += found
+        if left:
+            release(self.cluster, taken)
+            return None
+        return taken
+
+    def _evenly(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
+        """One replica a node, the emptiest first; then a second round."""
+        taken: list[Taken] = []
+        fresh = nodes
+        while len(taken) < count:
+            index = self._one_node(part.shape, 1, fresh)
+            if index is None:
+                if fresh == nodes:
+                    release(self.cluster, taken)
+                    return None
+                fresh = nodes
+                continue
+            taken += self._take(part, index, 1)
+            fresh &= ~(1 << index)
+        return taken
+
+    def _whole(self, part: Part, allowed: int, whole: int) -> list[Taken] | None:
+        """On one node, or on several of which the gang takes all devices of each."""
+        shape = part.shape
+        one = self._one_node(shape, part.most, self.cluster.candidates(shape, allowed))
+        if one is not None:
+            return self._take(part, one, part.most)
+        if whole % shape.count or shape.count * part.most <= whole:
+            return None
+        each = whole // shape.count
+        nodes = [
+            index
+            for index in bits(allowed)
+            if self.cluster.masks[shape.device][index].bit_count() == whole
+            and self.cluster.fits(index, shape) >= each
+        ]
+        count = min(part.most // each, len(nodes))
+        if count * each < part.least or (part.least == part.most and count * each != part.most):
+            return None
+        taken: list[Taken] = []
+        for index in self._together(nodes, count):
+            taken += self._take(part, index, each)
+        return taken
+
+    def _together(self, nodes: list[int], count: int) -> list[int]:
+        """`count` of the nodes, under as few switches as possible."""
+        left = set(nodes)
+        chosen: list[int] = []
+        groups = list(self.cluster.domains[0].values()) if self.cluster.domains else []
+        while groups and len(chosen) < count:
+            sized = [(sum(1 for index in left if domain >> index & 1), domain) for domain in groups]
+            need = count - len(chosen)
+            enough = [pair for pair in sized if pair[0] >= need]
+            size, domain = min(enough) if enough else max(sized)
+            if not size:
+                break
+            mine = sorted(index for index in left if domain >> index & 1)[:need]
+            chosen += mine
+            left -= set(mine)
+        return (chosen + sorted(left))[:count]
+
+    def search(self, parts: tuple[Part, ...]) -> list[Taken] | None:
+        """An exact search, bounded: greedy placing of several shapes can miss a fit."""
+        replicas = [part for part in parts for _ in range(part.least)]
+        if any(
+            self._bound(part.shape, part.shape.wide if self.wide else part.shape.allowed) < part.least
+            for part in parts
+        ):
+            return None
+        self._steps = SEARCH_STEPS
+        taken: list[Taken] = []
+        return taken if self._search(replicas, 0, 0, taken) else None
+
+    def _search(self, replicas: list[Part], at: int, lowest: int, taken: list[Taken]) -> bool:
+        if at == len(replicas):
+            return not self.gang.same_switch or not self.cluster.domains or self._is_one_switch(taken)
+        part = replicas[at]
+        # Equal replicas are placed in rising order of nodes: their permutations are one solution.
+        start = lowest if at and replicas[at - 1] is part else 0
+        nodes = (part.shape.wide if self.wide else part.shape.allowed) >> start << start
+        for index in bits(nodes):
+            self._steps -= 1
+            if self._steps < 0:
+                return False
+            if self.cluster.fits(index, part.shape):
+                taken += self._take(part, index, 1)
+                if self._search(replicas, at + 1, index, taken):
+                    return True
+                release(self.cluster, [taken.pop()])
+        return False
+
+    def _is_one_switch(self, taken: list[Taken]) -> bool:
+        nodes = 0
+        for one in taken:
+            nodes |= 1 << one.node
+        return any(domain & nodes == nodes for domain in self.cluster.domains[0].values())
+
+
+def replicas_with_room(cluster: Cluster, part: Part) -> int:
+    """How many replicas of a part have room now, gang or not."""
+    cluster.refresh(part.shape)
+    return sum(min(part.most, cluster.fits(index, part.shape)) for index in bits(part.shape.allowed))
+
+
+def empty_room(cluster: Cluster, part: Part, masks: dict[tuple[int, str], int]) -> int:
+    """How many replicas of a part would have room on nodes with nothing on them."""
+    cluster.refresh(part.shape)
+    shape = part.shape
+    total = 0
+    for index in bits(shape.wide):
+        node = cluster.nodes[index]
+        count = part.most
+        if shape.count:
+            count = min(count, room(masks.get((index, shape.device), 0), shape, 0))
+        if shape.cpu:
+            count = min(count, (node.cpu - node.reserved_cpu) // shape.cpu)
+        if shape.memory:
+            count = min(count, (node.memory - node.reserved_memory) // shape.memory)
+        total += max(0, count)
+        if total >= part.least:
+            break
+    return total
+
+
+def is_allowed_size(cluster: Cluster, role: Role) -> bool:
+    """Whether the device type is given out in this number."""
+    rule = cluster.rules.get(cluster.resolve(role))
+    return rule is None or not rule.sizes or not role.devices or role.devices in rule.sizes

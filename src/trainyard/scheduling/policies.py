@@ -1,0 +1,30 @@
+"""The policies that ship: the default, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from trainyard.scheduling.model import Policy, Strategy
+
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        policy.name: policy
+        for policy in (
+            Policy(),
+            # One line for all; whoever does not fit blocks everybody behind.
+            Policy(name="fifo", strategy=Strategy.STRICT_FIFO, one_line=True, fair_share=False, ageing=0.0),
+            # Whoever does not fit is skipped and nothing is kept for it; who may be preempted comes last.
+            Policy(
+                name="first-fit", strategy=Strategy.ROUND_ROBIN, one_line=True, preemptible_last=True,
+                fair_share=False, ageing=0.0,
+            ),
+            # One line by priority and time; small ones pass where they do not delay the first that is blocked.
+            Policy(name="easy", strategy=Strategy.BACKFILL, one_line=True, fair_share=False, ageing=0.0),
+            Policy(name="strict-fifo", strategy=Strategy.STRICT_FIFO, fair_share=False, ageing=0.0),
+            Policy(name="round-robin", strategy=Strategy.ROUND_ROBIN, fair_share=False, ageing=0.0),
+            Policy(name="balance", strategy=Strategy.BALANCE, fair_share=False, ageing=0.0),
+            Policy(name="intelligent", strategy=Strategy.INTELLIGENT, fair_share=False),
+        )
+    }
+)  # fmt: skip

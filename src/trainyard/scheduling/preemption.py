@@ -1,0 +1,288 @@
+"""Who has to go so that somebody else can start: as few as possible, and the ones it costs least.
+
+Who may be told to go: a lower priority of the same workspace, if it is preemptible; what another branch of the quota
+tree holds above its guarantee, if ours is still inside its own; a preemptible workload of another branch that is not
+inside its guarantee. None of these relations holds both ways at once, so two queues cannot take from each other in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from trainyard.scheduling.cluster import Shape, bits, replicas
+from trainyard.scheduling.model import Request
+from trainyard.scheduling.placement import Taken, place, release, retake
+from trainyard.scheduling.quota import Place
+from trainyard.scheduling.reasons import Code, Reason
+from trainyard.scheduling.reserve import Running
+
+if TYPE_CHECKING:
+    from trainyard.scheduling.lanes import Entry
+    from trainyard.scheduling.state import State
+
+EXACT = 8  # with so few candidates all sets of victims are tried, the smallest first
+NEAREST = 512  # candidates looked at when there are many
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A running workload that may be told to go, and why it may."""
+
+    running: Running
+    place: Place
+    branch: Place | None  # through which its quota is called back; None: the same workspace
+    code: Code
+
+    def reason(self, request: Request) -> Reason:
+        """What the victim is told."""
+        return Reason(
+            self.code,
+            request.id,
+            "",
+            {
+                "priority": request.priority,
+                "workspace": request.workspace,
+                "own_priority": self.running.request.priority,
+            },
+        )
+
+
+def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Victim], list[Taken]] | None:
+    """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
+    candidates = _candidates(scheduler, entry, place_)
+    if not candidates:
+        return None
+    attempt = _Attempt(scheduler, entry, place_)
+    if not attempt.could_fit(candidates):
+        return None
+    chosen = attempt.node_by_node() or attempt.greedy(candidates)
+    if chosen is None:
+        return None
+    if len(candidates) <= EXACT:
+        chosen = attempt.fewest(candidates, chosen)
+    taken = attempt.places(chosen)
+    return None if taken is None else (chosen, taken)
+
+
+def _candidates(scheduler: State, entry: Entry, place_: Place) -> list[Victim]:
+    """Who may be told to go, the cheapest first: borrowers, then low priority, then the newest."""
+    request, amounts = entry.request, entry.kind.least
+    nodes = 0
+    for part in entry.kind.gang.parts:
+        scheduler.cluster.refresh(part.shape)
+        nodes |= part.shape.allowed
+    found = []
+    for workspace, members in scheduler.by_workspace.items():
+        preemptible = scheduler.preemptible_of.get(workspace, {})
+        if workspace == request.workspace:
+            found += [
+                Victim(running, place_, None, Code.PREEMPTED)
+                for running in preemptible.values()
+                if running.request.priority < request.priority
+            ]
+            continue
+        if not preemptible and not scheduler.tree.guarantees:
+            continue
+        theirs = scheduler.tree.place(workspace)
+        branches = scheduler.tree.branches(place_, theirs)
+        if branches is None or not branches[1].is_over_nominal(amounts):
+            continue
+        if branches[0].is_within_nominal(amounts):
+            found += [Victim(running, theirs, branches[1], Code.RECLAIMED) for running in members.values()]
+        elif not request.preemptible:
+            found += [Victim(running, theirs, branches[1], Code.YIELDED) for running in preemptible.values()]
+    found = [
+        victim
+        for victim in found
+        if victim.running.leaving is None and any(nodes >> one.node & 1 for one in victim.running.taken)
+    ]
+    return nsmallest(NEAREST, found, key=_cost)
+
+
+def _cost(victim: Victim) -> tuple[bool, int, float, int]:
+    running = victim.running
+    return (victim.code is not Code.RECLAIMED, running.request.priority, -running.started, -running.serial)
+
+
+class _Attempt:
+    """Removing candidates on trial, and putting them back."""
+
+    def __init__(self, scheduler: State, entry: Entry, place_: Place) -> None:
+        self.scheduler = scheduler
+        self.entry = entry
+        self.place = place_
+        self.amounts = entry.kind.least
+        self.by_node: dict[int, list[Victim]] = {}
+        self.free: dict[str, int] = {}  # replicas of each role that have no room yet
+
+    def _remove(self, victim: Victim) -> None:
+        request = victim.running.request
+        release(self.scheduler.cluster, victim.running.taken)
+        self.scheduler.tree.use(victim.place, request.user, victim.running.amounts, -1)
+
+    def _put_back(self, victim: Victim) -> None:
+        request = victim.running.request
+        self.scheduler.tree.use(victim.place, request.user, victim.running.amounts)
+        retake(self.scheduler.cluster, victim.running.taken)
+
+    def _fits(self) -> bool:
+        scheduler, request = self.scheduler, self.entry.request
+        if scheduler.tree.limit(self.place, request.user, self.amounts) is not None:
+            return False
+        taken = place(scheduler.cluster, self.entry.kind.gang, scheduler.spreads)
+        if taken is None:
+            return False
+        release(scheduler.cluster, taken)
+        return True
+
+    def _may(self, victim: Victim) -> bool:
+        """Whether its branch is still above its guarantee, with the others gone."""
+        return victim.branch is None or victim.branch.is_over_nominal(self.amounts)
+
+    def greedy(self, candidates: list[Victim]) -> list[Victim] | None:
+        """Remove until it fits, in steps that double, then put back whoever is not needed, the dearest first."""
+        removed: list[Victim] = []
+        enough = False
+        check = 1
+        for at, victim in enumerate(candidates, 1):
+            if self._may(victim):
+                self._remove(victim)
+                removed.append(victim)
+            if len(removed) >= check or at == len(candidates):
+                check = 2 * len(removed)
+                if self._fits():
+                    enough = True
+                    break
+        needed = self._without_spare(removed) if enough else None
+        for victim in reversed(removed if needed is None else needed):
+            self._put_back(victim)
+        return needed
+
+    def _without_spare(self, removed: list[Victim]) -> list[Victim]:
+        needed = list(removed)
+        for victim in reversed(removed):
+            self._put_back(victim)
+            if self._fits():
+                needed.remove(victim)
+            else:
+                self._remove(victim)
+        return needed
+
+    def _try(self, victims: tuple[Victim, ...]) -> bool:
+        """Whether it fits with exactly these gone."""
+        gone: list[Victim] = []
+        good = True
+        for victim in victims:
+            if not self._may(victim):
+                good = False
+                break
+            self._remove(victim)
+            gone.append(victim)
+        good = good and self._fits()
+        for victim in reversed(gone):
+            self._put_back(victim)
+        return good
+
+    def fewest(self, candidates: list[Victim], known: list[Victim]) -> list[Victim]:
+        """Every smaller set, the cheapest first."""
+        for size in range(1, len(known)):
+            for victims in combinations(candidates, size):
+                if self._try(victims):
+                    return list(victims)
+        return known
+
+    def could_fit(self, candidates: list[Victim]) -> bool:
+        """Whether there would be room if all candidates were gone: a sum over nodes, before anything is tried."""
+        cluster = self.scheduler.cluster
+        self.by_node = {}
+        for victim in candidates:
+            for one in victim.running.taken:
+                here = self.by_node.setdefault(one.node, [])
+                if not here or here[-1] is not victim:
+                    here.append(victim)
+        for part in self.entry.kind.gang.parts:
+            left = part.least
+            for node in bits(part.shape.allowed):
+                left -= cluster.fits(node, part.shape)
+                if left <= 0:
+                    break
+            self.free[part.role] = left
+            for node, victims in self.by_node.items():
+                if left <= 0:
+                    break
+                if part.shape.allowed >> node & 1:
+                    left -= self._room(node, part.shape, victims) - cluster.fits(node, part.shape)
+            if left > 0:
+                return False
+        return True
+
+    def _room(self, node: int, shape: Shape, victims: list[Victim]) -> int:
+        """How many replicas the node has room for without these."""
+        cluster = self.scheduler.cluster
+        cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
+        free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
+        for victim in victims:
+            for one in victim.running.taken:
+                if one.node == node:
+                    cpu += one.shape.cpu
+                    memory += one.shape.memory
+                    shared += one.shape.shared_memory
+                    if one.shape.device == shape.device:
+                        free |= one.devices
+        return replicas(shape, cpu, memory, shared, free)
+
+    def node_by_node(self) -> list[Victim] | None:
+        """Clear the nodes on which it takes the fewest victims to make room; None: another way is needed."""
+        if len(self.entry.kind.gang.parts) > 1:
+            return None
+        part = self.entry.kind.gang.parts[0]
+        left = self.free[part.role]
+        clearings = []
+        for node, victims in self.by_node.items():
+            if part.shape.allowed >> node & 1 and not self.scheduler.cluster.fits(node, part.shape):
+                clearing = self._clear(node, victims)
+                if clearing is not None:
+                    clearings.append(clearing)
+        if len(clearings) < left:
+            return None
+        # The candidates of a node are sorted: its last one is the dearest.
+        clearings.sort(key=lambda clearing: (len(clearing), _cost(clearing[-1])))
+        chosen: dict[int, Victim] = {}
+        for clearing in clearings[: max(left, 1)]:
+            for victim in clearing:
+                chosen[id(victim.running)] = victim
+        return self.greedy(sorted(chosen.values(), key=_cost))
+
+    def _clear(self, node: int, candidates: list[Victim]) -> list[Victim] | None:
+        """Who must go from this node until one replica has room; None: all of them are not enough."""
+        cluster = self.scheduler.cluster
+        shape = self.entry.kind.gang.parts[0].shape
+        cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
+        free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
+        gone: list[Victim] = []
+        for victim in candidates:
+            gone.append(victim)
+            for one in victim.running.taken:
+                if one.node == node:
+                    cpu += one.shape.cpu
+                    memory += one.shape.memory
+                    shared += one.shape.shared_memory
+                    if one.shape.device == shape.device:
+                        free |= one.devices
+            if replicas(shape, cpu, memory, shared, free):
+                return gone
+        return None
+
+    def places(self, victims: list[Victim]) -> list[Taken] | None:
+        """Where it goes once they are gone; the room stays theirs until then."""
+        for victim in victims:
+            self._remove(victim)
+        taken = place(self.scheduler.cluster, self.entry.kind.gang, self.scheduler.spreads)
+        if taken is not None:
+            release(self.scheduler.cluster, taken)
+        for victim in reversed(victims):
+            self._put_back(victim)
+        return taken

@@ -1,0 +1,302 @@
+"""What the scheduler remembers between cycles: who waits where in line, who runs, who is promised what.
+
+Events change it here; what to decide from it is engine.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
+from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
+from trainyard.scheduling.kinds import Kind, Kinds, charge, taken_amounts
+from trainyard.scheduling.lanes import Entry, Line
+from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread
+from trainyard.scheduling.placement import Taken
+from trainyard.scheduling.quota import Amounts, QuotaTree
+from trainyard.scheduling.reserve import NO_KEEP, Ledger, Reservation, Running, expected_end, merge
+from trainyard.scheduling.shares import Shares
+
+
+@dataclass(slots=True)
+class Claim:
+    """Places that victims are leaving for a workload."""
+
+    entry: Entry
+    taken: list[Taken]
+    amounts: Amounts
+    victims: set[str]
+    keep: dict[int, Keep] = field(default_factory=dict)
+
+
+class State:
+    """Who waits, who runs, what is free; kept up to date from event to event."""
+
+    def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
+        self.snapshot = replace(snapshot, waiting=(), running=())
+        self.policy = snapshot.policy
+        self.cluster = Cluster(snapshot.nodes, snapshot.device_rules)
+        self.tree = QuotaTree(snapshot.quotas)
+        self.kinds = Kinds(self.cluster)
+        self.ledger = Ledger(self.cluster)
+        self.shares = Shares(self.policy.half_life, snapshot.past_use, snapshot.past_use_by_user, now)
+        self.pools = {pool.name: pool for pool in snapshot.pools}
+        self.spreads: dict[str, Spread] = {
+            pool.name: pool.spread for pool in snapshot.pools if pool.spread is Spread.SPREAD
+        }
+        self.lines: dict[str, Line] = {}
+        self.entries: dict[str, tuple[Line, Entry]] = {}
+        self.running: dict[str, Running] = {}
+        self.preemptible = 0  # how many of them may be preempted
+        self.by_workspace: dict[str, dict[str, Running]] = {}
+        self.preemptible_of: dict[str, dict[str, Running]] = {}
+        self.claims: dict[str, Claim] = {}
+        self.reservations: list[Reservation] = []
+        self.blockers: dict[str, str] = {}  # line → who blocks it
+        self.now = now
+        self.totals: dict[str, int] = {}
+        self._serial = 0
+        self._reserved: dict[object, int] = {}
+        self._keeps: dict[int, dict[int, Keep]] = {}
+        self._hard: dict[int, Keep] = self.cluster.keep  # what stays free for claims
+        self._delaying: set[Kind] = set()  # kinds that were seen to delay a reservation in this cycle
+        self._measure()
+        for holding in snapshot.running:
+            self._hold(holding, now)
+        for request in snapshot.waiting:
+            self.submit(request, now=now)
+
+    # -- what happens
+
+    def submit(self, request: Request, *, now: float | None = None) -> None:
+        """Let a workload join its line; a preempted one comes back with its old `submitted`."""
+        if request.id in self.entries or request.id in self.running or request.id in self.claims:
+            raise ConflictError(
+                f"Workload {request.id!r} is already known.", hint="Give every workload an id of its own."
+            )
+        if not request.roles or any(role.replicas < 1 for role in request.roles):
+            raise InvalidError(
+                f"Workload {request.id!r} has no replicas.", hint="Give each role at least one."
+            )
+        self._serial += 1
+        kind = self.kinds.of(request)
+        if not kind.charge:
+            kind.charge = charge(kind.most, self.totals)
+        entry = Entry(request, kind, (request.submitted, self._serial))
+        if request.claim:
+            self._restore_claim(entry)
+            return
+        self._enqueue(entry, self.now if now is None else now)
+
+    def _enqueue(self, entry: Entry, now: float) -> None:
+        request = entry.request
+        line = self._line(request.workspace)
+        self.entries[request.id] = (line, entry)
+        line.add(entry, now)
+
+    def withdraw(self, id: str) -> None:  # noqa: A002  # the noun everywhere
+        """Take a waiting workload out of its line."""
+        claim = self.claims.pop(id, None)
+        if claim is not None:
+            request = claim.entry.request
+            self.tree.use(self.tree.place(request.workspace), request.user, claim.amounts, -1)
+            self._keep_for(claim, {})
+            return
+        line, entry = self._waiting(id)
+        line.remove(entry)
+        del self.entries[id]
+
+    def end(self, id: str, now: float) -> None:  # noqa: A002
+        """A running workload has ended, or a victim has gone: its room is free."""
+        running = self.running.pop(id, None)
+        if running is None:
+            raise NotFoundError(f"Workload {id!r} is not running.", hint="Name one that was admitted.")
+        del self.by_workspace[running.request.workspace][id]
+        if running.request.preemptible:
+            self.preemptible -= 1
+            del self.preemptible_of[running.request.workspace][id]
+        self.ledger.drop(running)
+        for one in running.taken:
+            self.cluster.give(one.node, one.shape, one.devices)
+            self.cluster.grown.append(one.node)
+        request = running.request
+        if running.leaving is None:
+            self.tree.use(self.tree.place(request.workspace), request.user, running.amounts, -1)
+        self.shares.use(_accounts(request), -running.charge, now)
+        claim = self.claims.get(running.leaving_for)
+        if claim is not None:
+            claim.victims.discard(id)
+            self._keep_for(claim, self._needed(claim))
+
+    def add_node(self, node: Node) -> None:
+        """A node joins, or is ready at last."""
+        self.cluster.add(node)
+        self._measure()
+
+    def change_node(self, node: Node) -> None:
+        """A node's state, labels or health have changed. What it holds stays."""
+        if node.name not in self.cluster.index:
+            raise NotFoundError(f"There is no node {node.name!r}.", hint="Add it first.")
+        self.cluster.change(node)
+        self._measure()
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone. End what ran there first."""
+        index = self.cluster.index.get(name)
+        if index is None:
+            raise NotFoundError(f"There is no node {name!r}.", hint="Name one that is there.")
+        if self.ledger.releases.get(index):
+            raise ConflictError(f"Workloads still hold node {name!r}.", hint="End them first.")
+        self.cluster.remove(name)
+        self._measure()
+
+    # -- set-up
+
+    def _measure(self) -> None:
+        self.totals = self.cluster.totals()
+        room = dict(self.totals)
+        for pool in self.pools.values():
+            if pool.promise is not None:
+                add_node(room, pool.promise, max(0, pool.limit - self.pool_size(pool.name)))
+        self.tree.capacity = room
+        self.kinds.recharge(self.totals)
+
+    def pool_size(self, pool: str) -> int:
+        """How many nodes the pool has, those that are coming among them."""
+        return (self.cluster.by_pool.get(pool, 0) & self.cluster.present).bit_count()
+
+    def _line(self, workspace: str) -> Line:
+        name = "" if self.policy.one_line else workspace
+        line = self.lines.get(name)
+        if line is None:
+            quota = self.tree.places[workspace].quota if workspace in self.tree.places else None
+            strategy = self.policy.strategy
+            if quota is not None and quota.strategy is not None and not self.policy.one_line:
+                strategy = quota.strategy
+            line = self.lines[name] = Line(name, strategy, self.policy)
+        return line
+
+    def _waiting(self, id: str) -> tuple[Line, Entry]:  # noqa: A002
+        found = self.entries.get(id)
+        if found is None:
+            raise NotFoundError(f"Workload {id!r} is not waiting.", hint="Name one that waits.")
+        return found
+
+    def _hold(self, holding: Holding, now: float) -> None:
+        """Take what a running workload has held since before we came."""
+        request = holding.request
+        roles = {role.name: role for role in request.roles}
+        taken = [self._taken(slot, roles, request.avoid) for slot in holding.slots]
+        for one in taken:
+            self.cluster.take(one.node, one.shape, one.devices)
+        running = self._run(request, taken, holding.started, now)
+        if holding.leaving is not None:
+            self._leave(running, holding.leaving, holding.leaving_for, now)
+        if request.id in self.entries:
+            raise ConflictError(f"Workload {request.id!r} waits and runs.", hint="Give it in one place only.")
+
+    def _taken(self, slot: Slot, roles: dict[str, Role], avoid: frozenset[str]) -> Taken:
+        if slot.node not in self.cluster.index:
+            raise InvalidError(
+                f"A workload runs on node {slot.node!r}, which is not there.", hint="Add the node, or end it."
+            )
+        return Taken(
+            slot.role,
+            self.kinds.shape(roles[slot.role], avoid),
+            self.cluster.index[slot.node],
+            slot_mask(slot),
+        )
+
+    def _run(
+        self, request: Request, taken: list[Taken], started: float, now: float, *, charged: bool = False
+    ) -> Running:
+        """Count a workload whose room is taken as running."""
+        self._serial += 1
+        running = Running(request, taken, started, self._serial)
+        running.amounts = taken_amounts(taken)
+        running.charge = charge(running.amounts, self.totals)
+        running.end = expected_end(running, self.policy.assumed_run, now)
+        place_ = self.tree.place(request.workspace)
+        if not charged:
+            self.tree.use(place_, request.user, running.amounts)
+        running.borrowed = place_.is_borrowing()
+        self.shares.use(_accounts(request), running.charge, now)
+        self.ledger.add(running)
+        self.running[request.id] = running
+        self.by_workspace.setdefault(request.workspace, {})[request.id] = running
+        if request.preemptible:
+            self.preemptible += 1
+            self.preemptible_of.setdefault(request.workspace, {})[request.id] = running
+        return running
+
+    def _leave(self, running: Running, leave_by: float, for_id: str, now: float) -> None:
+        """Count a workload as going: its quota is free, its room not yet."""
+        self.ledger.drop(running)
+        running.leaving, running.leaving_for = leave_by, for_id
+        running.end = expected_end(running, self.policy.assumed_run, now)
+        self.ledger.add(running)
+        request = running.request
+        self.tree.use(self.tree.place(request.workspace), request.user, running.amounts, -1)
+
+    # -- claims
+
+    def _restore_claim(self, entry: Entry) -> None:
+        roles = {role.name: role for role in entry.request.roles}
+        known = [slot for slot in entry.request.claim if slot.node in self.cluster.index]
+        victims = {id for id, running in self.running.items() if running.leaving_for == entry.request.id}  # noqa: A001
+        if len(known) < len(entry.request.claim):
+            self._enqueue(entry, self.now)
+            return
+        taken = [self._taken(slot, roles, entry.request.avoid) for slot in known]
+        self._claim(entry, taken, victims)
+
+    def _claim(self, entry: Entry, taken: list[Taken], victims: set[str]) -> None:
+        request = entry.request
+        amounts = taken_amounts(taken)
+        claim = self.claims[request.id] = Claim(entry, taken, amounts, victims)
+        self.tree.use(self.tree.place(request.workspace), request.user, amounts)
+        self._keep_for(claim, self._needed(claim))
+
+    def _keep_for(self, claim: Claim | None, keep: dict[int, Keep]) -> None:
+        """Let `keep` be what stays free for a claim; the cluster's sum follows."""
+        if claim is None:
+            return
+        for sign, keeps in ((-1, claim.keep), (1, keep)):
+            for node, one in keeps.items():
+                total = merge(self._hard.get(node, NO_KEEP), one, sign)
+                if total == NO_KEEP:
+                    self._hard.pop(node, None)
+                else:
+                    self._hard[node] = total
+        claim.keep = keep
+
+    def _needed(self, claim: Claim) -> dict[int, Keep]:
+        """What must stay free for a claim, given what its victims still hold."""
+        need: dict[int, list[Taken]] = {}
+        for one in claim.taken:
+            need.setdefault(one.node, []).append(one)
+        going: dict[int, list[Taken]] = {}
+        for victim in claim.victims:
+            for one in self.running[victim].taken:
+                going.setdefault(one.node, []).append(one)
+        return {node: _still_needed(parts, going.get(node, ())) for node, parts in need.items()}
+
+
+def _accounts(request: Request) -> tuple[object, ...]:
+    return (request.workspace, (request.workspace, request.user))
+
+
+def _still_needed(parts: Iterable[Taken], going: Iterable[Taken]) -> Keep:
+    """What a claim needs on a node beyond what its victims there will give back."""
+    cpu = memory = shared = 0
+    devices: dict[str, int] = {}
+    for sign, many in ((1, parts), (-1, going)):
+        for one in many:
+            cpu += sign * one.shape.cpu
+            memory += sign * one.shape.memory
+            shared += sign * one.shape.shared_memory
+            if one.shape.count:
+                devices[one.shape.device] = devices.get(one.shape.device, 0) + sign * one.shape.count
+    kept = {device: count for device, count in devices.items() if count > 0}
+    return Keep(max(0, cpu), max(0, memory), max(0, shared), kept or None)
