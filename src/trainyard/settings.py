@@ -42,6 +42,7 @@ VARIABLES = {
     "TRAINYARD_ALIYUN_ENDPOINT": "host:port of the emulator, or of a gateway, that answers for all of Alibaba Cloud",
     "TRAINYARD_ALIYUN_ENDPOINT_ECS": "the same for one product; likewise _VPC, _NAS and _STS",
     "TRAINYARD_ALIYUN_METADATA": "the address of the metadata service (default http://100.100.100.200)",
+    "TRAINYARD_OWN_ADDRESS": "the address or range that ssh is opened for (default: what the world sees of this computer)",
     "ALIYUN_VPC_PREFIX": "the name of the network machines are put into (default ncluster-vpc; NCLUSTER_VPC_PREFIX works too)",
     "NCLUSTER_PREFIX": "what names of key pairs and shared storage begin with (default ncluster)",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
@@ -74,6 +75,7 @@ class CloudSettings:
     metadata_url: str = ""  # empty: the provider's own, where we run on one of its machines
     endpoint: str = ""
     endpoints: Mapping[str, str] = field(default_factory=dict)  # by product
+    own_address: str = ""  # empty: found out by asking
     prefix: str = "ncluster"
     network_name: str = "ncluster-vpc"
 
@@ -151,6 +153,7 @@ def _cloud(env: Mapping[str, str], user_home: Path) -> CloudSettings:
             for product in PRODUCTS
             if env.get(name := f"TRAINYARD_ALIYUN_ENDPOINT_{product.upper()}")
         },
+        own_address=env.get("TRAINYARD_OWN_ADDRESS", ""),
         prefix=env.get("NCLUSTER_PREFIX") or "ncluster",
         network_name=_first(env, "ALIYUN_VPC_PREFIX", "NCLUSTER_VPC_PREFIX") or "ncluster-vpc",
     )

@@ -294,6 +294,20 @@ async def test_nobody_there_is_told_at_once_with_a_hint(isolation, clock):
     assert clock.monotonic() < 5
 
 
+async def test_loopback_is_reached_past_a_proxy(api, isolation, clock, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    await make_client(api.endpoint, isolation, clock).call("ecs", "DescribeZones")
+    assert len(api.asked) == 1
+
+
+async def test_a_proxy_is_used_for_what_is_not_on_loopback(api, isolation, clock, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", f"http://{api.endpoint}")
+    client = make_client("http://gateway.invalid", isolation, clock)
+    await client.call("ecs", "DescribeZones")
+    assert api.asked[0].path == "http://gateway.invalid/"
+
+
 async def test_an_unverified_certificate_is_final_and_nothing_was_sent(api, isolation, clock):
     client = make_client(f"https://{api.endpoint}", isolation, clock)
     with pytest.raises(UnreachableError) as caught:

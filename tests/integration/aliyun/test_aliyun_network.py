@@ -172,6 +172,7 @@ async def test_one_vpc_is_made_when_the_client_is_killed_before_it_sees_the_answ
     assert len(client.journal.entries()) == 1
     vpc = await ensure_vpc(client, "killed")
     assert [row["VpcId"] for row in await vpcs_named(client, "killed")] == [vpc.id]
+    assert client.journal.entries() == []
 
 
 async def test_a_limit_is_told_when_there_are_too_many_vpcs(emulated_cloud, emulated_client):
@@ -314,3 +315,4 @@ async def test_the_own_address_is_loopback_when_the_cloud_is_emulated(
     emulated_cloud: Emulation, tmp_path: Path
 ):
     assert await own_address(emulated_cloud.endpoint) == "127.0.0.1"
+    assert await own_address(emulated_cloud.endpoint, given="203.0.113.0/24") == "203.0.113.0/24"

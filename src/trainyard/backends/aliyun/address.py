@@ -15,8 +15,10 @@ _ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
 _LOOPBACK = re.compile(r"localhost\b|127\.|\[::1\]")
 
 
-async def own_address(host: str, *, services: tuple[str, ...] = SERVICES) -> str:
-    """The public IPv4 address of this computer; on loopback that, where `host` is the emulator."""
+async def own_address(host: str, *, given: str = "", services: tuple[str, ...] = SERVICES) -> str:
+    """The public IPv4 address of this computer, or what was given for it; loopback where `host` is the emulator's."""
+    if given:
+        return given
     if _LOOPBACK.match(host):
         return "127.0.0.1"
     return await in_thread(lambda: _ask(services))
@@ -33,7 +35,7 @@ def _ask(services: tuple[str, ...]) -> str:
             continue
     raise UnreachableError(
         "the public address of this computer could not be found out",
-        hint="Name it yourself with `trainyard addip --cidr ADDRESS/32`.",
+        hint="Name it yourself: set TRAINYARD_OWN_ADDRESS.",
     )
 
 

@@ -19,6 +19,7 @@ from trainyard.lib.files import write_atomic
 
 # How long the provider remembers a token is not published; what exists is visible by its tags long before this.
 REPLAY = timedelta(hours=1)
+KEEP = timedelta(days=7)  # for people who look what happened; then they go
 
 
 def new_token() -> str:
@@ -74,6 +75,7 @@ class Journal:
             created=self._clock.now(),
         )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._sweep()
         data = {**asdict(entry), "created": entry.created.isoformat()}
         write_atomic(self._path(token), json.dumps(data, ensure_ascii=False, indent=1), mode=0o600)
         return entry
@@ -92,6 +94,17 @@ class Journal:
     def clear(self, token: str) -> None:
         """What the entry asked for has been seen, or certainly was not made. Clearing twice is no error."""
         self._path(token).unlink(missing_ok=True)
+
+    def settle(self, purpose: str, *, host: str) -> None:
+        """What this purpose asked for has been seen, whoever made it: clear all its entries."""
+        for entry in self.entries(host=host):
+            if entry.purpose == purpose:
+                self.clear(entry.token)
+
+    def _sweep(self) -> None:
+        for entry in self.entries():
+            if self._clock.now() - entry.created > KEEP:
+                self.clear(entry.token)
 
     def _path(self, token: str) -> Path:
         return self._folder / f"{token}.json"

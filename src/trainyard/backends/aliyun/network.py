@@ -98,7 +98,9 @@ async def find_vpc(client: Client, name: str) -> Vpc | None:
 async def ensure_vpc(client: Client, name: str) -> Vpc:
     """The VPC of this name, made if missing, ready for use."""
     vpc = await find_vpc(client, name)
-    if vpc is None or vpc.status not in READY:
+    if vpc is not None:
+        client.journal.settle(_vpc_purpose(client, name), host=client.host("vpc"))
+    if vpc is None or not _is_ready(vpc):
         async with _serially(client, f"vpc {client.region} {name}"):
             made = await find_vpc(client, name) or await _create_vpc(client, name)
             if not _is_ready(made):
@@ -108,10 +110,14 @@ async def ensure_vpc(client: Client, name: str) -> Vpc:
     return vpc
 
 
+def _vpc_purpose(client: Client, name: str) -> str:
+    return f"vpc {client.region} {name}"
+
+
 async def _create_vpc(client: Client, name: str) -> Vpc:
     parameters: dict[str, Parameter] = {"VpcName": name, "CidrBlock": VPC_RANGE, "Tag": NETWORK_TAGS}
     made = await client.create(
-        "vpc", "CreateVpc", parameters, purpose=f"vpc {client.region} {name}", about=f"the network {name}"
+        "vpc", "CreateVpc", parameters, purpose=_vpc_purpose(client, name), about=f"the network {name}"
     )
     look = partial(_vpc_by_id, client, text(made.answer, "VpcId"))
     seen = await _until(client, f"the network {name}", look)
@@ -150,7 +156,9 @@ async def ensure_vswitch(client: Client, vpc: Vpc, zone_id: str, *, addresses: i
     One at a time in a VPC, as the provider demands: within this computer by a lock, beyond it by trying again.
     """
     vswitch = _roomiest(await fetch_vswitches(client, vpc.id), zone_id, addresses)
-    if vswitch is None or vswitch.status not in READY:
+    if vswitch is not None:
+        client.journal.settle(_vswitch_purpose(client, vpc, vswitch.name), host=client.host("vpc"))
+    if vswitch is None or not _is_ready(vswitch):
         async with _serially(client, f"vswitches {client.region} {vpc.id}"):
             there = await fetch_vswitches(client, vpc.id)
             made = _roomiest(there, zone_id, addresses) or await _create_vswitch(client, vpc, zone_id, there)
@@ -166,6 +174,10 @@ def _roomiest(vswitches: Iterable[VSwitch], zone_id: str, addresses: int) -> VSw
     return max(fitting, key=lambda each: each.free) if fitting else None
 
 
+def _vswitch_purpose(client: Client, vpc: Vpc, name: str) -> str:
+    return f"vswitch {client.region} {vpc.id} {name}"
+
+
 async def _create_vswitch(client: Client, vpc: Vpc, zone_id: str, there: Sequence[VSwitch]) -> VSwitch:
     name = f"{vpc.name}-{zone_id[-1]}"
     if same := sum(each.zone_id == zone_id for each in there):
@@ -178,7 +190,7 @@ async def _create_vswitch(client: Client, vpc: Vpc, zone_id: str, there: Sequenc
             "VSwitchName": name,
             "Tag": NETWORK_TAGS,
         }
-        purpose = f"vswitch {client.region} {vpc.id} {zone_id} {name}"
+        purpose = _vswitch_purpose(client, vpc, name)
         try:
             made = await client.create(
                 "vpc", "CreateVSwitch", parameters, purpose=purpose, about=f"the vSwitch {name}"
@@ -245,13 +257,19 @@ async def find_group(client: Client, vpc: Vpc) -> Group | None:
 async def ensure_group(client: Client, vpc: Vpc) -> Group:
     """Our security group, made if missing. Its members reach each other; from outside nothing is open yet."""
     group = await find_group(client, vpc)
-    if group is None:
+    if group is not None:
+        client.journal.settle(_group_purpose(client, vpc), host=client.host("ecs"))
+    else:
         async with _serially(client, f"group {client.region} {vpc.id}"):
             group = await find_group(client, vpc) or await _create_group(client, vpc)
     if group.kind == "enterprise" or await _is_isolating(client, group):
         # NCCL and MPI pick ports as they like.
         await admit(client, group, [vpc.range], ports={"all": "-1/-1"}, protocol="ALL")
     return group
+
+
+def _group_purpose(client: Client, vpc: Vpc) -> str:
+    return f"group {client.region} {vpc.id} {group_name(vpc)}"
 
 
 async def _create_group(client: Client, vpc: Vpc) -> Group:
@@ -262,7 +280,7 @@ async def _create_group(client: Client, vpc: Vpc) -> Group:
         "SecurityGroupType": "normal",
         "Tag": NETWORK_TAGS,
     }
-    purpose = f"group {client.region} {vpc.id} {name}"
+    purpose = _group_purpose(client, vpc)
     made = await client.create(
         "ecs", "CreateSecurityGroup", parameters, purpose=purpose, about=f"the security group {name}"
     )

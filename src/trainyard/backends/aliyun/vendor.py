@@ -8,6 +8,7 @@ Its own retries stay off: it cannot tell a call that may be repeated from one th
 from __future__ import annotations
 
 import logging
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from alibabacloud_credentials.provider import CLIProfileCredentialsProvider
 from alibabacloud_tea_openapi.client import Client
 from alibabacloud_tea_openapi.exceptions import AlibabaCloudException
 from alibabacloud_tea_openapi.utils_models import Config, OpenApiRequest, Params
+from darabonba.core import DaraCore
 from darabonba.exceptions import UnretryableException
 from darabonba.runtime import RuntimeOptions
 
@@ -26,6 +28,7 @@ from trainyard.lib.errors import DeniedError
 # With DEBUG=sdk in the environment the vendor's logger prints all headers, a security token among them. Never.
 logging.getLogger("darabonba-core").setLevel(logging.WARNING)
 
+_LOOPBACK = re.compile(r"localhost\b|127\.|\[::1\]")
 # All products here speak the same style: parameters in a form, the answer in JSON.
 _STYLE = {"pathname": "/", "method": "POST", "style": "RPC", "req_body_type": "formData", "body_type": "json"}
 # What the HTTP library raises before the first byte of a request has left.
@@ -100,7 +103,26 @@ def _client(endpoint: Endpoint, keys: Keys | None) -> Client:
         config.access_key_id = keys.access_key_id
         config.access_key_secret = keys.access_key_secret
         config.security_token = keys.security_token or None
+    if endpoint.protocol == "http" and _LOOPBACK.match(endpoint.host):
+        _pass_by_proxies(endpoint)
     return Client(config)
+
+
+def _pass_by_proxies(endpoint: Endpoint) -> None:
+    """Let calls to the emulator go straight to it: the vendor's client sends even those for loopback to HTTP_PROXY.
+
+    It has no setting for that, and NO_PROXY means nothing to it, so its own connection pool for this endpoint is told.
+    """
+    pool = DaraCore._resolve_pool_maxsize()  # noqa: SLF001  # the versions are pinned; a test watches it
+    session = DaraCore._get_session(  # noqa: SLF001
+        session_key=f"http://{endpoint.host}:80:pool={pool}", protocol="http", pool_size=pool
+    )
+    send_anywhere = session.send
+
+    def send_straight(prepared: Any, **options: Any) -> Any:
+        return send_anywhere(prepared, **{**options, "proxies": {}})
+
+    session.send = send_straight
 
 
 def _refused(error: AlibabaCloudException, keys: Keys | None) -> Refused:

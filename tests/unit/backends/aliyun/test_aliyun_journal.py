@@ -63,6 +63,23 @@ def test_clearing_twice_is_no_error(journal):
     assert journal.entries() == []
 
 
+def test_all_entries_of_a_purpose_go_when_what_it_asked_for_is_seen(journal):
+    begin(journal)
+    begin(journal)
+    other = begin(journal, "another")
+    journal.settle("machines task0.bert", host="elsewhere")
+    assert len(journal.entries()) == 3
+    journal.settle("machines task0.bert", host="h")
+    assert journal.entries() == [other]
+
+
+def test_entries_of_last_week_go_when_a_new_one_is_written(journal, clock):
+    begin(journal)
+    clock.advance(8 * 24 * 3600)
+    new = begin(journal)
+    assert journal.entries() == [new]
+
+
 def test_an_entry_is_not_replayed_when_the_provider_may_have_forgotten_its_token(journal, clock):
     entry = begin(journal)
     assert entry.is_replayable(clock.now())
