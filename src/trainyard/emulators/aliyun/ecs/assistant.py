@@ -41,14 +41,14 @@ def _content(call: Call) -> str:
         raise denied("CmdContent.DecodeError", "The CommandContent is not base64.") from error
 
 
-def _command(world: World, call: Call, region: str, *, kept: bool) -> Command:
+def _command(call: Call, region: str, *, kept: bool) -> Command:
     kind = call.required("Type")
     if kind not in _KINDS:
         raise denied("InvalidCmdType.NotFound", f"The specified command type does not exist: {kind}.")
     if len(call.text("Name")) > 128:
         raise denied("CmdName.ExceedLimit", "The length of the command name exceeds the limit.")
     return Command(
-        id=world.new_id("c-", region),
+        id="",  # given when all has been judged
         region=region,
         name=call.text("Name", "cmd"),
         kind=kind,
@@ -64,7 +64,8 @@ def _command(world: World, call: Call, region: str, *, kept: bool) -> Command:
 
 def create_command(world: World, call: Call) -> dict[str, Value]:
     """CreateCommand."""
-    command = _command(world, call, require_region(call), kept=True)
+    command = _command(call, require_region(call), kept=True)
+    command.id = world.new_id("c-", command.region)
     world.commands[command.id] = command
     return {"CommandId": command.id}
 
@@ -109,12 +110,15 @@ def _invoke(world: World, call: Call, command: Command, region: str) -> Invocati
     if repeat not in {"Once", "DryRun"}:
         raise denied("InvalidParam.Frequency", f"The emulator runs commands once, not {repeat}.")
     require_room(world)
+    script, targets = _filled(command, call), _targets(world, call, region, 100)
+    tags = read_tags(call.structs("Tag"))
+    command.id = command.id or world.new_id("c-", region)
     invocation = Invocation(
         id=world.new_id("t-", region),
         region=region,
         command=command.id,
         created=call.now,
-        script=_filled(command, call),
+        script=script,
         kind=command.kind,
         name=command.name,
         description=command.description,
@@ -123,8 +127,8 @@ def _invoke(world: World, call: Call, command: Command, region: str) -> Invocati
         username=call.text("Username"),
         termination=call.text("TerminationMode", "Process"),
         repeat=repeat,
-        targets=_targets(world, call, region, 100),
-        tags=read_tags(call.structs("Tag")),
+        targets=targets,
+        tags=tags,
     )
     world.invocations[invocation.id] = invocation
     return invocation
@@ -151,7 +155,7 @@ def _filled(command: Command, call: Call) -> str:
 def run_command(world: World, call: Call) -> dict[str, Value]:
     """RunCommand: makes a command and sends it off."""
     region = require_region(call)
-    command = _command(world, call, region, kept=call.flag("KeepCommand"))
+    command = _command(call, region, kept=call.flag("KeepCommand"))
     invocation = _invoke(world, call, command, region)
     if command.kept:
         world.commands[command.id] = command
@@ -184,6 +188,7 @@ def send_file(world: World, call: Call) -> dict[str, Value]:
     elif not re.fullmatch(r"[A-Za-z0-9+/\s]*={0,2}\s*", content):
         raise denied("FileContent.DecodeError", "The Content is not base64.")
     require_room(world)
+    targets, tags = _targets(world, call, region, 50), read_tags(call.structs("Tag"))
     file = {one: call.text(one) for one in _FILE_FIELDS}
     file.update(Content=content, FileMode=mode, Overwrite=str(call.flag("Overwrite")).lower())
     file.update(FileOwner=call.text("FileOwner", "root"), FileGroup=call.text("FileGroup", "root"))
@@ -197,8 +202,8 @@ def send_file(world: World, call: Call) -> dict[str, Value]:
         description=call.text("Description"),
         timeout=call.number("Timeout", 60),
         file=file,
-        targets=_targets(world, call, region, 50),
-        tags=read_tags(call.structs("Tag")),
+        targets=targets,
+        tags=tags,
     )
     world.invocations[invocation.id] = invocation
     return {"InvokeId": invocation.id}

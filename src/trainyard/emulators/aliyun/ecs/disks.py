@@ -364,9 +364,9 @@ def create_snapshot(world: World, call: Call) -> dict[str, Value]:
         raise denied("IncorrectDiskStatus", "The current disk status does not support this operation.")
     used = sum(one.region == disk.region for one in world.snapshots.values())
     require_limit(used, world.options.quotas.snapshots, "QuotaExceed.Snapshot", "Too many snapshots.")
+    tags = read_tags(call.structs("Tag"))
     snapshot = make_snapshot(world, disk, call.now, name=call.text("SnapshotName"))
-    snapshot.description = call.text("Description")
-    snapshot.tags = read_tags(call.structs("Tag"))
+    snapshot.description, snapshot.tags = call.text("Description"), tags
     return {"SnapshotId": snapshot.id}
 
 

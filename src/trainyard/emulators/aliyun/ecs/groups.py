@@ -55,6 +55,7 @@ def create_group(world: World, call: Call) -> dict[str, Value]:
         "QuotaExceed.SecurityGroup",
         "The maximum number of groups is reached.",
     )
+    tags = read_tags(call.structs("Tag"))
     group = Group(
         id=world.new_id("sg-", region),
         region=region,
@@ -64,7 +65,7 @@ def create_group(world: World, call: Call) -> dict[str, Value]:
         description=call.text("Description"),
         kind=kind,
         inner_access="Accept" if kind == "normal" else "Drop",
-        tags=read_tags(call.structs("Tag")),
+        tags=tags,
     )
     world.groups[group.id] = group
     return {"SecurityGroupId": group.id}

@@ -263,13 +263,14 @@ def copy_image(world: World, call: Call) -> dict[str, Value]:
         raise denied("IncorrectImageStatus", "The status of the image does not support this operation.")
     name = call.text("DestinationImageName")
     _require_new(world, target, name)
+    tags = read_tags(call.structs("Tag"))
     refuse_dry_run(call)
     image = _empty(world, call, target, size=source.size, snapshots=[])
     image.id, image.copied, image.family = world.new_id("m-", target), True, source.family
     image.os_name, image.platform, image.boot_mode = source.os_name, source.platform, source.boot_mode
     image.name = name or image.id
     image.description = call.text("DestinationDescription")
-    image.tags = read_tags(call.structs("Tag"))
+    image.tags = tags
     world.images[image.id] = image
     return {"ImageId": image.id}
 

@@ -26,6 +26,7 @@ from trainyard.emulators.aliyun.ecs.images import images_in
 from trainyard.emulators.aliyun.ecs.launch import check_password, check_user_data, read_release_time
 from trainyard.emulators.aliyun.problems import Problem, denied, not_found
 from trainyard.emulators.aliyun.records import Instance
+from trainyard.emulators.aliyun.stock import holds
 from trainyard.emulators.aliyun.timeline import is_visible
 from trainyard.emulators.aliyun.world import World
 
@@ -325,10 +326,10 @@ def modify_instance_attribute(world: World, call: Call) -> dict[str, Value]:
         if instance.status != "Stopped":
             raise denied("IncorrectInstanceStatus", "UserData can be changed on a stopped instance only.")
         check_user_data(call.text("UserData"))
-        instance.user_data = call.text("UserData")
     if call.given("DeletionProtection") and instance.charge != "PostPaid":
         raise Problem("ChargeTypeViolation", "Only pay-as-you-go instances have deletion protection.")
     instance.name = name or instance.name
+    instance.user_data = call.text("UserData", instance.user_data)
     instance.description = call.text("Description", instance.description)
     instance.next_hostname = hostname or instance.next_hostname
     instance.next_password = password or instance.next_password
@@ -351,7 +352,7 @@ def modify_auto_release(world: World, call: Call) -> dict[str, Value]:
 def allocate_public_address(world: World, call: Call) -> dict[str, Value]:
     """AllocatePublicIpAddress."""
     instance = find_instance(world, call, call.required("InstanceId"))
-    if instance.status not in {"Running", "Stopped"}:
+    if instance.status not in {"Running", "Stopped"} or instance.deleting or not holds(instance):
         raise denied("IncorrectInstanceStatus", "The current status of the resource does not support this.")
     check_lock(world, instance)
     if instance.public_address or instance.eip:
@@ -370,12 +371,14 @@ def modify_network_spec(world: World, call: Call) -> dict[str, Value]:
     if not 0 <= bandwidth <= 100:
         raise Problem("InvalidInternetMaxBandwidthOut.ValueNotSupported", "0 to 100 Mbit/s are supported.")
     check_lock(world, instance)
+    if instance.deleting:
+        raise denied("IncorrectInstanceStatus", "The instance is being released.")
     instance.bandwidth_out = bandwidth
     instance.bandwidth_in = call.number("InternetMaxBandwidthIn", instance.bandwidth_in)
     instance.internet_charge = call.text("NetworkChargeType", instance.internet_charge)
     if not bandwidth:
         instance.public_address = ""
-    elif call.flag("AllocatePublicIp") and not instance.public_address and not instance.eip:
+    elif call.flag("AllocatePublicIp") and not (instance.public_address or instance.eip) and holds(instance):
         instance.public_address = world.new_address()
     ledger.bill_bandwidth(world, instance, call.now)
     return {"OrderId": ""}

@@ -57,14 +57,15 @@ def _new_name(world: World, call: Call, region: str) -> str:
 
 
 def _keep(world: World, call: Call, region: str, name: str, public_key: str) -> KeyPair:
+    tags, mark = read_tags(call.structs("Tag")), fingerprint(public_key)
     pair = KeyPair(
         id=world.new_id("ssh-", region, 21),
         region=region,
         name=name,
-        fingerprint=fingerprint(public_key),
+        fingerprint=mark,
         public_key=public_key,
         created=call.now,
-        tags=read_tags(call.structs("Tag")),
+        tags=tags,
     )
     world.key_pairs[f"{region}/{name}"] = pair
     return pair

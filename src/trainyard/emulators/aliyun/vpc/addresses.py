@@ -30,6 +30,7 @@ def allocate(world: World, call: Call) -> dict[str, Value]:
     used = sum(eip.region == region for eip in world.eips.values())
     if used >= world.options.quotas.eips:
         raise Problem("QuotaExceeded.Eip", "Elastic IP address quota exceeded.")
+    tags = read_tags(call.structs("Tag"))
     eip = Eip(
         id=world.new_id("eip-", region, 21),
         region=region,
@@ -39,7 +40,7 @@ def allocate(world: World, call: Call) -> dict[str, Value]:
         internet_charge=charge,
         name=call.text("Name"),
         description=call.text("Description"),
-        tags=read_tags(call.structs("Tag")),
+        tags=tags,
     )
     world.eips[eip.id] = eip
     ledger.bill_eip(world, eip, call.now)
