@@ -16,14 +16,24 @@ def cloud(tmp_path):
         yield cloud
 
 
-def groups(cloud: Emulation) -> list[str]:
+def disks(cloud: Emulation) -> list[str]:
     """What exists: the effect of a call can be seen here."""
-    rows = cloud.ecs("DescribeKeyPairs", PageSize=50)["KeyPairs"]["KeyPair"]
-    return sorted(row["KeyPairName"] for row in rows)
+    rows = cloud.ecs("DescribeDisks", MaxResults=100)["Disks"]["Disk"]
+    return sorted(row["DiskName"] for row in rows)
 
 
 def make(cloud: Emulation, name: str = "made", **options):
-    return cloud.raw("ecs", "CreateKeyPair", RegionId=cloud.region, KeyPairName=name, **options)
+    """Something cheap that has an effect."""
+    return cloud.raw(
+        "ecs",
+        "CreateDisk",
+        RegionId=cloud.region,
+        ZoneId=f"{cloud.region}-h",
+        DiskCategory="cloud_essd",
+        Size=40,
+        DiskName=name,
+        **options,
+    )
 
 
 @pytest.mark.slow  # an emulator is started
@@ -32,8 +42,8 @@ def test_a_throttled_call_is_refused_with_and_without_the_header(cloud):
         "PUT",
         "faults",
         [
-            {"action": "CreateKeyPair", "kind": "throttle", "times": 1},
-            {"action": "ecs.CreateKeyPair", "kind": "throttle", "times": 1, "retry_after_milliseconds": 1500},
+            {"action": "CreateDisk", "kind": "throttle", "times": 1},
+            {"action": "ecs.CreateDisk", "kind": "throttle", "times": 1, "retry_after_milliseconds": 1500},
             {"action": "Create*", "kind": "throttle", "times": 1, "code": "Throttling", "status": 503},
         ],
     )
@@ -42,7 +52,7 @@ def test_a_throttled_call_is_refused_with_and_without_the_header(cloud):
     assert "x-acs-retry-after" not in plain.headers
     assert (timed.status, timed.headers["x-acs-retry-after"]) == (400, "1500")
     assert (other.status, other.code) == (503, "Throttling")
-    assert groups(cloud) == []
+    assert disks(cloud) == []
     assert make(cloud).status == 200
     assert [rule["struck"] for rule in cloud.control("GET", "faults")] == [1, 1, 1]
 
@@ -67,14 +77,14 @@ def test_a_failed_answer_has_its_effect_only_when_it_strikes_after(cloud, when):
         {"action": "*", "kind": "empty", "when": when, "times": 1},
     ]
     cloud.control("PUT", "faults", plan)
-    internal, unavailable, page, empty = (make(cloud, f"k{number}") for number in range(4))
+    internal, unavailable, page, empty = (make(cloud, f"disk{number}") for number in range(4))
     assert (internal.status, internal.code) == (500, "InternalError")
     assert internal.body["RequestId"] == internal.headers["x-acs-request-id"]
     assert (unavailable.status, unavailable.code) == (503, "ServiceUnavailable")
     assert (page.status, page.headers["content-type"]) == (502, "text/html")
     assert "<h1>502 Bad Gateway</h1>" in page.body["page"]
     assert (empty.status, empty.body["page"]) == (500, "")
-    assert groups(cloud) == ([] if when == "before" else ["k0", "k1", "k2", "k3"])
+    assert disks(cloud) == ([] if when == "before" else ["disk0", "disk1", "disk2", "disk3"])
 
 
 @pytest.mark.slow  # an emulator is started
@@ -83,7 +93,7 @@ def test_a_cut_connection_has_its_effect_only_when_it_is_cut_after(cloud, when):
     cloud.control("POST", "faults", {"action": "*", "kind": "cut", "when": when, "times": 1})
     with pytest.raises((ConnectionResetError, http.client.RemoteDisconnected)):
         make(cloud)
-    assert groups(cloud) == ([] if when == "before" else ["made"])
+    assert disks(cloud) == ([] if when == "before" else ["made"])
 
 
 @pytest.mark.slow  # an emulator is started
@@ -91,7 +101,7 @@ def test_half_a_body_comes_when_an_answer_is_broken(cloud):
     cloud.control("POST", "faults", {"action": "*", "kind": "broken", "times": 1})
     with pytest.raises(http.client.IncompleteRead):
         make(cloud)
-    assert groups(cloud) == ["made"]
+    assert disks(cloud) == ["made"]
 
 
 @pytest.mark.slow  # an emulator is started, and a client waits until it gives up
@@ -100,7 +110,7 @@ def test_a_client_gives_up_when_the_answer_never_comes(cloud, when):
     cloud.control("POST", "faults", {"action": "*", "kind": "hang", "when": when, "times": 1})
     with pytest.raises(TimeoutError):
         make(cloud, timeout=0.3)
-    assert groups(cloud) == ([] if when == "before" else ["made"])
+    assert disks(cloud) == ([] if when == "before" else ["made"])
 
 
 @pytest.mark.slow  # an emulator is started, and a call waits
@@ -170,17 +180,17 @@ def test_the_effect_stays_single_when_a_hanging_call_is_repeated_with_its_token(
 @pytest.mark.slow  # an emulator is started
 def test_lists_are_empty_when_the_user_may_not_see(cloud):
     make(cloud)
-    cloud.control("POST", "faults", {"action": "DescribeKeyPairs", "kind": "blind", "times": 1})
-    answer = cloud.ecs("DescribeKeyPairs")
-    assert (answer["TotalCount"], answer["KeyPairs"]["KeyPair"]) == (0, [])
-    assert groups(cloud) == ["made"]
+    cloud.control("POST", "faults", {"action": "DescribeDisks", "kind": "blind", "times": 1})
+    answer = cloud.ecs("DescribeDisks")
+    assert (answer["TotalCount"], answer["Disks"]["Disk"]) == (0, [])
+    assert disks(cloud) == ["made"]
 
 
 @pytest.mark.slow  # an emulator is started
 def test_a_plan_comes_from_a_file_and_is_refused_when_it_is_wrong(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
-        '[[fault]]\naction = "CreateKeyPair"\nkind = "error"\ncode = "OperationDenied.NoStock"\nstatus = 403\n'
+        '[[fault]]\naction = "CreateDisk"\nkind = "error"\ncode = "OperationDenied.NoStock"\nstatus = 403\n'
     )
     with emulated(tmp_path / "state", "--faults", str(plan)) as cloud:
         assert (make(cloud).status, make(cloud).code) == (403, "OperationDenied.NoStock")

@@ -179,3 +179,37 @@ def test_a_folder_with_a_hostile_name_works(hostile_path):
         row = only(cloud)
         until(lambda: answers(cloud, row))
         assert not os.path.exists("pwned")
+
+
+def test_ctrl_c_ends_the_machines_too_when_they_are_in_the_midst_of_booting(tmp_path):
+    """A terminal sends it to the whole group of processes, at any moment."""
+    for wait in (0.0, 0.3):
+        with emulated(tmp_path / f"state{wait}") as cloud:
+            network = cloud.network()
+            cloud.launch(network, Amount=4)
+            rows = cloud.instances()
+            time.sleep(wait)  # a moment like any other
+            os.killpg(cloud.process.pid, signal.SIGINT)
+            assert cloud.stop() == 0
+            assert not any(answers(cloud, row) for row in rows)
+
+
+def test_the_screen_says_what_to_export(tmp_path):
+    words = [*PROGRAM, "emulate", "aliyun", "--port", "0", "--state", str(tmp_path / "state")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = list(iter(process.stdout.readline, "Ctrl-C ends it with its machines; what exists is kept.\n"))
+    exports = dict(line.split()[1].split("=", 1) for line in lines if line.startswith("    export "))
+    assert set(exports) == {
+        "TRAINYARD_ALIYUN_ENDPOINT",
+        "ALIYUN_ACCESS_KEY_ID",
+        "ALIYUN_ACCESS_KEY_SECRET",
+        "ALIYUN_DEFAULT_REGION",
+        "TRAINYARD_BACKEND",
+    }
+    address, _, port = exports["TRAINYARD_ALIYUN_ENDPOINT"].partition(":")
+    assert listens(address, int(port))
+    process.send_signal(signal.SIGINT)
+    _, remarks = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "what exists in it is kept in" in remarks
