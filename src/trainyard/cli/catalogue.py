@@ -29,6 +29,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "querygpu": ("cloud", "List the GPUs or GPU machine types there are."),
         "emulate": ("emulate", "Run a cloud on this computer, to try and test scripts."),
     },
+    "Plan": {
+        "simulate": ("simulate", "Try scheduling policies on invented or recorded jobs."),
+    },
     "This program": {
         "doctor": ("doctor", "Check the set-up and say what to fix."),
         "completion": ("completion", "Print the completion script for your shell."),

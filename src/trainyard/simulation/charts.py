@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from math import log10
 
-from trainyard.simulation.metrics import BUCKETS, LARGE, percentile
+from trainyard.simulation.metrics import LARGE, percentile
 from trainyard.simulation.result import PolicyResult
 
 WIDTH, HEIGHT = 420, 280  # small, so that letters stay legible where the chart is as wide as a phone
@@ -217,6 +217,8 @@ def balance_chart(results: Sequence[PolicyResult]) -> _Canvas:
         while any(abs(level - other) < 14 for other in taken):
             level += 14 if level < bottom - 30 else -28
         taken.append(level)
+        if abs(level - y - 4) > 1:
+            canvas.line(x, y, x + (-9 if x > WIDTH - 110 else 9), level - 4)
         near = x > WIDTH - 110
         canvas.text(x - 11 if near else x + 11, level, result.policy, "name halo" + (" end" if near else ""))
     return canvas
@@ -280,10 +282,13 @@ def queue_chart(results: Sequence[PolicyResult]) -> _Canvas:
     """The length of the queue over time."""
     canvas = _Canvas("Length of the queue over time")
     bottom = HEIGHT - BOTTOM - 18
-    series = [_thin(result.queue[: BUCKETS + BUCKETS // 4], POINTS + POINTS // 4) for result in results]
+    series = [
+        _thin(result.queue[: result.window + result.window // 4], POINTS + POINTS // 4) for result in results
+    ]
     top = _round_up(max((max(line, default=0.0) for line in series), default=1.0))
     seconds = max(
-        (len(result.queue[: BUCKETS + BUCKETS // 4]) * result.width for result in results), default=1.0
+        (len(result.queue[: result.window + result.window // 4]) * result.width for result in results),
+        default=1.0,
     )
     for step in range(5):
         y = bottom - (bottom - TOP) * step / 4
@@ -291,7 +296,7 @@ def queue_chart(results: Sequence[PolicyResult]) -> _Canvas:
         canvas.text(LEFT - 6, y + 4, f"{top * step / 4:g}", "end")
     across = _days_axis(canvas, seconds, bottom)
     for place, (result, line) in enumerate(zip(results, series, strict=True)):
-        group = max(1, -(-len(result.queue[: BUCKETS + BUCKETS // 4]) // (POINTS + POINTS // 4)))
+        group = max(1, -(-len(result.queue[: result.window + result.window // 4]) // (POINTS + POINTS // 4)))
         step_width = result.width * group
         points = [
             (across((at + 0.5) * step_width), bottom - (bottom - TOP) * value / top)
@@ -308,11 +313,11 @@ def busy_chart(results: Sequence[PolicyResult]) -> _Canvas:
     strip, gap = 46, 12
     height = TOP + len(results) * (strip + gap) + BOTTOM
     canvas = _Canvas("Devices in use over time", height)
-    seconds = max((BUCKETS * result.width for result in results), default=1.0)
+    seconds = max((result.window * result.width for result in results), default=1.0)
     across = _days_axis(canvas, seconds, TOP + len(results) * (strip + gap))
     for place, result in enumerate(results):
         base = TOP + (place + 1) * (strip + gap) - 2
-        line = _thin(result.busy[:BUCKETS], POINTS)
+        line = _thin(result.busy[: result.window], POINTS)
         step = seconds / max(1, len(line))
         points = [
             (across((at + 0.5) * step), base - strip * min(1.0, value)) for at, value in enumerate(line)
@@ -321,7 +326,9 @@ def busy_chart(results: Sequence[PolicyResult]) -> _Canvas:
         canvas.line(LEFT, base - strip, WIDTH - RIGHT, base - strip)
         canvas.line(LEFT, base, WIDTH - RIGHT, base)
         if points:
-            canvas.path([(LEFT, base), *points, (WIDTH - RIGHT, base)], f"f{place % 8} soft", tip, close="Z")
+            canvas.path(
+                [(points[0][0], base), *points, (points[-1][0], base)], f"f{place % 8} soft", tip, close="Z"
+            )
             canvas.path(points, f"line s{place % 8}", tip)
         canvas.text(LEFT - 6, base - strip + 9, "100%", "end")
         canvas.text(LEFT - 6, base, "0", "end")

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 
 BUCKETS = 240  # of the time series over the time in which jobs arrive: as many as a chart can show
+NARROWEST = 60.0  # seconds of one of them at least, however short the experiment
 FAIR_SECONDS = 3600.0  # fairness is looked at hour by hour: over weeks everybody gets what they asked for
 LARGE = 8  # a gang with more devices than this spans machines
 BRIEF = 60.0  # seconds; slowdowns of jobs shorter than this count as if they had run so long
@@ -181,7 +182,7 @@ def fill(capacity: float, demands: Mapping[str, float], weights: Mapping[str, fl
 
 
 class Meter:
-    """All integrals of one run. The simulator tells it what happens; `until` is when the last job arrives."""
+    """All integrals of one run. The simulator tells it what happens; `until` is the end of the window that counts."""
 
     def __init__(
         self,
@@ -190,8 +191,9 @@ class Meter:
         common: tuple[int, int],
         until: float,
     ) -> None:
-        self.until = max(until, 1.0)
-        self.width = self.until / BUCKETS
+        self.width = max(NARROWEST, until / BUCKETS)
+        self.buckets = max(1, round(until / self.width))  # in the window
+        self.until = self.width * self.buckets
         self.capacity = Area(self.width)
         self.busy = Area(self.width)
         self.queue = Area(self.width)  # workloads

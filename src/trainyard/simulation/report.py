@@ -18,7 +18,7 @@ main{max-width:1120px;margin:0 auto;padding:28px 16px 48px}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 6px}h2{font-size:1.05rem;margin:0 0 2px}
 p{margin:0 0 12px}.facts{color:var(--dim)}.finding{font-size:1.12rem;margin:14px 0 20px;max-width:62ch}
 .card{background:var(--card);border:1px solid var(--edge);border-radius:10px;padding:16px}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:16px;margin-top:16px}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr));gap:16px;margin-top:16px}
 .card p{color:var(--dim);font-size:.9rem;margin-bottom:8px}.card svg{display:block;width:100%;height:auto}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:7px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--edge)}
@@ -33,7 +33,7 @@ footer{margin-top:20px;color:var(--dim);font-size:.9rem}
 """.strip()
 
 MEANING = (
-    ("in use", "Devices in use, on average over the time in which jobs still arrive."),
+    ("in use", "Devices in use, on average over the time in which jobs arrive."),
     (
         "mean wait",
         "Time in the queue until it runs, over all attempts: also after a failure or a preemption.",
@@ -85,7 +85,7 @@ def format_report(experiment: Experiment, results: Sequence[PolicyResult], comma
 <p class="facts">{escape(_facts(experiment))}</p>
 <p class="finding">{escape(finding(results))}</p>
 <section class="card scroll">{_table(results)}</section>
-<div class="grid">
+<div class="cards">
 {cards}
 </div>
 <section class="card" style="margin-top:16px"><h2>What the words mean</h2><dl>{meaning}</dl></section>

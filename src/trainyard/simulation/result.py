@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.simulation.metrics import BRIEF, BUCKETS, LARGE, SIZES, Spreading, size_class
+from trainyard.simulation.metrics import BRIEF, LARGE, SIZES, Spreading, size_class
 from trainyard.simulation.simulator import Run, Simulation
 
 HOUR = 3600.0
@@ -35,7 +35,7 @@ class PolicyResult:
     """One policy's figures. Times are seconds, work is device-hours, shares are from 0 to 1."""
 
     policy: str
-    utilisation: float  # time-weighted, while jobs still arrive
+    utilisation: float  # time-weighted, over the window
     makespan: float  # until the last job has ended
     wait: Spreading  # in the queue, over all attempts
     wait_large: Spreading  # of gangs with more than LARGE devices
@@ -60,6 +60,7 @@ class PolicyResult:
     cycles: int
     seconds: float  # of wall time, scheduler and simulator together
     width: float  # of one point of the series, in seconds
+    window: int  # points of the series that the window has: the time in which jobs arrive
     queue: tuple[float, ...]  # workloads that wait
     busy: tuple[float, ...]  # share of the devices in use
     large_waits: tuple[float, ...]  # ranked
@@ -110,13 +111,13 @@ def summarise(simulation: Simulation, seconds: float) -> PolicyResult:
     waits = {id(run): _wait_of(run, simulation.now) for run in simulation.runs}
     used = sum(meter.busy.buckets) / HOUR
     lost = sum(run.lost for run in simulation.runs) / HOUR
-    capacity = meter.capacity.until(BUCKETS)
+    capacity = meter.capacity.until(meter.buckets)
     contended = meter.contended.until(len(meter.contended.buckets))
     queue = tuple(area / meter.width for area in meter.queue.buckets)
     large = sorted(waits[id(run)] for run in simulation.runs if run.job.total_devices > LARGE)
     return PolicyResult(
         policy=simulation.policy.name,
-        utilisation=meter.busy.until(BUCKETS) / capacity if capacity else 0.0,
+        utilisation=meter.busy.until(meter.buckets) / capacity if capacity else 0.0,
         makespan=max((run.ended for run in ended), default=0.0),
         wait=Spreading.of(waits.values()),
         wait_large=Spreading.of(large),
@@ -133,12 +134,13 @@ def summarise(simulation: Simulation, seconds: float) -> PolicyResult:
         unfinished=len(simulation.runs) - len(ended),
         acquired=simulation.acquired,
         node_losses=simulation.losses,
-        queue_mean=meter.queue.until(BUCKETS) / (meter.width * BUCKETS),
+        queue_mean=meter.queue.until(meter.buckets) / meter.until,
         queue_max=meter.longest_queue,
         admissions=simulation.admissions,
         cycles=simulation.cycles,
         seconds=seconds,
         width=meter.width,
+        window=meter.buckets,
         queue=queue,
         busy=tuple(
             busy / there if there else 0.0

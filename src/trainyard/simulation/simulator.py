@@ -139,12 +139,11 @@ class Simulation:
         self._tenants: dict[str, set[str]] = {}  # of nodes that may be lost or given back
         self._grown: dict[str, int] = {}  # nodes that came later → how often each became busy
         self._coming = 0
-        last = self.runs[-1].job.submitted if self.runs else 0.0
         self.meter = Meter(
             {node.name: sum(node.devices.values()) for node in cluster.nodes},
             _weights(cluster),
             common_large_shape(jobs),
-            last,
+            window(cluster, jobs),
         )
         self._watches_nodes = cluster.losses.every > 0 or any(pool.promise for pool in cluster.pools)
         if cluster.losses.every > 0:
@@ -389,6 +388,15 @@ def _holds(node: Node, job: Job) -> int:
         (node.memory - node.reserved_memory, job.memory),
     ]
     return min((have // want for have, want in rooms if want), default=job.replicas)
+
+
+def window(cluster: Cluster, jobs: Sequence[Job]) -> float:
+    """The time over which use is measured: while jobs arrive, and at least as long as full use would take for them.
+
+    What comes after is the emptying of a cluster to which nobody sends anything, which says nothing about a policy.
+    """
+    last = max((job.submitted for job in jobs), default=0.0)
+    return max(last, sum(job.work for job in jobs) / cluster.devices if cluster.devices else 0.0)
 
 
 def common_large_shape(jobs: Sequence[Job]) -> tuple[int, int]:
