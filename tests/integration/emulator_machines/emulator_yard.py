@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import secrets
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +17,11 @@ import pytest
 import sshd as sshd_module
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import Isolation, Machines
+from trainyard.emulators.aliyun.machines.fleet import find_port
 from trainyard.emulators.aliyun.machines.folder import MachineFolder
-from trainyard.emulators.aliyun.machines.isolation import why_not
+from trainyard.emulators.aliyun.machines.isolation import remove_tree, why_not
 from trainyard.emulators.aliyun.machines.processes import find_below
+from trainyard.emulators.aliyun.machines.template import ensure_template
 
 STRONG = Isolation.ROOT if os.getuid() == 0 else Isolation.USER
 USER_DATA = b"#!/bin/sh\necho booted as $(id -un) in $HOME\necho x >>$HOME/boots\n"
@@ -113,7 +118,7 @@ class Yard:
             return set().union(*(self.pids(int(name.removeprefix("i-test"))) for name in names))
         init = self.init(number)
         folder = MachineFolder(self.path(number), self.isolation)
-        found = {one.pid for one in find_below([init], mark=folder.mark)} | {init}
+        found = {one.pid for one in find_below([init], marks=folder.marks)} | {init}
         if self.isolation is not Isolation.HOME:
             with contextlib.suppress(OSError):
                 space = os.readlink(f"/proc/{init}/ns/pid")
@@ -133,19 +138,38 @@ def living(pids: set[int]) -> set[int]:
     return {pid for pid in pids if sshd_module.command_name(pid)}
 
 
+@functools.cache
+def reason_against(isolation: Isolation) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return why_not(isolation, Path(folder))
+
+
+@functools.cache
+def template_folder() -> Path:
+    """Copied once for all tests: machines never change it."""
+    folder = Path(tempfile.mkdtemp(prefix="tyt-template-"))
+    atexit.register(remove_tree, folder)
+    ensure_template(folder / "template", STRONG, port=find_port())
+    return folder / "template"
+
+
 async def make_yard(folder: Path, isolation: Isolation, keys: Path | None = None) -> Yard:
-    if reason := why_not(isolation, folder / "trial"):
+    if reason := reason_against(isolation):
         pytest.skip(f"machines cannot be kept apart here: {reason}")
     yard = Yard(folder, isolation, keys or folder)
+    if isolation is not Isolation.HOME:
+        yard.state.mkdir(parents=True)
+        (yard.state / "template").symlink_to(template_folder())
     await yard.machines.open()
     return yard
 
 
 async def close_yard(yard: Yard) -> None:
     seen = yard.pids()
+    marks = [MachineFolder(path, yard.isolation).marks for path in yard.state.glob("machines/*")]
     for machines in yard.opened:
         await machines.close()
-    left = living(seen)
+    left = living(seen) | {one.pid for each in marks for one in find_below([], marks=each)}
     last = Machines(yard.state, isolation=yard.isolation)
     await last.reconcile([])
     await last.close()

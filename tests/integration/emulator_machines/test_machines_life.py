@@ -222,6 +222,20 @@ async def test_machines_live_below_any_folder_when_its_name_is_hostile(hostile_p
     assert not list(Path().glob("pwned"))
 
 
+async def test_the_best_isolation_is_chosen_and_kept_when_none_is_named(tmp_path):
+    machines = Machines(tmp_path / "state")
+    await machines.open()
+    chosen = machines.isolation
+    assert chosen is STRONG or os.getuid() != 0
+    assert machines.login == ("root" if chosen is not Isolation.HOME else sshd_module.user_name())
+    await machines.close()
+    again = Machines(tmp_path / "state", isolation=Isolation.HOME)
+    await again.open()
+    assert (again.isolation, again.ssh_port) == (chosen, machines.ssh_port)
+    await again.close()
+    await again.close()
+
+
 @pytest.mark.slow  # 64 machines
 async def test_sixty_four_machines_boot_in_seconds_when_wanted_at_once(strong_yard):
     yard = strong_yard

@@ -72,6 +72,7 @@ class Machines:
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100  # no link is resolved
         self._failures: dict[str, str] = {}
         self._ending: set[str] = set()
+        self._greeted: set[tuple[str, int]] = set()
         self._wanted_isolation = isolation
         self._wanted_port = port
         self._isolation: Isolation | None = None
@@ -172,9 +173,10 @@ class Machines:
         _raise_first(await gather_all(self._delete(folder) for folder in unwanted))
         _raise_first(await gather_all(self._end_where_unwanted(wish) for wish in waiting))
         await self._boot([wish for wish in waiting if wish.running])
-        for wish in wanted:
-            if wish.running:
-                self._refresh(wish)
+        running = [wish for wish in wanted if wish.running]
+        for wish in running:
+            self._refresh(wish)
+        await self._greet(running)
 
     def log_of(self, instance_id: str) -> Path:
         """The file with what UserData has printed."""
@@ -247,7 +249,7 @@ class Machines:
         if folder.isolation is Isolation.HOME:
             if init is not None:
                 send(init.process, signal.SIGSTOP)  # it starts nothing any more, and orphans stay below it
-            await end_below([init.process.pid] if init else [], mark=folder.mark)
+            await end_below([init.process.pid] if init else [], marks=folder.marks)
         if init is not None:
             # The kernel ends all processes of a machine with its first, and only then is that one gone.
             send(init.process, signal.SIGKILL)
@@ -262,7 +264,7 @@ class Machines:
         await asyncio.to_thread(MachineFolder(rubbish, folder.isolation).remove)
 
     async def _boot(self, wishes: Sequence[MachineWish]) -> None:
-        """Start machines that do not run, all at once, and wait until they answer."""
+        """Start machines that do not run, all at once."""
         if not wishes:
             return
         orders = await asyncio.to_thread(lambda: [self._prepare(wish) for wish in wishes])
@@ -270,10 +272,15 @@ class Machines:
         self._failures = {name: why for name, why in self._failures.items() if name not in names}
         self._failures |= await self._launch(orders)
         self._ending -= names
-        launched = [wish for wish in wishes if wish.instance_id not in self._failures]
-        expected = {address: wish for wish in launched for address in addresses_of(wish)}
+        self._greeted -= {(wish.instance_id, wish.boot) for wish in wishes}
+
+    async def _greet(self, wishes: Sequence[MachineWish]) -> None:
+        """Wait, once for each, until machines answer that we have booted, or that another emulator has."""
+        fresh = [wish for wish in wishes if (wish.instance_id, wish.boot) not in self._greeted]
+        expected = {address: wish for wish in fresh for address in addresses_of(wish)}
         if not await wait_until(lambda: self._all_answer(expected), LISTEN_SECONDS):
             log.warning("machines do not answer: %s", self.problems)
+        self._greeted = {(wish.instance_id, wish.boot) for wish in wishes}
 
     def _prepare(self, wish: MachineWish) -> dict[str, object]:
         folder = self._folder(wish.instance_id)

@@ -20,7 +20,7 @@ from pathlib import Path
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import template, userdata
 from trainyard.emulators.aliyun.machines.isolation import Isolation, remove_tree
-from trainyard.emulators.aliyun.machines.processes import ProcessId, is_alive, kernel_id
+from trainyard.emulators.aliyun.machines.processes import Marks, ProcessId, is_alive, kernel_id
 from trainyard.lib.errors import ConflictError
 
 MARK = "TRAINYARD_EMULATED"  # in the environment of processes of a machine that has no processes of its own
@@ -113,9 +113,16 @@ class MachineFolder:
         return (self.path / "link").read_text(encoding="ascii")
 
     @property
-    def mark(self) -> bytes:
+    def marks(self) -> Marks:
         """By what its processes are known where they are not kept apart."""
-        return f"{MARK}={self.instance_id}:{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]}".encode()
+        place = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
+        try:
+            root = (self.path / "link").read_text(encoding="ascii")
+        except OSError:
+            root = str(self.path)
+        return Marks(
+            f"{MARK}={self.instance_id}:{place}".encode(), f"{root}/run/trainyard/sshd_config".encode()
+        )
 
     def find_init(self) -> Init | None:
         """The first process, if it lives."""
@@ -238,7 +245,7 @@ class MachineFolder:
             "TRAINYARD_METADATA_FILE": f"{root}/run/trainyard/metadata",
         }
         if self.isolation is Isolation.HOME:
-            name, _, value = self.mark.decode().partition("=")
+            name, _, value = self.marks.variable.decode().partition("=")
             env |= {
                 "PATH": f"{root}/run/trainyard/bin:{template.PATH}",
                 "TMPDIR": f"{root}/tmp",

@@ -29,6 +29,17 @@ class ProcessId:
     start: int
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """By what a process shows whose it is: a `NAME=value` in its environment, or a word on its command line.
+
+    The second for sshd: it writes its title over its environment.
+    """
+
+    variable: bytes
+    argument: bytes
+
+
 @cache
 def kernel_id() -> str:
     """Which run of this computer's kernel this is: numbers of processes mean nothing in another."""
@@ -67,8 +78,8 @@ def send(process: ProcessId, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def find_below(roots: Iterable[int], *, mark: bytes = b"") -> set[ProcessId]:
-    """Every living process below these, in a session that one of them leads, or with `mark` in its environment.
+def find_below(roots: Iterable[int], *, marks: Marks | None = None) -> set[ProcessId]:
+    """Every living process below these, in a session that one of them leads, or marked, and all below those.
 
     The roots themselves and we are not among them.
     """
@@ -79,7 +90,7 @@ def find_below(roots: Iterable[int], *, mark: bytes = b"") -> set[ProcessId]:
         if session != pid:
             below.setdefault(session, []).append(pid)
     first = set(roots)
-    waiting = [*first, *(pid for pid in table if mark and _carries(pid, mark))]
+    waiting = [*first, *(pid for pid in table if marks and _carries(pid, marks))]
     found: set[int] = set()
     while waiting:
         pid = waiting.pop()
@@ -89,18 +100,18 @@ def find_below(roots: Iterable[int], *, mark: bytes = b"") -> set[ProcessId]:
     return {table[pid][0] for pid in found - first - {os.getpid()} if pid in table}
 
 
-async def end_below(roots: Iterable[int], *, mark: bytes = b"") -> None:
+async def end_below(roots: Iterable[int], *, marks: Marks | None = None) -> None:
     """Kill every process that `find_below` finds, and those that they have forked meanwhile."""
     roots = list(roots)
     waited = 0.0
-    while waited < KILL_SECONDS and (found := find_below(roots, mark=mark)):
+    while waited < KILL_SECONDS and (found := find_below(roots, marks=marks)):
         # All are frozen before one is killed: a child that is born meanwhile is found by its parent only.
         frozen: set[ProcessId] = set()
         while found - frozen and len(frozen) < FREEZE_LIMIT:
             for process in found - frozen:
                 send(process, signal.SIGSTOP)
             frozen |= found
-            found = find_below(roots, mark=mark)
+            found = find_below(roots, marks=marks)
         for process in frozen | found:
             send(process, signal.SIGKILL)
         waited += FIRST_PAUSE
@@ -132,9 +143,12 @@ def _load(pid: int) -> tuple[ProcessId, int, int] | None:
     return ProcessId(pid, int(fields[19])), int(fields[1]), int(fields[3])
 
 
-def _carries(pid: int, mark: bytes) -> bool:
+def _carries(pid: int, marks: Marks) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # same
-            return mark in file.read().split(b"\0")
+            if marks.variable in file.read().split(b"\0"):
+                return True
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123  # same
+            return marks.argument in file.read().replace(b"\0", b" ").split(b" ")
     except OSError:  # gone, or somebody else's
         return False
