@@ -6,153 +6,73 @@ from datetime import UTC, datetime
 
 from trainyard.emulators.aliyun.records import Image
 
+GPU = "_with_nvidia_gpu_driver_and_cuda"
 
-def _system(name: str, family: str, os_name: str, platform: str, size: int, date: str) -> Image:
+# id without its end · family without `acs:` · GiB · date · platform · name for people
+_SYSTEM = f"""
+ubuntu_24_04_x64_20G ubuntu_24_04_x64 20 20251202 Ubuntu Ubuntu 24.04 64位
+ubuntu_24_04_x64_20G ubuntu_24_04_x64 20 20260119 Ubuntu Ubuntu 24.04 64位
+ubuntu_22_04_x64_20G ubuntu_22_04_x64 20 20251103 Ubuntu Ubuntu 22.04 64位
+ubuntu_22_04_x64_20G ubuntu_22_04_x64 20 20260119 Ubuntu Ubuntu 22.04 64位
+ubuntu_20_04_x64_20G ubuntu_20_04_x64 20 20250917 Ubuntu Ubuntu 20.04 64位
+ubuntu_18_04_x64_20G ubuntu_18_04_x64 20 20230901 Ubuntu Ubuntu 18.04 64位
+ubuntu_24_04_x64{GPU}_40G ubuntu_24_04_x64{GPU} 40 20260119 Ubuntu Ubuntu 24.04 64位 预装NVIDIA GPU驱动和CUDA
+ubuntu_22_04_x64{GPU}_40G ubuntu_22_04_x64{GPU} 40 20260119 Ubuntu Ubuntu 22.04 64位 预装NVIDIA GPU驱动和CUDA
+ubuntu_20_04_x64{GPU}_40G ubuntu_20_04_x64{GPU} 40 20260119 Ubuntu Ubuntu 20.04 64位 预装NVIDIA GPU驱动和CUDA
+aliyun_3_x64_20G alibaba_cloud_linux_3_2104_lts_x64 20 20260122 Aliyun Alibaba Cloud Linux 3.2104 LTS 64位
+aliyun_3_x64_20G_uefi alibaba_cloud_linux_3_2104_lts_x64_uefi 20 20260122 Aliyun Alibaba Cloud Linux 3.2104 LTS 64位 UEFI
+aliyun_3_x64{GPU}_40G alibaba_cloud_linux_3_2104_lts_x64{GPU} 40 20260122 Aliyun Alibaba Cloud Linux 3.2104 LTS 64位 GPU
+aliyun_4_x64_20G alibaba_cloud_linux_4_lts_x64 20 20260210 Aliyun Alibaba Cloud Linux 4 LTS 64位
+aliyun_2_1903_x64_20G alibaba_cloud_linux_2_1903_lts_x64 20 20240628 Aliyun Alibaba Cloud Linux 2.1903 LTS 64位
+centos_7_9_x64_20G centos_7_9_x64 20 20240628 CentOS CentOS 7.9 64位
+rockylinux_9_7_x64_20G rocky_linux_9_7_x64 20 20260104 Rocky Rocky Linux 9.7 64位
+debian_13_5_x64_20G debian_13_5_x64 20 20260601 Debian Debian 13.5 64位
+"""
+# The image that FastGPU's manual names; the provider withdrew it long ago, the manual's readers have not.
+_MANUAL = "ubuntu_18_04_64_20G - 20 20190624 Ubuntu Ubuntu 18.04 64位"
+
+# The images with AIACC that the FastGPU demos name; had from the marketplace for nothing.
+_MARKET = """
+aiacc-dlimg-centos7:1.3.0.post3 CentOS CentOS 7.8 64位
+aiacc-dlimg-centos7:1.3.1 CentOS CentOS 7.8 64位
+aiacc-dlimg-centos7:1.3.2 CentOS CentOS 7.8 64位
+aiacc-dlimg-ubuntu2004:1.5.0 Ubuntu Ubuntu 20.04 64位
+"""
+
+
+def _system(line: str) -> Image:
+    stem, family, size, date, platform, os_name = line.split(maxsplit=5)
+    name = f"{stem}_alibase_{date}.vhd"
     return Image(
         id=name,
         name=name,
-        family=family,
+        family="" if family == "-" else f"acs:{family}",
         os_name=os_name,
         platform=platform,
-        size=size,
+        size=int(size),
         created=datetime.strptime(date, "%Y%m%d").replace(tzinfo=UTC),
-        description="",
         boot_mode="UEFI" if "uefi" in name else "BIOS",
     )
 
 
-_GPU = "_with_nvidia_gpu_driver_and_cuda"
-
-
-def _systems() -> list[Image]:
-    ubuntu, alinux = "Ubuntu", "Aliyun"
-    images = [
-        _system(
-            f"ubuntu_{version}_x64_20G_alibase_{date}.vhd",
-            f"acs:ubuntu_{version}_x64",
-            f"Ubuntu {version.replace('_', '.')} 64位",
-            ubuntu,
-            20,
-            date,
-        )
-        for version, date in (
-            ("24_04", "20251202"),
-            ("24_04", "20260119"),
-            ("22_04", "20251103"),
-            ("22_04", "20260119"),
-            ("20_04", "20250917"),
-            ("18_04", "20230901"),
-        )
-    ]
-    images.extend(
-        _system(
-            f"ubuntu_{version}_x64{_GPU}_40G_alibase_20260119.vhd",
-            f"acs:ubuntu_{version}_x64{_GPU}",
-            f"Ubuntu {version.replace('_', '.')} 64位 预装NVIDIA GPU驱动和CUDA",
-            ubuntu,
-            40,
-            "20260119",
-        )
-        for version in ("24_04", "22_04", "20_04")
+def _market(number: int, line: str) -> Image:
+    name, platform, os_name = line.split(maxsplit=2)
+    return Image(
+        id=f"m-market{number:016d}",
+        name=name,
+        owner="marketplace",
+        os_name=os_name,
+        platform=platform,
+        size=100,
+        created=datetime(2022, 3, 1, tzinfo=UTC),
+        description="AIACC training",
     )
-    # The image that FastGPU's manual names; the provider withdrew it long ago, the manual's readers have not.
-    images.append(
-        _system("ubuntu_18_04_64_20G_alibase_20190624.vhd", "", "Ubuntu 18.04 64位", ubuntu, 20, "20190624")
+
+
+IMAGES = {
+    image.id: image
+    for image in (
+        *(_system(line) for line in [*_SYSTEM.strip().splitlines(), _MANUAL]),
+        *(_market(number, line) for number, line in enumerate(_MARKET.strip().splitlines(), start=1)),
     )
-    for name, family, os_name, platform, size, date in (
-        (
-            "aliyun_3_x64_20G_alibase_20260122.vhd",
-            "alibaba_cloud_linux_3_2104_lts_x64",
-            "3.2104 LTS",
-            alinux,
-            20,
-            "20260122",
-        ),
-        (
-            "aliyun_4_x64_20G_alibase_20260210.vhd",
-            "alibaba_cloud_linux_4_lts_x64",
-            "4 LTS",
-            alinux,
-            20,
-            "20260210",
-        ),
-        (
-            "aliyun_3_x64_20G_uefi_alibase_20260122.vhd",
-            "alibaba_cloud_linux_3_2104_lts_x64_uefi",
-            "3.2104 LTS UEFI",
-            alinux,
-            20,
-            "20260122",
-        ),
-        (
-            f"aliyun_3_x64{_GPU}_40G_alibase_20260122.vhd",
-            f"alibaba_cloud_linux_3_2104_lts_x64{_GPU}",
-            "3.2104 LTS GPU",
-            alinux,
-            40,
-            "20260122",
-        ),
-        (
-            "aliyun_2_1903_x64_20G_alibase_20240628.vhd",
-            "alibaba_cloud_linux_2_1903_lts_x64",
-            "2.1903 LTS",
-            alinux,
-            20,
-            "20240628",
-        ),
-        (
-            "centos_7_9_x64_20G_alibase_20240628.vhd",
-            "centos_7_9_x64",
-            "CentOS 7.9 64位",
-            "CentOS",
-            20,
-            "20240628",
-        ),
-        (
-            "rockylinux_9_7_x64_20G_alibase_20260104.vhd",
-            "rocky_linux_9_7_x64",
-            "Rocky Linux 9.7 64位",
-            "Rocky Linux",
-            20,
-            "20260104",
-        ),
-        (
-            "debian_13_5_x64_20G_alibase_20260601.vhd",
-            "debian_13_5_x64",
-            "Debian 13.5 64位",
-            "Debian",
-            20,
-            "20260601",
-        ),
-    ):
-        label = f"Alibaba Cloud Linux {os_name} 64位" if platform == alinux else os_name
-        images.append(_system(name, f"acs:{family}", label, platform, size, date))
-    return images
-
-
-def _market() -> list[Image]:
-    """The images with AIACC that the FastGPU demos name; sold in the marketplace for nothing."""
-    return [
-        Image(
-            id=f"m-market{number:016d}",
-            name=name,
-            owner="marketplace",
-            os_name=os_name,
-            platform=platform,
-            size=100,
-            created=datetime(2022, 3, 1, tzinfo=UTC),
-            description="AIACC training",
-        )
-        for number, (name, os_name, platform) in enumerate(
-            (
-                ("aiacc-dlimg-centos7:1.3.0.post3", "CentOS 7.8 64位", "CentOS"),
-                ("aiacc-dlimg-centos7:1.3.1", "CentOS 7.8 64位", "CentOS"),
-                ("aiacc-dlimg-centos7:1.3.2", "CentOS 7.8 64位", "CentOS"),
-                ("aiacc-dlimg-ubuntu2004:1.5.0", "Ubuntu 20.04 64位", "Ubuntu"),
-            ),
-            start=1,
-        )
-    ]
-
-
-IMAGES = {image.id: image for image in (*_systems(), *_market())}
+}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 _BITS = 2048
 _EXPONENT = 65537
+_LABEL = "RSA PRIVATE KEY"
 _ROUNDS = 6  # of Miller and Rabin: a random composite of this length passes less than once in 2**100
 _SMALL = [
     number
@@ -81,7 +82,7 @@ def _written(first: int, second: int) -> Pair:
     )
     encoded = base64.b64encode(_tagged(0x30, b"".join(_integer(one) for one in numbers))).decode()
     lines = [encoded[start : start + 64] for start in range(0, len(encoded), 64)]
-    pem = "\n".join(["-----BEGIN RSA PRIVATE KEY-----", *lines, "-----END RSA PRIVATE KEY-----", ""])
+    pem = "\n".join([f"-----BEGIN {_LABEL}-----", *lines, f"-----END {_LABEL}-----", ""])
     blob = b"".join(_sized(part) for part in (b"ssh-rsa", _bytes(_EXPONENT), _bytes(modulus)))
     return Pair(pem, f"ssh-rsa {base64.b64encode(blob).decode()}")
 

@@ -10,6 +10,7 @@ import binascii
 import json
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -159,6 +160,7 @@ def _wish(world: World, instance: Instance) -> MachineWish:
     )
 
 
+@lru_cache(maxsize=64)  # the instances of a job have the same, and wishes are asked for often
 def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=False)

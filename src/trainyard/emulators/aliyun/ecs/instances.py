@@ -32,6 +32,7 @@ from trainyard.emulators.aliyun.world import World
 
 STATUSES = frozenset({"Pending", "Starting", "Running", "Stopping", "Stopped"})
 LOCKS = frozenset({"financial", "security", "Recycling", "recycling", "dedicatedhostfinancial", "refunded"})
+_MOST_BY_TAG = 1000  # beyond it the documents send one to ListTagResources
 _FILTER_KEYS = frozenset({"CreationStartTime", "CreationEndTime"})
 
 
@@ -71,6 +72,8 @@ def describe_instances(world: World, call: Call) -> dict[str, Value]:
         and is_visible(one, call.now)
         and _fits(world, one, call)
     ]
+    if call.structs("Tag"):
+        rows = rows[:_MOST_BY_TAG]
     rows.reverse()  # the newest first, as the provider's lists are
     names = {image.id: image.os_name for image in images_in(world, region)}
     shown, fields = by_token(
@@ -142,9 +145,17 @@ def _fits_times(instance: Instance, call: Call) -> bool:
 
 
 def _show(world: World, instance: Instance, systems: dict[str, str]) -> dict[str, Value]:
+    return {
+        **_show_identity(instance, systems.get(instance.image, "")),
+        **_show_terms(instance),
+        **_show_network(world, instance),
+        **({"Tags": ecs_tags(instance.tags)} if instance.tags else {}),  # the wrapper is missing where empty
+    }
+
+
+def _show_identity(instance: Instance, system: str) -> dict[str, Value]:
+    """What it is."""
     kind = TYPES[instance.type]
-    public: list[Value] = [instance.public_address] if instance.public_address else []
-    locks: Value = [{"LockReason": reason, "LockMsg": ""} for reason in instance.locks]
     return {
         "InstanceId": instance.id,
         "InstanceName": instance.name,
@@ -163,9 +174,24 @@ def _show(world: World, instance: Instance, systems: dict[str, str]) -> dict[str
         "LocalStorageAmount": kind.local_disks,
         "LocalStorageCapacity": kind.local_disks * kind.local_gib,
         "ImageId": instance.image,
-        "OSName": systems.get(instance.image, ""),
-        "OSNameEn": systems.get(instance.image, "").replace("64位", "64 bit"),
+        "OSName": system,
+        "OSNameEn": system.replace("64位", "64 bit"),
         "OSType": "linux",
+        "KeyPairName": instance.key_pair,
+        "SerialNumber": instance.id.removeprefix("i-"),
+        "IoOptimized": True,
+        "DeviceAvailable": True,
+        "HpcClusterId": "",
+        "ClusterId": "",
+        "CreditSpecification": "",
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": instance.http_tokens},
+    }
+
+
+def _show_terms(instance: Instance) -> dict[str, Value]:
+    """On which terms it is had."""
+    locks: Value = [{"LockReason": reason, "LockMsg": ""} for reason in instance.locks]
+    return {
         "CreationTime": minute(instance.created),
         "StartTime": minute(instance.started),
         "ExpiredTime": minute(instance.expires) or "2099-12-31T15:59Z",
@@ -175,24 +201,24 @@ def _show(world: World, instance: Instance, systems: dict[str, str]) -> dict[str
         "SpotPriceLimit": float(instance.spot_limit or 0),
         "SpotDuration": instance.spot_duration,
         "SpotInterruptionBehavior": instance.spot_behavior,
-        "InternetChargeType": instance.internet_charge,
-        "InternetMaxBandwidthIn": instance.bandwidth_in,
-        "InternetMaxBandwidthOut": instance.bandwidth_out,
-        "InstanceNetworkType": "vpc",
-        "KeyPairName": instance.key_pair,
         "DeletionProtection": instance.deletion_protection,
         "DeploymentSetId": instance.deployment_set,
         "ResourceGroupId": instance.resource_group,
-        "SerialNumber": instance.id.removeprefix("i-"),
-        "IoOptimized": True,
-        "DeviceAvailable": True,
         "Recyclable": "Recycling" in instance.locks,
         "SaleCycle": "",
-        "HpcClusterId": "",
-        "CreditSpecification": "",
-        "ClusterId": "",
-        "VlanId": "",
         "OperationLocks": {"LockReason": locks},
+    }
+
+
+def _show_network(world: World, instance: Instance) -> dict[str, Value]:
+    """Where it is reached."""
+    public: list[Value] = [instance.public_address] if instance.public_address else []
+    return {
+        "InstanceNetworkType": "vpc",
+        "InternetChargeType": instance.internet_charge,
+        "InternetMaxBandwidthIn": instance.bandwidth_in,
+        "InternetMaxBandwidthOut": instance.bandwidth_out,
+        "VlanId": "",
         "PublicIpAddress": {"IpAddress": public},
         "InnerIpAddress": {"IpAddress": []},
         "RdmaIpAddress": {"IpAddress": []},
@@ -205,8 +231,6 @@ def _show(world: World, instance: Instance, systems: dict[str, str]) -> dict[str
         },
         "SecurityGroupIds": {"SecurityGroupId": list(instance.groups)},
         "NetworkInterfaces": {"NetworkInterface": [_show_card(instance)]},
-        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": instance.http_tokens},
-        **({"Tags": ecs_tags(instance.tags)} if instance.tags else {}),  # the wrapper is missing where empty
     }
 
 
