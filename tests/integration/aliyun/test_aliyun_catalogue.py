@@ -20,9 +20,11 @@ from trainyard.backends.aliyun.catalogue import (
     Price,
     Wish,
     fetch_price,
+    fetch_regions,
     fetch_spot_prices,
     fetch_stock,
     fetch_types,
+    fetch_zones,
     find_candidates,
     rank,
     read_type,
@@ -36,6 +38,15 @@ pytestmark = pytest.mark.slow  # an emulator of its own
 
 V100 = "ecs.gn6v-c8g1.2xlarge"
 CHEAP = "ecs.g7.large"
+
+
+async def test_regions_and_zones_are_listed(emulated_client):
+    assert "cn-beijing" in await fetch_regions(emulated_client)
+    assert "cn-beijing-h" in await fetch_zones(emulated_client)
+    assert all(
+        zone.startswith("cn-hangzhou-")
+        for zone in await fetch_zones(emulated_client.in_region("cn-hangzhou"))
+    )
 
 
 async def test_a_types_figures_are_read(emulated_client):

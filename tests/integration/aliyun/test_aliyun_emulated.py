@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from emulation import Emulation, emulated
 from trainyard.backends.aliyun import client as client_module
+from trainyard.backends.aliyun.groups import ensure_group
 from trainyard.backends.aliyun.journal import new_token
-from trainyard.backends.aliyun.network import ensure_group, ensure_vpc, ensure_vswitch
+from trainyard.backends.aliyun.network import ensure_vpc, ensure_vswitch
 from trainyard.backends.aliyun.paging import check_list_permission, fetch_all
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.retry import Kind

@@ -13,22 +13,21 @@ from pathlib import Path
 import pytest
 from cloud import called, make_client
 
-from emulation import Emulation, until
+from emulation import Emulation, emulated, until
 from trainyard.backends.aliyun.address import own_address, read_address
 from trainyard.backends.aliyun.cleanup import find_idle, remove
+from trainyard.backends.aliyun.ground import ensure_ground
+from trainyard.backends.aliyun.groups import admit, checked_range, ensure_access, ensure_group, fetch_rules
 from trainyard.backends.aliyun.keypair import ensure_key_pair, fetch_key_pairs, fingerprint, key_name
 from trainyard.backends.aliyun.network import (
     VPC_RANGE,
-    admit,
-    checked_range,
-    ensure_group,
     ensure_vpc,
     ensure_vswitch,
-    fetch_rules,
     fetch_vswitches,
     free_ranges,
 )
 from trainyard.backends.aliyun.paging import fetch_all
+from trainyard.lib.clock import SystemClock
 from trainyard.lib.errors import CapacityError, DeniedError, InvalidError
 
 pytestmark = pytest.mark.slow  # an emulator of its own, and RSA keys take a moment to make
@@ -100,9 +99,43 @@ async def test_ssh_is_open_only_to_the_admitted_address(emulated_client):
 async def test_members_reach_each_other_when_somebody_had_isolated_them(emulated_cloud, emulated_client):
     vpc, _, group, _ = await make_everything(emulated_client, "isolated")
     emulated_cloud.ecs("ModifySecurityGroupPolicy", SecurityGroupId=group.id, InnerAccessPolicy="Drop")
-    await ensure_group(emulated_client, vpc)
+    await ensure_access(emulated_client, vpc, group)
+    await ensure_access(emulated_client, vpc, group)
     rules = {(rule.protocol, rule.source) for rule in await fetch_rules(emulated_client, group)}
     assert ("ALL", VPC_RANGE) in rules
+
+
+async def test_the_ground_takes_four_calls_when_all_is_there(emulated_cloud, emulated_client):
+    async def make():
+        return await ensure_ground(
+            emulated_client, vpc_name="ground", key_name="ground-key", admitted=["203.0.113.7"]
+        )
+
+    first = await make()
+    emulated_cloud.control("DELETE", "calls")
+    assert await make() == first
+    assert len(called(emulated_cloud)) == 4
+    assert {rule.source for rule in await fetch_rules(emulated_client, first.group)} == {"203.0.113.7/32"}
+
+
+async def test_the_key_is_given_up_when_the_network_fails(emulated_cloud, emulated_client):
+    emulated_cloud.control("POST", "options", {"account": {"denied": ["vpc:DescribeVpcs"]}})
+    with pytest.raises(DeniedError, match="vpc:DescribeVpcs"):
+        await ensure_ground(emulated_client, vpc_name="denied", key_name="denied-key")
+
+
+async def test_one_network_is_used_when_two_computers_make_it_at_once(emulated_cloud, isolation, tmp_path):
+    homes = [isolation, tmp_path / "b", tmp_path / "c", tmp_path / "d"]  # no lock is shared between them
+    clients = [make_client(emulated_cloud, home) for home in homes]
+    await asyncio.gather(*(ensure_vpc(client, "two") for client in clients))
+    made = [await ensure_vpc(client, "two") for client in clients]
+    assert len({vpc.id for vpc in made}) == 1
+    await asyncio.gather(*(ensure_group(client, made[0]) for client in clients))
+    groups = [await ensure_group(client, made[0]) for client in clients]
+    assert len({group.id for group in groups}) == 1
+    vswitches = await asyncio.gather(*(ensure_vswitch(client, made[0], ZONES[1]) for client in clients))
+    blocks = {vswitch.range for vswitch in vswitches}
+    assert len(blocks) == len({vswitch.id for vswitch in vswitches})
 
 
 async def test_one_vpc_is_made_when_many_ask_at_once(emulated_cloud, isolation):
@@ -148,6 +181,19 @@ async def test_nothing_is_made_twice_when_a_call_goes_wrong(emulated_cloud, emul
     assert [each.name for each in await fetch_key_pairs(emulated_client, f"{name}*")] == [key.name]
     assert len(await fetch_rules(emulated_client, group)) == 1
     assert emulated_client.journal.entries() == []
+
+
+async def test_the_serial_rule_is_kept_between_computers_when_things_take_their_time(isolation, tmp_path):
+    with emulated(tmp_path / "slow", instant=False) as cloud:
+        clients = [make_client(cloud, home, SystemClock()) for home in (isolation, tmp_path / "other")]
+        vpc = await ensure_vpc(clients[0], "slow")
+        wanted = [(client, zone) for client in clients for zone in ZONES[:2]]
+        made = await asyncio.gather(*(ensure_vswitch(client, vpc, zone) for client, zone in wanted))
+        assert [vswitch.zone_id for vswitch in made] == [zone for _, zone in wanted]
+        assert all(vswitch.status == "Available" for vswitch in made)
+        there = await fetch_vswitches(clients[0], vpc.id)
+        assert {vswitch.id for vswitch in made} == {vswitch.id for vswitch in there}
+        assert not [entry for client in clients for entry in client.journal.entries()]
 
 
 PROGRAM = """

@@ -141,6 +141,21 @@ class Misses:
         return candidate.zone_id, candidate.type, candidate.is_spot
 
 
+# -- places -------------------------------------------------------------------------------------------------------------
+
+
+async def fetch_regions(client: Client) -> tuple[str, ...]:
+    """The regions that the account may use."""
+    answer = await client.call("ecs", "DescribeRegions")
+    return tuple(sorted(text(row, "RegionId") for row in rows(answer, "Regions.Region")))
+
+
+async def fetch_zones(client: Client) -> tuple[str, ...]:
+    """The zones of the client's region."""
+    answer = await client.call("ecs", "DescribeZones", {"Verbose": False})
+    return tuple(sorted(text(row, "ZoneId") for row in rows(answer, "Zones.Zone")))
+
+
 # -- types --------------------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun.groups import fetch_groups
 from trainyard.backends.aliyun.keypair import delete_key_pair, fetch_key_pairs
-from trainyard.backends.aliyun.network import NETWORK_TAGS, TAG, fetch_groups, fetch_vswitches
+from trainyard.backends.aliyun.network import NETWORK_TAGS, TAG, fetch_vswitches
 from trainyard.backends.aliyun.paging import check_list_permission, fetch_all
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Parameter, tags, text, texts

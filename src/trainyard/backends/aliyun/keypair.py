@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from base64 import b64decode
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.locks import hold
@@ -19,11 +21,7 @@ from trainyard.backends.aliyun.problems import code_of, is_outcome_unknown
 from trainyard.backends.aliyun.retry import Kind
 from trainyard.backends.aliyun.threads import in_thread
 from trainyard.backends.aliyun.wire import Answer, Parameter, json_list, tags, text
-from trainyard.lib.errors import ConflictError, Error, InvalidError
-from trainyard.lib.files import write_atomic
-from trainyard.transport.sshimport import asyncssh
-
-KEY_BITS = 3072
+from trainyard.lib.errors import ConflictError, Error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +50,11 @@ async def ensure_key_pair(client: Client, name: str, *, family_home: Path | None
         there = await fetch_key_pairs(client, f"{name}*")
         legacy = family_home / f"{name}-{client.region}.pem" if family_home else None
         if legacy is not None and legacy.is_file():
-            public = await in_thread(lambda: _public_line(legacy))
+            public = await in_thread(lambda: str(_keys_on_disk().public_line(legacy)))
             if known := _find(there, public):
                 return _ours(known, legacy, public)
         path = client.folder / "keys" / f"{name}.pem"
-        public = await in_thread(lambda: _load_or_make(path))
+        public = await in_thread(lambda: str(_keys_on_disk().load_or_make(path)))
         if known := _find(there, public):
             return _ours(known, path, public)
         taken = {key.name for key in there}
@@ -134,19 +132,7 @@ def _plain(shown: str) -> str:
     return shown.replace(":", "").lower()
 
 
-def _load_or_make(path: Path) -> str:
-    if not path.exists():
-        key = asyncssh.generate_private_key("ssh-rsa", key_size=KEY_BITS, comment="trainyard")
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(path, key.export_private_key("pkcs1-pem").decode(), mode=0o600)
-    return _public_line(path)
-
-
-def _public_line(path: Path) -> str:
-    try:
-        key = asyncssh.read_private_key(path)
-    except (OSError, asyncssh.KeyImportError) as error:
-        raise InvalidError(
-            f"the private key {path} cannot be read", hint="Move it away; a new one is made then."
-        ) from error
-    return " ".join(key.export_public_key("openssh").decode().split()[:2]) + " trainyard"
+def _keys_on_disk() -> ModuleType:
+    return import_module(
+        "trainyard.backends.aliyun.rsakey"
+    )  # brings asyncssh, which listing machines does not need

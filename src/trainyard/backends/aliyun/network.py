@@ -1,25 +1,24 @@
-"""The network machines are put into: a VPC, a vSwitch in each zone that is used, a security group. Made if missing.
+"""The network machines are put into: a VPC, and a vSwitch in each zone that is used. Made if missing.
 
 Names and ranges are those of the family's tools: 192.168.0.0/16, a /20 for each zone, named after the zone's last letter.
-Safer than theirs: nothing is open but ssh, and that only to the addresses that were admitted. What is idle is
-`cleanup.py`'s, keys are `keypair.py`'s, the caller's own address `address.py`'s.
+Who may reach the machines is `groups.py`'s matter, what is idle `cleanup.py`'s.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.locks import hold
-from trainyard.backends.aliyun.paging import batches, fetch_all
+from trainyard.backends.aliyun.paging import fetch_all
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Answer, Parameter, number, tags, text
-from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, UnreachableError
+from trainyard.lib.errors import CapacityError, ConflictError, UnreachableError
 
 T = TypeVar("T")
 
@@ -30,9 +29,6 @@ VSWITCH_PREFIX = 20  # 4,092 addresses; sixteen of them fit into the VPC
 READY = frozenset({"Available", "Created"})  # the documents name both
 POLL_SECONDS = 1.0  # the provider asks for no more
 READY_SECONDS = 120.0
-SSH_PORT = "22/22"
-# What the family's tools opened to the whole world; here only if asked for.
-SERVICE_PORTS = {"notebook": "8888/8899", "tensorboard": "6006/6016", "redis": "6379/6379"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,39 +56,22 @@ class VSwitch:
     is_ours: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """A security group: who may reach its members."""
-
-    id: str
-    name: str
-    vpc_id: str
-    kind: str = "normal"
-    is_ours: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One thing that a security group lets in."""
-
-    id: str
-    protocol: str
-    ports: str
-    source: str  # a range, or the id of another group
-    description: str = ""
-
-
 # -- VPC ----------------------------------------------------------------------------------------------------------------
 
 
 async def find_vpc(client: Client, name: str) -> Vpc | None:
     """The VPC of this name; the oldest, where two clients made one each."""
+    named = await _vpcs_named(client, name)
+    return named[0] if named else None
+
+
+async def _vpcs_named(client: Client, name: str) -> list[Vpc]:
     found = await fetch_all(client, "vpc", "DescribeVpcs", {"VpcName": name})
-    named = sorted(
-        (row for row in found if text(row, "VpcName") == name),
-        key=lambda row: (text(row, "CreationTime"), text(row, "VpcId")),
-    )
-    return _read_vpc(named[0]) if named else None
+    named = [row for row in found if text(row, "VpcName") == name]
+    return [
+        _read_vpc(row)
+        for row in sorted(named, key=lambda row: (text(row, "CreationTime"), text(row, "VpcId")))
+    ]
 
 
 async def ensure_vpc(client: Client, name: str) -> Vpc:
@@ -101,11 +80,11 @@ async def ensure_vpc(client: Client, name: str) -> Vpc:
     if vpc is not None:
         client.journal.settle(_vpc_purpose(client, name), host=client.host("vpc"))
     if vpc is None or not _is_ready(vpc):
-        async with _serially(client, f"vpc {client.region} {name}"):
+        async with serially(client, f"vpc {client.region} {name}"):
             made = await find_vpc(client, name) or await _create_vpc(client, name)
             if not _is_ready(made):
                 look = partial(_vpc_by_id, client, made.id)
-                made = await _until(client, f"the network {name}", look, is_done=_is_ready)
+                made = await until(client, f"the network {name}", look, is_done=_is_ready)
             return made
     return vpc
 
@@ -119,10 +98,18 @@ async def _create_vpc(client: Client, name: str) -> Vpc:
     made = await client.create(
         "vpc", "CreateVpc", parameters, purpose=_vpc_purpose(client, name), about=f"the network {name}"
     )
-    look = partial(_vpc_by_id, client, text(made.answer, "VpcId"))
-    seen = await _until(client, f"the network {name}", look)
+    vpc_id = text(made.answer, "VpcId")
+    there = await until(
+        client,
+        f"the network {name}",
+        partial(_vpcs_named, client, name),
+        is_done=lambda named: vpc_id in {vpc.id for vpc in named},
+    )
     client.journal.clear(made.token)
-    return seen
+    if there[0].id != vpc_id:  # another computer was a moment quicker: one network is enough
+        with suppress(ConflictError):
+            await client.call("vpc", "DeleteVpc", {"VpcId": vpc_id}, about=f"the network {name}")
+    return there[0]
 
 
 async def _vpc_by_id(client: Client, vpc_id: str) -> Vpc | None:
@@ -159,12 +146,12 @@ async def ensure_vswitch(client: Client, vpc: Vpc, zone_id: str, *, addresses: i
     if vswitch is not None:
         client.journal.settle(_vswitch_purpose(client, vpc, vswitch.name), host=client.host("vpc"))
     if vswitch is None or not _is_ready(vswitch):
-        async with _serially(client, f"vswitches {client.region} {vpc.id}"):
+        async with serially(client, f"vswitches {client.region} {vpc.id}"):
             there = await fetch_vswitches(client, vpc.id)
             made = _roomiest(there, zone_id, addresses) or await _create_vswitch(client, vpc, zone_id, there)
             if not _is_ready(made):
                 look = partial(_vswitch_by_id, client, made.id)
-                made = await _until(client, f"the vSwitch {made.name}", look, is_done=_is_ready)
+                made = await until(client, f"the vSwitch {made.name}", look, is_done=_is_ready)
             return made
     return vswitch
 
@@ -200,7 +187,7 @@ async def _create_vswitch(client: Client, vpc: Vpc, zone_id: str, there: Sequenc
                 continue  # taken meanwhile, from another computer
             raise
         look = partial(_vswitch_by_id, client, text(made.answer, "VSwitchId"))
-        seen = await _until(client, f"the vSwitch {name}", look)
+        seen = await until(client, f"the vSwitch {name}", look)
         client.journal.clear(made.token)
         return seen
     raise CapacityError(
@@ -238,165 +225,17 @@ def _read_vswitch(row: Answer) -> VSwitch:
     )
 
 
-# -- security groups ----------------------------------------------------------------------------------------------------
-
-
-def group_name(vpc: Vpc) -> str:
-    """Ours, beside the family's own group, which is open to the world on some ports."""
-    return f"{vpc.name}-trainyard"
-
-
-async def find_group(client: Client, vpc: Vpc) -> Group | None:
-    """Our group in this VPC; the one with the lowest id, where two clients made one each."""
-    parameters: dict[str, Parameter] = {"VpcId": vpc.id, "SecurityGroupName": group_name(vpc)}
-    found = await fetch_all(client, "ecs", "DescribeSecurityGroups", parameters)
-    groups = [_read_group(row) for row in found if text(row, "SecurityGroupName") == group_name(vpc)]
-    return min(groups, key=lambda group: group.id) if groups else None
-
-
-async def ensure_group(client: Client, vpc: Vpc) -> Group:
-    """Our security group, made if missing. Its members reach each other; from outside nothing is open yet."""
-    group = await find_group(client, vpc)
-    if group is not None:
-        client.journal.settle(_group_purpose(client, vpc), host=client.host("ecs"))
-    else:
-        async with _serially(client, f"group {client.region} {vpc.id}"):
-            group = await find_group(client, vpc) or await _create_group(client, vpc)
-    if group.kind == "enterprise" or await _is_isolating(client, group):
-        # NCCL and MPI pick ports as they like.
-        await admit(client, group, [vpc.range], ports={"all": "-1/-1"}, protocol="ALL")
-    return group
-
-
-def _group_purpose(client: Client, vpc: Vpc) -> str:
-    return f"group {client.region} {vpc.id} {group_name(vpc)}"
-
-
-async def _create_group(client: Client, vpc: Vpc) -> Group:
-    name = group_name(vpc)
-    parameters: dict[str, Parameter] = {
-        "VpcId": vpc.id,
-        "SecurityGroupName": name,
-        "SecurityGroupType": "normal",
-        "Tag": NETWORK_TAGS,
-    }
-    purpose = _group_purpose(client, vpc)
-    made = await client.create(
-        "ecs", "CreateSecurityGroup", parameters, purpose=purpose, about=f"the security group {name}"
-    )
-    seen = await _until(client, f"the security group {name}", partial(find_group, client, vpc))
-    client.journal.clear(made.token)
-    return seen
-
-
-async def _is_isolating(client: Client, group: Group) -> bool:
-    """Whether somebody has forbidden the members to talk to each other."""
-    parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "NicType": "intranet"}
-    answer = await client.call("ecs", "DescribeSecurityGroupAttribute", parameters)
-    return text(answer, "InnerAccessPolicy").lower() == "drop"
-
-
-async def fetch_rules(client: Client, group: Group) -> tuple[Rule, ...]:
-    """What the group lets in."""
-    parameters: dict[str, Parameter] = {
-        "SecurityGroupId": group.id,
-        "NicType": "intranet",
-        "Direction": "ingress",
-    }
-    found = await fetch_all(client, "ecs", "DescribeSecurityGroupAttribute", parameters)
-    return tuple(
-        Rule(
-            id=text(row, "SecurityGroupRuleId"),
-            protocol=text(row, "IpProtocol").upper(),
-            ports=text(row, "PortRange"),
-            source=_shown_source(row),
-            description=text(row, "Description"),
-        )
-        for row in found
-        if text(row, "Policy").lower() != "drop"
-    )
-
-
-async def admit(
-    client: Client,
-    group: Group,
-    ranges: Sequence[str],
-    *,
-    ports: Mapping[str, str] | None = None,
-    protocol: str = "TCP",
-    description: str = "trainyard",
-) -> None:
-    """Let these ranges in, to ssh unless other ports are named. Saying it twice is saying it once."""
-    permissions: list[Parameter] = [
-        {
-            "IpProtocol": protocol,
-            "PortRange": port,
-            "Policy": "accept",
-            "Priority": "1",
-            _source_key(each): each,
-            "Description": description,
-        }
-        for each in map(checked_range, ranges)
-        for port in (ports or {"ssh": SSH_PORT}).values()
-    ]
-    for batch in batches(permissions):
-        parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "Permissions": batch}
-        await client.call(
-            "ecs", "AuthorizeSecurityGroup", parameters, about=f"the security group {group.name}"
-        )
-
-
-def _shown_source(row: Answer) -> str:
-    """A single address is shown without its mask."""
-    block = text(row, "SourceCidrIp") or text(row, "Ipv6SourceCidrIp")
-    return checked_range(block) if block else text(row, "SourceGroupId")
-
-
-def checked_range(given: str) -> str:
-    """`1.2.3.4` → `1.2.3.4/32`; InvalidError for what is no range, and for one with bits below its mask."""
-    try:
-        return str(ipaddress.ip_network(given.strip()))
-    except ValueError as error:
-        raise InvalidError(
-            f"{given!r} is not an address or a range of addresses",
-            hint="Write it like 203.0.113.7 or 203.0.113.0/24.",
-        ) from error
-
-
-def _source_key(block: str) -> str:
-    return "Ipv6SourceCidrIp" if ":" in block else "SourceCidrIp"
-
-
-async def fetch_groups(client: Client, *, vpc_id: str = "", only_ours: bool = True) -> tuple[Group, ...]:
-    """The security groups of the region, or of one VPC; those that we made unless all are asked for."""
-    parameters: dict[str, Parameter] = {"VpcId": vpc_id or None}
-    if only_ours:
-        parameters["Tag"] = NETWORK_TAGS
-    return tuple(
-        _read_group(row) for row in await fetch_all(client, "ecs", "DescribeSecurityGroups", parameters)
-    )
-
-
-def _read_group(row: Answer) -> Group:
-    return Group(
-        id=text(row, "SecurityGroupId"),
-        name=text(row, "SecurityGroupName"),
-        vpc_id=text(row, "VpcId"),
-        kind=text(row, "SecurityGroupType") or "normal",
-        is_ours=TAG in tags(row),
-    )
-
-
 # -- waiting ------------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _serially(client: Client, name: str) -> AsyncIterator[None]:
+async def serially(client: Client, name: str) -> AsyncIterator[None]:
+    """One client of this person at a time for this name; what they make is looked for again inside."""
     async with hold(client.folder / "locks", f"{client.host('vpc')} {name}"):
         yield
 
 
-async def _until(
+async def until(
     client: Client,
     what: str,
     look: Callable[[], Awaitable[T | None]],
