@@ -129,7 +129,7 @@ async def test_a_large_file_continues_when_cancelled(box, large):
         assert had > 0
     report = await upload([box.pair], [large], "it")
     assert (box.home / "it").read_bytes() == large.read_bytes()
-    assert report.sent == {box.name: large.stat().st_size - had}
+    assert 0 <= report.sent[box.name] - (large.stat().st_size - had) < 10_000  # and the sums of its blocks
     assert leftovers(box.home) == []
 
 

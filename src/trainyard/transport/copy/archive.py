@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from zlib import adler32
 
 from trainyard.lib.errors import DeniedError
+from trainyard.transport.copy.blocks import Ledger, Summer, block_size, has_blocks
 from trainyard.transport.copy.manifest import ROOT, Entry
 
 BLOCK = 512
@@ -27,10 +28,11 @@ _LONG_NAME, _LONG_LINK = b"L", b"K"
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One archive: what goes into it, and how long it will be."""
+    """One archive: what goes into it, and how long it will be. `tail` makes the content of the end mark."""
 
     entries: Sequence[Entry]
     length: int
+    tail: Callable[[], bytes] = bytes
 
 
 def segments(entries: Sequence[Entry], *, limit: int = SEGMENT) -> Iterator[Segment]:
@@ -48,13 +50,22 @@ def segments(entries: Sequence[Entry], *, limit: int = SEGMENT) -> Iterator[Segm
         yield Segment(held, length + len(END))
 
 
-def end_mark(name: bytes) -> Entry:
-    """An empty file that comes last: an archive that was cut between two members lacks it."""
-    return Entry(name, b"", stat.S_IFREG | 0o600, 0, 0, 0, 0, b"")
+def end_mark(name: bytes, size: int = 0) -> Entry:
+    """A file of ours that comes last: an archive that was cut between two members lacks it."""
+    return Entry(name, b"", stat.S_IFREG | 0o600, size, 0, 0, 0, b"")
 
 
-def pack(segment: Segment, descriptor: int, notes: list[str]) -> int:
+def ended(segment: Segment, name: bytes, ledger: Ledger | None = None) -> Segment:
+    """The same with an end mark, which holds the ledger's sums."""
+    mark = end_mark(name, ledger.length if ledger else 0)
+    length = segment.length + BLOCK + mark.size + -mark.size % BLOCK
+    return Segment([*segment.entries, mark], length, ledger.encoded if ledger else bytes)
+
+
+def pack(segment: Segment, descriptor: int, notes: list[str], ledger: Ledger | None = None) -> int:
     """Write the archive and return its length: the announced one, unless files changed meanwhile.
+
+    The ledger hears the sums of what goes by.
 
     A file that vanished since the scan is left out, one that grew is cut, a large one that shrank is filled with zeros;
     a note says so, and its new time makes the next upload send it again. DeniedError where a file cannot be read.
@@ -64,11 +75,13 @@ def pack(segment: Segment, descriptor: int, notes: list[str]) -> int:
     for entry in segment.entries:
         if not entry.size or not stat.S_ISREG(entry.mode):
             pieces.append(_header(entry))
+        elif not entry.path:
+            pieces += (_header(entry), segment.tail(), _PADDING[: -entry.size % BLOCK])
         elif entry.size <= READ_WHOLE:
             _append_small(entry, pieces, notes)
         else:
             written += _flush(descriptor, pieces)
-            written += _send(entry, descriptor, notes)
+            written += _send(entry, descriptor, notes, ledger)
         if len(pieces) > BATCH - 4:
             written += _flush(descriptor, pieces)
     pieces.append(END)
@@ -167,17 +180,18 @@ def _append_small(entry: Entry, pieces: list[bytes], notes: list[str]) -> None:
     pieces += (_header(entry), content, _PADDING[: -size % BLOCK])
 
 
-def _send(entry: Entry, target: int, notes: list[str]) -> int:
+def _send(entry: Entry, target: int, notes: list[str], ledger: Ledger | None) -> int:
     """Header and content, copied within the kernel, padded to the announced size and to a whole block."""
     source = _open(entry, notes)
     if source < 0:
         return 0
     header = _header(entry)
-    done = 0
     try:
         os.write(target, header)
-        while done < entry.size and (count := os.sendfile(target, source, done, entry.size - done)):
-            done += count
+        if ledger is not None and has_blocks(entry):
+            done = _copy_summed(entry, source, target, ledger)
+        else:
+            done = _copy(source, target, 0, entry.size)
         if done < entry.size or os.fstat(source).st_size != entry.size:
             notes.append(_changed(entry))
     finally:
@@ -186,6 +200,27 @@ def _send(entry: Entry, target: int, notes: list[str]) -> int:
     while done < whole:
         done += os.write(target, bytes(min(whole - done, READ_WHOLE)))
     return len(header) + whole
+
+
+def _copy(source: int, target: int, start: int, end: int) -> int:
+    """Within the kernel; returns where it stopped, which is before `end` where the file is shorter by now."""
+    while start < end and (count := os.sendfile(target, source, start, end - start)):
+        start += count
+    return start
+
+
+def _copy_summed(entry: Entry, source: int, target: int, ledger: Ledger) -> int:
+    block = block_size(entry.size)
+    summer = Summer(source, block)
+    done = 0
+    for start in range(0, entry.size, block):
+        end = min(start + block, entry.size)
+        summer.take(start, end - start)
+        done = _copy(source, target, start, end)
+        if done < end:
+            break
+    ledger.note(entry, bytes(summer.sums))
+    return done
 
 
 def _open(entry: Entry, notes: list[str]) -> int:

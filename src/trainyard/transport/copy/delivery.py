@@ -1,4 +1,6 @@
-"""What one machine, or many with the same need, must be sent: archives of small files, then large files in parts."""
+"""What one machine, or many with the same need, must be sent: archives of small files, then large files in parts, then
+new blocks of files that are there in an older form.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from trainyard.lib.errors import Error, InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
-from trainyard.transport.copy.archive import Segment, end_mark, pack, segments
+from trainyard.transport.copy.archive import BLOCK, END, Segment, ended, pack, segments
+from trainyard.transport.copy.blocks import Ledger, make_ledger
+from trainyard.transport.copy.delta import Patch, patches, write_patch
 from trainyard.transport.copy.feed import Outcome, feed, is_bulk
-from trainyard.transport.copy.manifest import Entry
+from trainyard.transport.copy.manifest import Entry, part_stem
 from trainyard.transport.copy.payload import Payload, Stream, make_payload
 from trainyard.transport.copy.script import compose
-from trainyard.transport.copy.survey import Findings, Plan, part_signature, part_stem
+from trainyard.transport.copy.survey import Findings, Plan, part_signature
 
 TAIL = 1024 * 1024
 WINDOW = 2  # archives in memory at once: one being sent, one being made
@@ -36,11 +40,17 @@ class ArchiveDelivery:
     stamp: str = ""
     in_all: int = 0
     is_alone: bool = False  # one machine wants it, once
+    ledger: Ledger | None = None  # hears the sums of what goes by
 
     @property
     def length(self) -> int:
         """Bytes to send."""
         return self.segment.length
+
+    def keep(self, ledger: Ledger) -> None:
+        """Let the machine keep the sums."""
+        plain = Segment(self.segment.entries[:-1], self.segment.length - BLOCK)
+        self.segment = ended(plain, self.end.encode(), ledger)
 
     def make(self) -> Payload | Stream:
         """Pack it, or get ready to pack it while it is sent. Blocking."""
@@ -53,7 +63,7 @@ class ArchiveDelivery:
         return make_payload(self._pack)
 
     def _pack(self, descriptor: int) -> int:
-        return pack(self.segment, descriptor, self.notes)
+        return pack(self.segment, descriptor, self.notes, self.ledger)
 
     def variables(self) -> Variables:
         """What `sinks.sh` has to know."""
@@ -128,29 +138,92 @@ class PartDelivery:
         return await whole.send(transport, whole.make(), on_bytes)
 
 
-Delivery = ArchiveDelivery | PartDelivery
+@dataclass
+class DeltaDelivery:
+    """New blocks of files that the machines have in an older form."""
+
+    plan: Plan
+    patch: Patch
+    stamp: str = ""
+    in_all: int = 0
+    is_alone: bool = False
+    ledger: Ledger | None = None
+
+    @property
+    def length(self) -> int:
+        """Bytes to send."""
+        return self.patch.length + self.patch.proofs + (self.ledger.length if self.ledger else 0)
+
+    def keep(self, ledger: Ledger) -> None:
+        """Let the machine keep the sums."""
+        self.ledger = ledger
+
+    def make(self) -> Payload | Stream:
+        """Read the blocks, or get ready to read them while they are sent. Blocking."""
+        if self.is_alone and not is_bulk(self.length, self.in_all):
+            return Stream(self._write, self.length)
+        return self.make_shared()
+
+    def make_shared(self) -> Payload:
+        """Read them for any number of readers. Blocking."""
+        return make_payload(self._write)
+
+    def _write(self, descriptor: int) -> int:
+        return write_patch(self.patch, self.ledger, descriptor)
+
+    def variables(self) -> Variables:
+        """What `sinks.sh` has to know."""
+        return {
+            "sink": "delta",
+            "base": self.plan.base,
+            "key": self.plan.key,
+            "patch": self.patch.script(),
+            "upto": self.patch.length,
+            "proofs": self.patch.proofs,
+            "kept": self.ledger.length if self.ledger else 0,
+            "stamp": self.stamp,
+        }
+
+    async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
+        """To one machine."""
+        return await _receive(transport, payload, self.variables(), on_bytes, self.in_all)
+
+
+Delivery = ArchiveDelivery | PartDelivery | DeltaDelivery
 
 
 def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int) -> list[Delivery]:
     """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload."""
-    small = [*findings.folders, *(entry for entry in findings.files if not entry.is_large)]
-    made: list[Delivery] = []
-    for segment in segments(small):
-        end = new_id(".trainyard-part-end-")
-        mark = end_mark(end.encode())
-        whole = Segment([*segment.entries, mark], segment.length + 512)
-        made.append(ArchiveDelivery(plan, whole, notes, end, is_alone=copies == 1))
+    deltas = findings.deltas
+    whole = [entry for entry in findings.files if entry.name not in deltas]
+    ledger = make_ledger(plan.manifest.files, findings.files, findings.known)
+    small = [*findings.folders, *(entry for entry in whole if not entry.is_large)]
+    made: list[Delivery] = [_archive(plan, segment, notes, ledger) for segment in segments(small)]
     made += [
         PartDelivery(plan, entry, min(findings.parts.get(entry.name, 0), entry.size))
-        for entry in findings.files
+        for entry in whole
         if entry.is_large
     ]
+    old = [(entry, deltas[entry.name]) for entry in findings.files if entry.name in deltas]
+    made += [DeltaDelivery(plan, patch) for patch in patches(plan.base, old)]
+    if made and ledger is not None and ledger.length:
+        if isinstance(made[-1], PartDelivery):
+            made.append(_archive(plan, Segment([], len(END)), notes, ledger))
+        if not isinstance(made[-1], PartDelivery):
+            made[-1].keep(ledger)
     in_all = copies * sum(item.length for item in made)
     for item in made:
         item.in_all = in_all
+        if not isinstance(item, PartDelivery):
+            item.is_alone = copies == 1
     if made:
         made[-1].stamp = plan.stamp
     return made
+
+
+def _archive(plan: Plan, segment: Segment, notes: list[str], ledger: Ledger | None) -> ArchiveDelivery:
+    end = new_id(".trainyard-part-end-")
+    return ArchiveDelivery(plan, ended(segment, end.encode()), notes, end, ledger=ledger)
 
 
 @dataclass

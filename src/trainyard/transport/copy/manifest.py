@@ -58,6 +58,11 @@ class Entry(NamedTuple):
         return b"%x %d %d %s" % (self.mode, self.size, self.mtime, self.name)
 
 
+def part_stem(leaf: bytes) -> bytes:
+    """How the names of a file's parts begin; cut, because a name has 255 bytes at most."""
+    return b".%s.trainyard-part-" % leaf[:100]
+
+
 @dataclass(slots=True)
 class Manifest:
     """A scanned tree: folders first (parents before children), then everything else, sorted."""

@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,7 +16,9 @@ from trainyard.lib.errors import ConflictError, DeniedError, InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import CopyOptions
-from trainyard.transport.copy.manifest import ROOT, Entry, Manifest
+from trainyard.transport.copy.blocks import SMALLEST_FILE, Blocks, decode, has_blocks
+from trainyard.transport.copy.delta import Delta, compare
+from trainyard.transport.copy.manifest import ROOT, Entry, Manifest, part_stem
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
 
@@ -90,6 +92,29 @@ class Plan:
     def _listings(self) -> dict[bytes, _Listed]:
         return {}
 
+    def parse_blocks(self, data: bytes) -> Mapping[bytes, Blocks]:
+        """Read what a machine keeps of the last upload; machines that keep the same give the same object."""
+        if data not in self._blocks:
+            self._blocks[data] = decode(data)
+        return self._blocks[data]
+
+    @cached_property
+    def _blocks(self) -> dict[bytes, Mapping[bytes, Blocks]]:
+        return {}
+
+    async def deltas(self, pairs: Sequence[tuple[Entry, Blocks]]) -> dict[bytes, Delta]:
+        """What has changed in files since they were as `Blocks` say, where that is worth knowing."""
+        async with self._hashing:
+            for entry, base in pairs:
+                if (entry.name, base) not in self._deltas:
+                    self._deltas[entry.name, base] = await asyncio.to_thread(compare, entry, base)
+        found = {entry.name: self._deltas[entry.name, base] for entry, base in pairs}
+        return {name: delta for name, delta in found.items() if delta.is_worth_it}
+
+    @cached_property
+    def _deltas(self) -> dict[tuple[bytes, Blocks], Delta]:
+        return {}
+
     async def content_hashes(self, entries: Sequence[Entry]) -> list[str]:
         """Hashes of local files, each computed once however many machines are compared with it."""
         async with self._hashing:
@@ -114,7 +139,8 @@ def _hash_all(entries: Sequence[Entry]) -> dict[bytes, str]:
 class Findings:
     """What one machine lacks. `inside`: the target is a folder there, so the plan has to be another.
 
-    `is_verified`: contents were compared, so that the machine's stamp may move on.
+    `is_verified`: contents were compared, so that the machine's stamp may move on. `deltas`: of the files, those that
+    are there in an older form; `known`: the sums that the machine keeps.
     """
 
     files: Sequence[Entry] = ()
@@ -122,6 +148,8 @@ class Findings:
     parts: dict[bytes, int] = field(default_factory=dict)
     inside: bool = False
     is_verified: bool = False
+    deltas: Mapping[bytes, Delta] = field(default_factory=dict)
+    known: Mapping[bytes, Blocks] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -133,11 +161,6 @@ def part_name(entry: Entry) -> bytes:
     """Where a large file grows, beside its final name."""
     folder, slash, leaf = entry.name.rpartition(b"/")
     return folder + slash + part_stem(leaf) + part_signature(entry).encode()
-
-
-def part_stem(leaf: bytes) -> bytes:
-    """How the names of a file's parts begin; cut, because a name has 255 bytes at most."""
-    return b".%s.trainyard-part-" % leaf[:100]
 
 
 def part_signature(entry: Entry) -> str:
@@ -169,31 +192,43 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
     is_same = folders_hash == plan.folders_hash and "incomplete" not in answer.words
     folders = [] if is_same else below
     if "same" in answer.words:
-        return Findings(await _different(machine, transport, plan, racy), folders, is_verified=bool(racy))
+        files, blocks = await _different(machine, transport, plan, racy)
+        known = plan.parse_blocks(blocks)
+        older = _older(files, {entry.name: (entry.size, entry.mtime) for entry in files}, known)
+        deltas = await plan.deltas(older)
+        return Findings(files, folders, is_verified=bool(racy), deltas=deltas, known=known)
     listed = plan.parse(answer.listing, answer.flavour)
     equal = [entry for entry in racy if entry.line() in listed.lines]
-    files = _lacking(
-        plan, listed, {entry.name for entry in await _different(machine, transport, plan, equal)}
-    )
+    differing, _ = await _different(machine, transport, plan, equal)
+    files = _lacking(plan, listed, {entry.name for entry in differing})
     if any(entry.name not in listed.sizes for entry in files):
         folders = below  # whole folders may be missing, and with them their modes
-    return Findings(files, folders, _parts(files, listed), is_verified=bool(racy))
+    parts = _parts(files, listed)
+    known = plan.parse_blocks(answer.blocks)
+    older = _older([entry for entry in files if entry.name not in parts], listed.large, known)
+    deltas = await plan.deltas(older)
+    return Findings(files, folders, parts, is_verified=bool(racy), deltas=deltas, known=known)
 
 
-async def _different(machine: str, transport: Transport, plan: Plan, racy: list[Entry]) -> list[Entry]:
-    """Which of these do differ: their contents are hashed there and here, so that only what changed travels."""
+async def _different(
+    machine: str, transport: Transport, plan: Plan, racy: list[Entry]
+) -> tuple[list[Entry], bytes]:
+    """Which of these do differ: their contents are hashed there and here, so that only what changed travels.
+
+    And the sums of blocks that the machine keeps.
+    """
     files = [entry for entry in racy if stat.S_ISREG(entry.mode)]
     if not files:
-        return racy
+        return racy, b""
     question = plan.question(entry.name for entry in files)
     asking = _ask(machine, transport, plan, want="hashes", question=question)
     answer, ours = await asyncio.gather(asking, plan.content_hashes(files))
     # A name with a newline is escaped, and its line begins with a backslash. A file that cannot be read has no line.
     theirs = [line.lstrip(b"\\")[:64].decode() for line in answer.listing.splitlines()]
     if len(theirs) != len(files):
-        return racy
+        return racy, answer.blocks
     equal = {entry.name for entry, here, there in zip(files, ours, theirs, strict=True) if here == there}
-    return [entry for entry in racy if entry.name not in equal]
+    return [entry for entry in racy if entry.name not in equal], answer.blocks
 
 
 def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[Entry]:
@@ -204,6 +239,18 @@ def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[Entry]:
     ]
 
 
+def _older(
+    files: Iterable[Entry], large: Mapping[bytes, tuple[int, int]], known: Mapping[bytes, Blocks]
+) -> list[tuple[Entry, Blocks]]:
+    """Files that are there as the last upload left them, and what that was. `large` has their sizes and times there."""
+    pairs = []
+    for entry in files if known else ():
+        blocks = known.get(entry.name)
+        if blocks and has_blocks(entry) and large.get(entry.name) == (blocks.size, blocks.mtime):
+            pairs.append((entry, blocks))
+    return pairs
+
+
 def _parts(files: Sequence[Entry], listed: _Listed) -> dict[bytes, int]:
     """How much of each large file is there."""
     sizes = {entry.name: listed.sizes.get(part_name(entry), 0) for entry in files if entry.is_large}
@@ -212,26 +259,31 @@ def _parts(files: Sequence[Entry], listed: _Listed) -> dict[bytes, int]:
 
 @dataclass(frozen=True)
 class _Listed:
-    """What a machine has of the names that it was asked about."""
+    """What a machine has of the names that it was asked about. `large`: sizes and times of files that have blocks."""
 
     lines: set[bytes]
     sizes: dict[bytes, int]
+    large: dict[bytes, tuple[int, int]]
 
 
 def _parse_listing(listing: bytes, flavour: str) -> _Listed:
     lines = set(listing.split(b"\n" if flavour == "lines" else b"\0"))
     sizes = {}
+    large = {}
     for line in lines:
         fields = line.split(b" ", 3)
         if len(fields) == 4 and fields[1].isdigit():
-            sizes[fields[3]] = int(fields[1])
-    return _Listed(lines, sizes)
+            size = sizes[fields[3]] = int(fields[1])
+            if size >= SMALLEST_FILE and stat.S_ISREG(int(fields[0], 16)) and fields[2].isdigit():
+                large[fields[3]] = (size, int(fields[2]))
+    return _Listed(lines, sizes, large)
 
 
 @dataclass(frozen=True)
 class _Answer:
     words: dict[str, list[str]]
     listing: bytes
+    blocks: bytes = b""
 
     @property
     def stamp(self) -> tuple[int, str]:
@@ -279,10 +331,14 @@ def _parse(output: bytes, mark: bytes) -> _Answer:
         fields = line.decode(errors="replace").split()[1:]
         words[fields[0]] = fields[1:]
         if fields[0] == "listing":
-            return _Answer(words, _unzip(rest))
+            return _Answer(words, *_unzip(rest))
         output, start = rest, rest.find(mark)
     return _Answer(words, b"")
 
 
-def _unzip(data: bytes) -> bytes:
-    return zlib.decompress(data, wbits=31) if data else b""
+def _unzip(data: bytes) -> tuple[bytes, bytes]:
+    """The listing, and what comes after it."""
+    if not data:
+        return b"", b""
+    unpacker = zlib.decompressobj(wbits=31)
+    return unpacker.decompress(data) + unpacker.flush(), unpacker.unused_data

@@ -35,9 +35,15 @@ while [ "$folders" -gt 0 ]; do
     folders=$((folders - 1))
 done
 
+# The sums of large files as the last upload left them; see `receive_tar`.
+print_blocks() {
+    if [ -s "$state/$key.blocks" ]; then cat "$state/$key.blocks"; fi
+}
+
 if [ "$want" = hashes ]; then
     say listing hashes
     gzip -dc | xargs -0 sha256sum -- 2>/dev/null | gzip -1
+    print_blocks
     exit 0
 fi
 
@@ -72,4 +78,5 @@ if [ "$1" = "$expected" ]; then
 else
     say "listing $flavour"
     gzip -1 <"$found"
+    print_blocks
 fi

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.lib.aio import finish, gather_all
@@ -15,8 +15,10 @@ from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
-from trainyard.transport.copy.delivery import Delivery, Stock, deliveries, failure
+from trainyard.transport.copy.delivery import Delivery, DeltaDelivery, Stock, deliveries, failure
+from trainyard.transport.copy.feed import Outcome
 from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
+from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.prune import prune
 from trainyard.transport.copy.script import compose, machine_path
 from trainyard.transport.copy.survey import FILE, INTO, TREE, Findings, Plan, survey
@@ -104,6 +106,7 @@ class _Upload:
     sent: dict[str, int] = field(default_factory=dict)
     relayed: set[str] = field(default_factory=set)
     failures: dict[str, BaseException] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)  # where putting files together from blocks has failed
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     async def run(self, names: Sequence[str], attempts: int, *, may_relay: bool = True) -> None:
@@ -115,7 +118,7 @@ class _Upload:
             if isinstance(findings, BaseException):
                 self._fail(name, findings)
             else:
-                needs[name] = findings
+                needs[name] = replace(findings, deltas={}) if name in self.whole else findings
         inside = [name for name, findings in needs.items() if findings.inside]
         if inside:
             await self._run_inside(inside)
@@ -194,6 +197,8 @@ class _Upload:
                     except UnreachableError as error:
                         raise _TryAgain(_lost(name)) from error
                     if not outcome.is_ok:
+                        if isinstance(item, DeltaDelivery):
+                            self.whole.add(name)
                         raise _TryAgain(failure(name, self.plan, outcome))
                     self.sent[name] = self.sent.get(name, 0) + payload.length
                     stock.give(index)
@@ -214,30 +219,56 @@ class _Upload:
         for item in items:
             if not chain:
                 break
-            payload = await asyncio.to_thread(item.make_shared)
-            try:
-                digest = await asyncio.to_thread(payload.sha256)
-                first = self.machines[chain[0]]
-                variables = await asyncio.to_thread(item.variables)
-                reasons = await relay.send(
-                    chain, first, peers, payload, digest, variables=variables, on_bytes=meter.on_bytes
-                )
-            except Error:
-                reasons = dict.fromkeys(chain, "")  # the first does not answer: everybody directly
-            finally:
-                payload.close()
-            if chain[0] not in reasons:
-                self.sent[chain[0]] = self.sent.get(chain[0], 0) + payload.length
-            self.plan.manifest.notes.extend(
-                f"{name} was not reached by relay: {reasons[name]}" for name in reasons
-            )
+            reasons = await self._pass_on(chain, item, peers, meter)
             failed += [name for name in chain if name in reasons]
+            if isinstance(item, DeltaDelivery):
+                self.whole.update(reasons)
             chain = [name for name in chain if name not in reasons]
-            self.relayed |= set(chain[1:])
             meter.machines = chain
             meter.finish(item.length)
         for name in chain:
             self._done(name, total)
+        return failed
+
+    async def _pass_on(
+        self, chain: Sequence[str], item: Delivery, peers: Peers, meter: _Meter
+    ) -> dict[str, str]:
+        """One item along a chain; returns who did not get it, and why."""
+        payload = await asyncio.to_thread(item.make_shared)
+        try:
+            if item.length <= relay.RELAY:
+                return await self._send_small(chain, item, payload)
+            digest = await asyncio.to_thread(payload.sha256)
+            variables = await asyncio.to_thread(item.variables)
+            first = self.machines[chain[0]]
+            reasons = await relay.send(
+                chain, first, peers, payload, digest, variables=variables, on_bytes=meter.on_bytes
+            )
+        except Error:
+            reasons = dict.fromkeys(chain, "")  # the first does not answer: everybody directly
+        finally:
+            payload.close()
+        if chain[0] not in reasons:
+            self.sent[chain[0]] = self.sent.get(chain[0], 0) + payload.length
+        self.relayed |= set(chain[1:]) - set(reasons)
+        self.plan.manifest.notes.extend(
+            f"{name} was not reached by relay: {reasons[name]}" for name in reasons
+        )
+        return reasons
+
+    async def _send_small(self, chain: Sequence[str], item: Delivery, payload: Payload) -> dict[str, str]:
+        """An item that is not worth a chain, to everybody directly; returns who did not get it."""
+        sends = [item.send(self.machines[name], payload, lambda _count: None) for name in chain]
+        failed: dict[str, str] = {}
+        for name, result in zip(chain, await gather_all(sends), strict=True):
+            if isinstance(result, Outcome) and result.is_ok:
+                self.sent[name] = self.sent.get(name, 0) + payload.length
+            elif isinstance(result, Outcome):
+                failed[name] = result.reason
+            elif isinstance(result, Error):
+                failed[name] = str(result)
+            else:
+                raise result
         return failed
 
     async def prune(self) -> None:
@@ -305,6 +336,8 @@ def _groups(needs: dict[str, Findings], count: int) -> list[tuple[list[str], Fin
             len(findings.folders),
             findings.is_verified,
             tuple(sorted(findings.parts.items())),
+            tuple(sorted((name, delta.base, delta.changed) for name, delta in findings.deltas.items())),
+            id(findings.known) if findings.known else 0,
         )
         groups.setdefault(key, ([], findings))[0].append(name)
     return list(groups.values())
