@@ -96,26 +96,34 @@ async def test_nothing_happens_when_all_is_as_wanted(yard):
     assert [yard.init(0), yard.init(1)] == before
 
 
-async def test_a_machine_comes_back_when_it_died(yard):
+@pytest.mark.slow  # a machine is given a moment before it boots again
+async def test_a_machine_comes_back_by_itself_when_it_died(yard, eventually):
     await yard.machines.reconcile([yard.wish()])
     await yard.user_data_log()
     dead = yard.init()
     os.kill(dead, signal.SIGKILL)
-    while sshd_module.command_name(dead):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: yard.init() != dead)
     await yard.machines.reconcile([yard.wish()])
-    assert yard.init() != dead
     assert yard.out(yard.wish(), "cat ~/boots") == "x"
 
 
+@pytest.mark.slow  # the same
 async def test_a_machine_reboots_when_asked_from_inside(strong_yard, eventually):
     yard = strong_yard
     await yard.machines.reconcile([yard.wish()])
     before = yard.init()
-    yard.ssh(yard.wish(), "reboot")
-    await eventually(lambda: not sshd_module.command_name(before))
+    yard.ssh(yard.wish(), "echo kept >kept; reboot")
+    await eventually(lambda: yard.init() != before)
+    await eventually(lambda: yard.ssh(yard.wish(), "cat kept").stdout == "kept\n")
+
+
+async def test_a_machine_stays_away_when_it_was_stopped(yard):
     await yard.machines.reconcile([yard.wish()])
-    assert yard.out(yard.wish(), "echo on") == "on"
+    before = yard.init()
+    await yard.machines.reconcile([yard.wish(running=False)])
+    await asyncio.sleep(0.7)  # longer than a dead machine is given: nothing to wait for can come
+    assert yard.init() == before
+    assert living({before}) == set()
 
 
 async def test_sshd_comes_back_when_it_is_killed(yard, eventually):

@@ -291,6 +291,7 @@ class Emulator:
 
     def machine_states(self) -> dict[str, dict[str, Any]]:
         """Each machine: where its sshd listens, its files, and why it does not answer where it should."""
+        problems = self.machines.problems
         return {
             wish.instance_id: {
                 "address": wish.address,
@@ -298,7 +299,7 @@ class Emulator:
                 "ssh_port": self.machines.ssh_port,
                 "running": wish.running,
                 "boot_log": str(self.machines.log_of(wish.instance_id)),
-                "problem": self.machines.problems.get(wish.instance_id, ""),
+                "problem": problems.get(wish.instance_id, ""),
             }
             for wish in self._wishes().machines
         }

@@ -1,7 +1,8 @@
 """All machines of one emulator: makes the processes on this computer what the world says, again and again.
 
-Level-triggered: `reconcile` compares what is wanted with what runs, and does only the difference. What a killed emulator
-left running is taken over by the next one, by the `init` file in each machine's folder.
+Level-triggered: `reconcile` compares what is wanted with what runs, and does only the difference. A machine that ends by
+itself is booted again. What a killed emulator left running is taken over by the next one, by the `init` file in each
+machine's folder.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ from trainyard.emulators.aliyun.machines.processes import (
     send,
     wait_until,
 )
-from trainyard.lib.aio import finish, gather_all
-from trainyard.lib.errors import ConflictError, UnsupportedError
+from trainyard.emulators.aliyun.machines.watch import Watch
+from trainyard.lib.aio import end_task, finish, gather_all
+from trainyard.lib.errors import ConflictError, Error, UnsupportedError
 from trainyard.lib.files import write_atomic
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ LISTEN_SECONDS = (
 )
 STOP_SECONDS = 2.0  # a machine that is stopped may say good-bye; init.sh takes one second at most
 GONE = ".gone-"  # a folder that is being deleted
+REVIVE_SECONDS = 0.5  # a machine that dies at once at every boot must not keep us busy
 LOCK_SECONDS = 20.0  # the launcher of an emulator that was killed finishes its work first
 TCP_LISTEN = "0A"
 
@@ -73,6 +76,8 @@ class Machines:
         self._failures: dict[str, str] = {}
         self._ending: set[str] = set()
         self._greeted: set[tuple[str, int]] = set()
+        self._watch = Watch(self._died)
+        self._reviving: asyncio.Task[None] | None = None
         self._wanted_isolation = isolation
         self._wanted_port = port
         self._isolation: Isolation | None = None
@@ -160,7 +165,9 @@ class Machines:
         """End all machines, or with `keep` let them run for the next emulator; their files stay. Closing twice is no error."""
         if self._held is None:
             return
+        await end_task(self._reviving)
         async with self._lock:
+            self._watch.close()
             if not keep:
                 _raise_first(await gather_all(self._end(folder) for folder in self._folders()))
             held, self._held = self._held, None
@@ -177,6 +184,23 @@ class Machines:
         for wish in running:
             self._refresh(wish)
         await self._greet(running)
+        inits = (self._folder(wish.instance_id).find_init() for wish in running)
+        self._watch.follow([init.process for init in inits if init is not None])
+
+    def _died(self) -> None:
+        """A machine has ended by itself: a reboot from inside, a crash. Boot it again, as a hypervisor would."""
+        if self._reviving is None or self._reviving.done():
+            self._reviving = asyncio.create_task(self._revive())
+
+    async def _revive(self) -> None:
+        await asyncio.sleep(REVIVE_SECONDS)
+        async with self._lock:
+            if self._held is None:
+                return
+            try:
+                await finish(self._turn(list(self._wishes.values())))
+            except (OSError, Error):  # nobody waits for this turn; the next one tells its caller
+                log.exception("a machine that ended could not be booted again")
 
     def log_of(self, instance_id: str) -> Path:
         """The file with what UserData has printed."""
