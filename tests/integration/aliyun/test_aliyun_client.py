@@ -372,6 +372,18 @@ async def test_all_pages_are_read_by_number_each_row_once_though_rows_move(api, 
     assert [row["VpcId"] for row in found] == [f"vpc-{number}" for number in range(120)]
 
 
+async def test_a_row_that_changes_while_pages_are_read_is_there_once_and_fresh(api, client):
+    def answer(asked):
+        page = int(asked.form["PageNumber"])
+        rows = [{"VpcId": f"vpc-{number}", "Status": "Pending"} for number in range(50)]
+        return Reply({"Vpcs": {"Vpc": rows if page == 1 else [{"VpcId": "vpc-49", "Status": "Available"}]}})
+
+    api.answer = answer
+    found = await fetch_all(client, "vpc", "DescribeVpcs")
+    assert len(found) == 50
+    assert found[-1]["Status"] == "Available"
+
+
 async def test_a_list_ends_when_the_provider_repeats_its_token(api, client):
     api.answer = lambda _: Reply({"Instances": {"Instance": [{"InstanceId": "i"}]}, "NextToken": "same"})
     assert len(await fetch_all(client, "ecs", "DescribeInstances")) == 1

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from trainyard.backends.aliyun.network import (
     free_ranges,
 )
 from trainyard.backends.aliyun.paging import fetch_all
-from trainyard.lib.clock import SystemClock
+from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import CapacityError, DeniedError, InvalidError
 
 pytestmark = pytest.mark.slow  # an emulator of its own, and RSA keys take a moment to make
@@ -103,6 +104,24 @@ async def test_members_reach_each_other_when_somebody_had_isolated_them(emulated
     await ensure_access(emulated_client, vpc, group)
     rules = {(rule.protocol, rule.source) for rule in await fetch_rules(emulated_client, group)}
     assert ("ALL", VPC_RANGE) in rules
+
+
+async def test_old_addresses_of_the_same_computer_go_when_it_comes_from_a_new_one(emulated_cloud, isolation):
+    clock = ManualClock(datetime.now(UTC))
+    client = make_client(emulated_cloud, isolation, clock)
+    vpc = await ensure_vpc(client, "moving")
+    group = await ensure_group(client, vpc)
+    await ensure_access(client, vpc, group, ["203.0.113.1"], owner="ada@laptop")
+    await ensure_access(client, vpc, group, ["203.0.113.2"], owner="bob@laptop")
+    await admit(client, group, ["198.51.100.0/24"])  # by hand
+    await ensure_access(client, vpc, group, ["203.0.113.3"], owner="ada@laptop")
+    assert len(await fetch_rules(client, group)) == 4  # a second network of the same day
+    clock.advance(8 * 24 * 3600)
+    await ensure_access(client, vpc, group, ["203.0.113.3"], owner="ada@laptop")
+    assert len(await fetch_rules(client, group)) == 4  # nothing new, nothing done
+    await ensure_access(client, vpc, group, ["203.0.113.4"], owner="ada@laptop")
+    sources = {rule.source for rule in await fetch_rules(client, group)}
+    assert sources == {"203.0.113.2/32", "198.51.100.0/24", "203.0.113.4/32"}
 
 
 async def test_the_ground_takes_four_calls_when_all_is_there(emulated_cloud, emulated_client):

@@ -31,6 +31,7 @@ async def ensure_ground(
     vpc_name: str,
     key_name: str,
     admitted: Sequence[str] = (),
+    owner: str = "",
     family_home: Path | None = None,
 ) -> Ground:
     """Make what is missing and reuse what is there; ssh is open to the `admitted` ranges then.
@@ -41,7 +42,7 @@ async def ensure_ground(
     try:
         vpc = await ensure_vpc(client, vpc_name)
         group = await ensure_group(client, vpc)
-        await ensure_access(client, vpc, group, admitted)
+        await ensure_access(client, vpc, group, admitted, owner=owner)
         return Ground(vpc=vpc, group=group, key=await key)
     finally:
         key.cancel()  # where the network failed; no effect on one that is done

@@ -10,15 +10,17 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.network import NETWORK_TAGS, TAG, Vpc, serially, until
 from trainyard.backends.aliyun.paging import batches, fetch_all
-from trainyard.backends.aliyun.wire import Answer, Parameter, rows, tags, text
-from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.backends.aliyun.wire import Answer, Parameter, parse_time, rows, tags, text
+from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 
 SSH_PORT = "22/22"
+STALE = timedelta(days=7)
 # What the family's tools opened to the whole world; here only if asked for.
 SERVICE_PORTS = {"notebook": "8888/8899", "tensorboard": "6006/6016", "redis": "6379/6379"}
 
@@ -43,6 +45,7 @@ class Rule:
     ports: str
     source: str  # a range, or the id of another group
     description: str = ""
+    created: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,7 @@ async def fetch_access(client: Client, group: Group) -> Access:
             ports=text(row, "PortRange"),
             source=_shown_source(row),
             description=text(row, "Description"),
+            created=parse_time(text(row, "CreateTime")),
         )
         for row in found
         if text(row, "Policy").lower() != "drop"
@@ -146,16 +150,49 @@ async def fetch_rules(client: Client, group: Group) -> tuple[Rule, ...]:
     return (await fetch_access(client, group)).rules
 
 
-async def ensure_access(client: Client, vpc: Vpc, group: Group, ranges: Sequence[str] = ()) -> None:
-    """Let members reach each other, on any port as NCCL and MPI choose theirs, and these ranges reach ssh."""
+async def ensure_access(
+    client: Client, vpc: Vpc, group: Group, ranges: Sequence[str] = (), *, owner: str = ""
+) -> None:
+    """Let members reach each other, on any port as NCCL and MPI choose theirs, and these ranges reach ssh.
+
+    `owner` (user@computer) is written on the rule. When it comes from a new address, its rules of more than a week ago go:
+    somebody else may have those addresses by now, and a group has room for some two hundred.
+    """
     access = await fetch_access(client, group)
-    open_to = {rule.source for rule in access.rules if rule.ports == SSH_PORT}
-    missing = [each for each in map(checked_range, ranges) if each not in open_to]
+    ssh = [rule for rule in access.rules if rule.ports == SSH_PORT and rule.protocol in {"TCP", "ALL"}]
+    missing = [each for each in map(checked_range, ranges) if each not in {rule.source for rule in ssh}]
     if missing:
-        await admit(client, group, missing)
+        label = rule_label(owner)
+        old = [
+            rule for rule in ssh if owner and rule.description == label and _is_old(rule, client.clock.now())
+        ]
+        await revoke(client, group, old)
+        await admit(client, group, missing, description=label)
     inside = {rule.source for rule in access.rules if rule.protocol == "ALL"}
     if access.is_isolating and vpc.range not in inside:
         await admit(client, group, [vpc.range], ports={"all": "-1/-1"}, protocol="ALL")
+
+
+def rule_label(owner: str) -> str:
+    """What is written on a rule, so that people know whose it is."""
+    return f"trainyard {owner}".strip()[:512]
+
+
+def _is_old(rule: Rule, now: datetime) -> bool:
+    return rule.created is not None and now - rule.created > STALE
+
+
+async def revoke(client: Client, group: Group, rules: Sequence[Rule]) -> None:
+    """Take rules back. One that is gone already is no error."""
+    ids = [rule.id for rule in rules if rule.id]
+    for batch in batches(ids):
+        parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "SecurityGroupRuleId": batch}
+        try:
+            await client.call(
+                "ecs", "RevokeSecurityGroup", parameters, about=f"the security group {group.name}"
+            )
+        except NotFoundError:
+            continue
 
 
 async def admit(
@@ -190,7 +227,10 @@ async def admit(
 def _shown_source(row: Answer) -> str:
     """A single address is shown without its mask."""
     block = text(row, "SourceCidrIp") or text(row, "Ipv6SourceCidrIp")
-    return checked_range(block) if block else text(row, "SourceGroupId")
+    try:
+        return str(ipaddress.ip_network(block, strict=False))
+    except ValueError:  # another group, a prefix list
+        return block or text(row, "SourceGroupId")
 
 
 def checked_range(given: str) -> str:

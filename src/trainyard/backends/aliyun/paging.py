@@ -22,26 +22,34 @@ class Listing:
     """How one action lists: where its rows are, how many fit on a page, and by what the next page is asked for."""
 
     rows: str
+    key: str  # what tells one row from another
     size: int
     by_token: bool = True
 
 
 LISTINGS = {
-    ("ecs", "DescribeInstances"): Listing("Instances.Instance", 100),
-    ("ecs", "DescribeSecurityGroups"): Listing("SecurityGroups.SecurityGroup", 100),
-    ("ecs", "DescribeSecurityGroupAttribute"): Listing("Permissions.Permission", 1000),
-    ("ecs", "DescribeDisks"): Listing("Disks.Disk", 500),
-    ("ecs", "DescribeInstanceTypes"): Listing("InstanceTypes.InstanceType", 1600),
-    ("ecs", "DescribeInvocationResults"): Listing("Invocation.InvocationResults.InvocationResult", 50),
-    ("ecs", "DescribeNetworkInterfaces"): Listing("NetworkInterfaceSets.NetworkInterfaceSet", 100),
-    ("ecs", "DescribeImages"): Listing("Images.Image", 100, by_token=False),
-    ("ecs", "DescribeKeyPairs"): Listing("KeyPairs.KeyPair", 50, by_token=False),
-    ("ecs", "DescribeInstanceStatus"): Listing("InstanceStatuses.InstanceStatus", 50, by_token=False),
-    ("vpc", "DescribeVpcs"): Listing("Vpcs.Vpc", 50, by_token=False),
-    ("vpc", "DescribeVSwitches"): Listing("VSwitches.VSwitch", 50, by_token=False),
-    ("vpc", "DescribeEipAddresses"): Listing("EipAddresses.EipAddress", 50, by_token=False),
-    ("nas", "DescribeFileSystems"): Listing("FileSystems.FileSystem", 100, by_token=False),
-    ("nas", "DescribeMountTargets"): Listing("MountTargets.MountTarget", 100, by_token=False),
+    ("ecs", "DescribeInstances"): Listing("Instances.Instance", "InstanceId", 100),
+    ("ecs", "DescribeSecurityGroups"): Listing("SecurityGroups.SecurityGroup", "SecurityGroupId", 100),
+    ("ecs", "DescribeDisks"): Listing("Disks.Disk", "DiskId", 500),
+    ("ecs", "DescribeInstanceTypes"): Listing("InstanceTypes.InstanceType", "InstanceTypeId", 1600),
+    ("ecs", "DescribeInvocationResults"): Listing(
+        "Invocation.InvocationResults.InvocationResult", "InstanceId", 50
+    ),
+    ("ecs", "DescribeNetworkInterfaces"): Listing(
+        "NetworkInterfaceSets.NetworkInterfaceSet", "NetworkInterfaceId", 100
+    ),
+    ("ecs", "DescribeImages"): Listing("Images.Image", "ImageId", 100, by_token=False),
+    ("ecs", "DescribeKeyPairs"): Listing("KeyPairs.KeyPair", "KeyPairName", 50, by_token=False),
+    ("ecs", "DescribeInstanceStatus"): Listing(
+        "InstanceStatuses.InstanceStatus", "InstanceId", 50, by_token=False
+    ),
+    ("vpc", "DescribeVpcs"): Listing("Vpcs.Vpc", "VpcId", 50, by_token=False),
+    ("vpc", "DescribeVSwitches"): Listing("VSwitches.VSwitch", "VSwitchId", 50, by_token=False),
+    ("vpc", "DescribeEipAddresses"): Listing("EipAddresses.EipAddress", "AllocationId", 50, by_token=False),
+    ("nas", "DescribeFileSystems"): Listing("FileSystems.FileSystem", "FileSystemId", 100, by_token=False),
+    ("nas", "DescribeMountTargets"): Listing(
+        "MountTargets.MountTarget", "MountTargetDomain", 100, by_token=False
+    ),
 }
 
 
@@ -61,7 +69,9 @@ async def fetch_all(
         answer = await client.call(product, action, {**(parameters or {}), **paging})
         new = rows(answer, listing.rows)
         for row in new:
-            found[repr(sorted(row.items(), key=str))] = row
+            found[text(row, listing.key) or f"#{len(found)}"] = (
+                row  # the later sight of it is the fresher one
+            )
         next_mark = text(answer, "NextToken")
         is_last = not next_mark or next_mark == mark if listing.by_token else len(new) < listing.size
         if is_last:
