@@ -317,15 +317,6 @@ def test_user_data_changes_on_stopped_instances_only(cloud):
     assert cloud.world.machines(cloud.now)[0].user_data == b"b"
 
 
-def test_roles_are_attached_once(cloud):
-    (name,) = cloud.running()
-    first = cloud.ecs("AttachInstanceRamRole", InstanceIds=json.dumps([name, "i-none"]), RamRoleName="r")
-    assert (first["TotalCount"], first["FailCount"]) == (2, 1)
-    assert (
-        cloud.ecs("AttachInstanceRamRole", InstanceIds=json.dumps([name]), RamRoleName="r")["FailCount"] == 1
-    )
-
-
 def test_interfaces_are_listed(cloud):
     (name,) = cloud.running()
     (row,) = cloud.ecs("DescribeNetworkInterfaces", InstanceId=name)["NetworkInterfaceSets"][

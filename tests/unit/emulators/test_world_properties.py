@@ -142,6 +142,14 @@ class Life(RuleBasedStateMachine):
         given = {"InternetMaxBandwidthOut": bandwidth, "AllocatePublicIp": True}
         self.attempt("ecs", "ModifyInstanceNetworkSpec", InstanceId=name, **given)
 
+    @rule(which=picks, kind=st.sampled_from([TYPE, CPU]))
+    def change_type(self, which, kind):
+        self.attempt("ecs", "ModifyInstanceSpec", InstanceId=self.some("instances", which), InstanceType=kind)
+
+    @rule(which=picks, size=st.integers(20, 60))
+    def grow_disk(self, which, size):
+        self.attempt("ecs", "ResizeDisk", DiskId=self.some("disks", which), NewSize=size)
+
     @rule(which=picks)
     def command(self, which):
         name = self.some("instances", which)

@@ -16,6 +16,8 @@ from trainyard.emulators.aliyun.ecs import (
     power,
     prices,
     regions,
+    roles,
+    snapshots,
     tags,
 )
 from trainyard.emulators.aliyun.nas import storage
@@ -25,7 +27,9 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     **launch.ACTIONS,
     **instances.ACTIONS,
     **power.ACTIONS,
+    **roles.ACTIONS,
     **disks.ACTIONS,
+    **snapshots.ACTIONS,
     **images.ACTIONS,
     **keys.ACTIONS,
     **groups.ACTIONS,

@@ -77,6 +77,49 @@ def delete_command(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
+def describe_commands(world: World, call: Call) -> dict[str, Value]:
+    """DescribeCommands: those that were kept."""
+    region = require_region(call)
+    rows = [
+        one
+        for one in world.commands.values()
+        if one.region == region
+        and call.text("CommandId") in {"", one.id}
+        and call.text("Name").strip("*") in one.name
+        and call.text("Type") in {"", one.kind}
+    ]
+
+    def show(one: Command) -> Value:
+        plain = call.text("ContentEncoding", "Base64") == "PlainText"
+        script = base64.b64decode(one.content)
+        names = sorted({match.decode() for match in _PARAMETER.findall(script)}) if one.has_parameters else []
+        return {
+            "CommandId": one.id,
+            "Name": one.name,
+            "Type": one.kind,
+            "Description": one.description,
+            "CommandContent": script.decode("utf-8", "replace") if plain else one.content,
+            "WorkingDir": one.working_dir,
+            "Timeout": one.timeout,
+            "EnableParameter": one.has_parameters,
+            "ParameterNames": {"ParameterName": names},
+            "CreationTime": second(one.created),
+            "InvokeTimes": sum(invocation.command == one.id for invocation in world.invocations.values()),
+            "Provider": "",
+        }
+
+    shown, fields = by_token(call, rows, show, name=lambda one: one.id, most=50)
+    return {"Commands": {"Command": shown}, **fields}
+
+
+def install(world: World, call: Call) -> dict[str, Value]:
+    """InstallCloudAssistant: every image has it."""
+    unknown = [one for one in call.texts("InstanceId") if one not in world.instances]
+    if unknown:
+        raise not_found("InvalidInstance.NotFound", f"The instances do not exist: {', '.join(unknown)}.")
+    return {}
+
+
 def _targets(world: World, call: Call, region: str, most: int) -> list[Target]:
     ids = list(dict.fromkeys(call.texts("InstanceId")))
     if not ids and call.structs("ResourceTag"):
@@ -438,6 +481,8 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "CreateCommand"): create_command,
     ("ecs", "InvokeCommand"): invoke_command,
     ("ecs", "DeleteCommand"): delete_command,
+    ("ecs", "DescribeCommands"): describe_commands,
+    ("ecs", "InstallCloudAssistant"): install,
     ("ecs", "SendFile"): send_file,
     ("ecs", "StopInvocation"): stop_invocation,
     ("ecs", "DescribeInvocations"): describe_invocations,

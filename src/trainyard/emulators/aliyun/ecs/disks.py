@@ -1,4 +1,4 @@
-"""Disks and snapshots. The disks that come with an instance are made here for `launch.py`."""
+"""Disks. Those that come with an instance are planned here for `launch.py`; snapshots stand in `snapshots.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 from trainyard.emulators.aliyun import ledger
 from trainyard.emulators.aliyun.answers import (
-    by_number,
     by_token,
     ecs_tags,
     has_tags,
@@ -16,7 +15,6 @@ from trainyard.emulators.aliyun.answers import (
     minute,
     read_tags,
     refuse_dry_run,
-    require_limit,
     require_region,
     second,
 )
@@ -357,88 +355,28 @@ def delete_disk(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
-def create_snapshot(world: World, call: Call) -> dict[str, Value]:
-    """CreateSnapshot."""
-    disk = find_disk(world, call.required("DiskId"))
+def modify_disk(world: World, call: Call) -> dict[str, Value]:
+    """ModifyDiskAttribute: of one disk or of many."""
+    ids = call.texts("DiskIds") or [call.required("DiskId")]
+    for disk in [find_disk(world, one) for one in ids]:
+        disk.name = call.text("DiskName", disk.name)
+        disk.description = call.text("Description", disk.description)
+        disk.delete_with_instance = call.flag("DeleteWithInstance", default=disk.delete_with_instance)
+    return {}
+
+
+def resize_disk(world: World, call: Call) -> dict[str, Value]:
+    """ResizeDisk: only ever larger; billed by its new size from now on."""
+    disk, size = find_disk(world, call.required("DiskId")), call.number("NewSize")
     if disk.status not in {"In_use", "Available"}:
         raise denied("IncorrectDiskStatus", "The current disk status does not support this operation.")
-    used = sum(one.region == disk.region for one in world.snapshots.values())
-    require_limit(used, world.options.quotas.snapshots, "QuotaExceed.Snapshot", "Too many snapshots.")
-    tags = read_tags(call.structs("Tag"))
-    snapshot = make_snapshot(world, disk, call.now, name=call.text("SnapshotName"))
-    snapshot.description, snapshot.tags = call.text("Description"), tags
-    return {"SnapshotId": snapshot.id}
-
-
-def make_snapshot(world: World, disk: Disk, now: datetime, *, name: str = "") -> Snapshot:
-    """Begin a snapshot of a disk."""
-    snapshot = Snapshot(
-        id=world.new_id("s-", disk.region),
-        region=disk.region,
-        name=name,
-        disk=disk.id,
-        disk_kind=disk.kind,
-        size=disk.size,
-        created=now,
-        due=now + world.options.duration("snapshot"),
-    )
-    world.snapshots[snapshot.id] = snapshot
-    ledger.bill_snapshot(world, snapshot, now)
-    return snapshot
-
-
-def describe_snapshots(world: World, call: Call) -> dict[str, Value]:
-    """DescribeSnapshots."""
-    region = require_region(call)
-    ids = json_list(call, "SnapshotIds")
-    rows = [
-        one
-        for one in world.snapshots.values()
-        if one.region == region
-        and (ids is None or one.id in ids)
-        and call.text("DiskId") in {"", one.disk}
-        and call.text("Status", "all") in {"all", one.status}
-        and call.text("SourceDiskType", "").lower() in {"", one.disk_kind}
-        and matches(call.text("SnapshotName"), one.name)
-        and has_tags(one.tags, call.structs("Tag"))
-    ]
-    shown, fields = by_number(call, rows, lambda one: _show_snapshot(one, call.now), most=100)
-    return {"Snapshots": {"Snapshot": shown}, **fields}
-
-
-def progress(created: datetime, due: datetime | None, now: datetime) -> str:
-    """How far something has come, by the clock alone."""
-    if due is None or due <= now:
-        return "100%"
-    return f"{max(0, int(100 * (now - created) / (due - created)))}%"
-
-
-def _show_snapshot(snapshot: Snapshot, now: datetime) -> Value:
-    return {
-        "SnapshotId": snapshot.id,
-        "SnapshotName": snapshot.name,
-        "Description": snapshot.description,
-        "Progress": progress(snapshot.created, snapshot.due, now),
-        "Status": snapshot.status,
-        "SourceDiskId": snapshot.disk,
-        "SourceDiskSize": str(snapshot.size),
-        "SourceDiskType": snapshot.disk_kind,
-        "CreationTime": second(snapshot.created),
-        "Usage": "none",
-        "Tags": ecs_tags(snapshot.tags),
-    }
-
-
-def delete_snapshot(world: World, call: Call) -> dict[str, Value]:
-    """DeleteSnapshot."""
-    snapshot = world.snapshots.get(call.required("SnapshotId"))
-    if snapshot is None:
-        raise not_found("InvalidSnapshotId.NotFound", "The specified snapshot does not exist.")
-    if any(snapshot.id in image.snapshots for image in world.images.values()):
-        raise denied("SnapshotCreatedImage", "The snapshot has created an image.")
-    ledger.close(world, snapshot.id, call.now)
-    del world.snapshots[snapshot.id]
-    return {}
+    if size <= disk.size:
+        raise denied("InvalidDiskSize.TooSmall", f"The disk has {disk.size} GiB already.")
+    check_size(disk.category, size, disk.performance_level, None)
+    disk.size = size
+    ledger.close(world, disk.id, call.now)
+    ledger.bill_disk(world, disk, call.now)
+    return {"OrderId": ""}
 
 
 ACTIONS: dict[tuple[str, str], Handler] = {
@@ -447,7 +385,6 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "AttachDisk"): attach_disk,
     ("ecs", "DetachDisk"): detach_disk,
     ("ecs", "DeleteDisk"): delete_disk,
-    ("ecs", "CreateSnapshot"): create_snapshot,
-    ("ecs", "DescribeSnapshots"): describe_snapshots,
-    ("ecs", "DeleteSnapshot"): delete_snapshot,
+    ("ecs", "ModifyDiskAttribute"): modify_disk,
+    ("ecs", "ResizeDisk"): resize_disk,
 }

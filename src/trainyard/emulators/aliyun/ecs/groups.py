@@ -21,10 +21,11 @@ from trainyard.emulators.aliyun.answers import (
 )
 from trainyard.emulators.aliyun.call import Call, Handler, Value, text
 from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.records import Group, Rule
+from trainyard.emulators.aliyun.records import Group, Instance, Rule
 from trainyard.emulators.aliyun.world import World
 
 MOST_RULES_A_CALL = 100
+_MOST_GROUPS = 5  # an instance can be in so many
 _NAME = re.compile(r"[^\W\d_][\w:.\-]{1,127}")
 _PROTOCOLS = {"tcp": "TCP", "udp": "UDP", "icmp": "ICMP", "icmpv6": "ICMPv6", "gre": "GRE", "all": "ALL"}
 _FIELDS = (
@@ -326,6 +327,90 @@ def modify_policy(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
+def modify_rule(world: World, call: Call) -> dict[str, Value]:
+    """ModifySecurityGroupRule: what isn't named stays."""
+    group, rule_id = find_group(world, call), call.required("SecurityGroupRuleId")
+    old = next((rule for rule in group.rules if rule.id == rule_id), None)
+    if old is None:
+        raise denied("InvalidGroupAuthItem.NotFound", "The specified rule does not exist.")
+    given = {
+        "IpProtocol": old.protocol,
+        "PortRange": old.ports,
+        "SourceCidrIp": old.source_cidr,
+        "SourceGroupId": old.source_group,
+        "SourcePortRange": old.source_ports,
+        "DestCidrIp": old.dest_cidr,
+        "Ipv6SourceCidrIp": old.ipv6_source,
+        "Ipv6DestCidrIp": old.ipv6_dest,
+        "Policy": old.policy,
+        "Priority": str(old.priority),
+        "Description": old.description,
+    }
+    new = _read_rule(world, {**given, **call.parameters}, old.direction, old.created)
+    new.id = old.id
+    if any(rule.identity() == new.identity() for rule in group.rules if rule.id != old.id):
+        raise denied("InvalidSecurityGroupRule.RuleRepeat", "The security group has this rule already.")
+    group.rules[group.rules.index(old)] = new
+    return {}
+
+
+def _member(world: World, call: Call) -> Instance:
+    instance = world.instances.get(call.required("InstanceId"))
+    if instance is None or instance.deleting:
+        raise not_found("InvalidInstanceId.NotFound", "The specified InstanceId does not exist.")
+    if instance.status not in {"Running", "Stopped"}:
+        raise denied("IncorrectInstanceStatus", "The current status of the resource does not support this.")
+    return instance
+
+
+def join_group(world: World, call: Call) -> dict[str, Value]:
+    """JoinSecurityGroup."""
+    group, instance = world.groups.get(call.required("SecurityGroupId")), _member(world, call)
+    if group is None or group.vpc != instance.vpc:
+        raise not_found("InvalidSecurityGroupId.NotFound", "The specified SecurityGroupId does not exist.")
+    if group.id in instance.groups:
+        raise denied("InvalidInstanceId.AlreadyExists", "The instance is in the security group already.")
+    if len(instance.groups) >= _MOST_GROUPS:
+        raise denied(
+            "InstanceSecurityGroupLimitExceeded", f"An instance is in {_MOST_GROUPS} groups at most."
+        )
+    if _members(world, group) >= world.options.quotas.group_members:
+        raise denied("SecurityGroupInstanceLimitExceed", "The security group has as many members as it can.")
+    instance.groups = [*instance.groups, group.id]
+    return {}
+
+
+def leave_group(world: World, call: Call) -> dict[str, Value]:
+    """LeaveSecurityGroup: one group must be left."""
+    group, instance = call.required("SecurityGroupId"), _member(world, call)
+    if group not in instance.groups:
+        raise denied("InstanceNotInSecurityGroup", "The instance is not in the security group.")
+    if len(instance.groups) == 1:
+        raise denied("InstanceLastSecurityGroup", "The instance would be in no security group.")
+    instance.groups = [one for one in instance.groups if one != group]
+    return {}
+
+
+def describe_references(world: World, call: Call) -> dict[str, Value]:
+    """DescribeSecurityGroupReferences: which groups' rules name the given ones."""
+    require_region(call)
+    rows: list[Value] = []
+    for wanted in call.texts("SecurityGroupId"):
+        naming: list[Value] = [
+            {"AliUid": call.account, "SecurityGroupId": other.id}
+            for other in world.groups.values()
+            if any(wanted in {rule.source_group, rule.dest_group} for rule in other.rules)
+        ]
+        if naming:
+            rows.append(
+                {
+                    "SecurityGroupId": wanted,
+                    "ReferencingSecurityGroups": {"ReferencingSecurityGroup": naming},
+                }
+            )
+    return {"SecurityGroupReferences": {"SecurityGroupReference": rows}}
+
+
 def delete_group(world: World, call: Call) -> dict[str, Value]:
     """DeleteSecurityGroup: refused while it has members or another group names it."""
     group = find_group(world, call)
@@ -349,5 +434,9 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "RevokeSecurityGroupEgress"): revoke_egress,
     ("ecs", "ModifySecurityGroupAttribute"): modify_group,
     ("ecs", "ModifySecurityGroupPolicy"): modify_policy,
+    ("ecs", "ModifySecurityGroupRule"): modify_rule,
+    ("ecs", "JoinSecurityGroup"): join_group,
+    ("ecs", "LeaveSecurityGroup"): leave_group,
+    ("ecs", "DescribeSecurityGroupReferences"): describe_references,
     ("ecs", "DeleteSecurityGroup"): delete_group,
 }

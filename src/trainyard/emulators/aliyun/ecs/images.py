@@ -19,7 +19,7 @@ from trainyard.emulators.aliyun.answers import (
 )
 from trainyard.emulators.aliyun.call import Call, Handler, Value, text
 from trainyard.emulators.aliyun.catalogue import REGIONS, TYPES, Type
-from trainyard.emulators.aliyun.ecs.disks import make_snapshot, progress
+from trainyard.emulators.aliyun.ecs.snapshots import make_snapshot, progress
 from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
 from trainyard.emulators.aliyun.public_images import IMAGES
 from trainyard.emulators.aliyun.records import Image
@@ -180,13 +180,15 @@ def create_image(world: World, call: Call) -> dict[str, Value]:
     return {"ImageId": image.id}
 
 
-def _require_new(world: World, region: str, name: str) -> None:
+def _require_new(world: World, region: str, name: str, *, more: int = 1) -> None:
     own = [one for one in world.images.values() if one.region == region]
     if name and any(one.name == name for one in own):
         raise Problem(
             "InvalidImageName.Duplicated", f"The specified Image name has already been used: {name}."
         )
-    require_limit(len(own), world.options.quotas.images, "QuotaExceed.Image", "Too many custom images.")
+    require_limit(
+        len(own) + more - 1, world.options.quotas.images, "QuotaExceed.Image", "Too many custom images."
+    )
 
 
 def _draft(world: World, call: Call, region: str) -> Image:
@@ -275,6 +277,23 @@ def copy_image(world: World, call: Call) -> dict[str, Value]:
     return {"ImageId": image.id}
 
 
+def modify_image(world: World, call: Call) -> dict[str, Value]:
+    """ModifyImageAttribute: the name, the family, the description, and whether it is deprecated."""
+    region, image = require_region(call), world.images.get(call.required("ImageId"))
+    name, status = call.text("ImageName"), call.text("Status")
+    if image is None or image.region != region:
+        raise not_found("InvalidImageId.NotFound", "The specified ImageId does not exist.")
+    if status and {status, image.status} != {"Deprecated", "Available"} and status != image.status:
+        raise denied("IncorrectImageStatus", f"The image is {image.status}, it cannot become {status}.")
+    if name and name != image.name:
+        _require_new(world, region, name, more=0)
+    refuse_dry_run(call)
+    image.name, image.status = name or image.name, status or image.status
+    image.family = call.text("ImageFamily", image.family)
+    image.description = call.text("Description", image.description)
+    return {}
+
+
 def delete_image(world: World, call: Call) -> dict[str, Value]:
     """DeleteImage: only the account's own; one in use goes by force alone. Its snapshots stay."""
     region, image = require_region(call), world.images.get(call.required("ImageId"))
@@ -295,5 +314,6 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "DescribeImageFromFamily"): describe_image_from_family,
     ("ecs", "CreateImage"): create_image,
     ("ecs", "CopyImage"): copy_image,
+    ("ecs", "ModifyImageAttribute"): modify_image,
     ("ecs", "DeleteImage"): delete_image,
 }

@@ -5,9 +5,7 @@ Making them is `launch.py`'s matter, starting, stopping and deleting `power.py`'
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
-from trainyard.emulators.aliyun import ledger
+from trainyard.emulators.aliyun import ledger, stock
 from trainyard.emulators.aliyun.answers import (
     by_number,
     by_token,
@@ -26,7 +24,6 @@ from trainyard.emulators.aliyun.ecs.images import images_in
 from trainyard.emulators.aliyun.ecs.launch import check_password, check_user_data, read_release_time
 from trainyard.emulators.aliyun.problems import Problem, denied, not_found
 from trainyard.emulators.aliyun.records import Instance
-from trainyard.emulators.aliyun.stock import holds
 from trainyard.emulators.aliyun.timeline import is_visible
 from trainyard.emulators.aliyun.world import World
 
@@ -376,7 +373,7 @@ def modify_auto_release(world: World, call: Call) -> dict[str, Value]:
 def allocate_public_address(world: World, call: Call) -> dict[str, Value]:
     """AllocatePublicIpAddress."""
     instance = find_instance(world, call, call.required("InstanceId"))
-    if instance.status not in {"Running", "Stopped"} or instance.deleting or not holds(instance):
+    if instance.status not in {"Running", "Stopped"} or instance.deleting or not stock.holds(instance):
         raise denied("IncorrectInstanceStatus", "The current status of the resource does not support this.")
     check_lock(world, instance)
     if instance.public_address or instance.eip:
@@ -402,43 +399,53 @@ def modify_network_spec(world: World, call: Call) -> dict[str, Value]:
     instance.internet_charge = call.text("NetworkChargeType", instance.internet_charge)
     if not bandwidth:
         instance.public_address = ""
-    elif call.flag("AllocatePublicIp") and not (instance.public_address or instance.eip) and holds(instance):
+    elif (
+        call.flag("AllocatePublicIp")
+        and not (instance.public_address or instance.eip)
+        and stock.holds(instance)
+    ):
         instance.public_address = world.new_address()
     ledger.bill_bandwidth(world, instance, call.now)
     return {"OrderId": ""}
 
 
-def attach_role(world: World, call: Call) -> dict[str, Value]:
-    """AttachInstanceRamRole."""
-    role, ids = call.required("RamRoleName"), json_list(call, "InstanceIds") or []
-    if not any(fnmatchcase(role, one) for one in world.options.account.roles):
-        raise not_found("InvalidRamRole.NotFound", f"The specified RAM role does not exist: {role}.")
-    results: list[Value] = []
-    failures = 0
-    for instance_id in ids:
-        instance = world.instances.get(instance_id)
-        if instance is None:
-            outcome = ("InvalidInstanceId.NotFound", "The specified InstanceId does not exist.")
-        elif instance.ram_role:
-            outcome = ("RamRole.NotEmpty", "The instance has a RAM role already.")
-        else:
-            instance.ram_role = role
-            outcome = ("200", "success")
-        failures += outcome[0] != "200"
-        results.append(
-            {
-                "InstanceId": instance_id,
-                "Code": outcome[0],
-                "Message": outcome[1],
-                "Success": outcome[0] == "200",
-            }
+def modify_metadata(world: World, call: Call) -> dict[str, Value]:
+    """ModifyInstanceMetadataOptions: whether the metadata wants a token."""
+    instance, tokens = find_instance(world, call, call.required("InstanceId")), call.text("HttpTokens")
+    if tokens not in {"", "optional", "required"}:
+        raise Problem(
+            "InvalidHttpTokens.NotSupported", f"HttpTokens is neither optional nor required: {tokens}."
         )
-    return {
-        "TotalCount": len(ids),
-        "FailCount": failures,
-        "RamRoleName": role,
-        "AttachInstanceRamRoleResults": {"AttachInstanceRamRoleResult": results},
-    }
+    instance.http_tokens = tokens or instance.http_tokens
+    return {}
+
+
+def modify_spec(world: World, call: Call) -> dict[str, Value]:
+    """ModifyInstanceSpec: another type for a stopped instance, if there is stock."""
+    instance, name = find_instance(world, call, call.required("InstanceId")), call.text("InstanceType")
+    if name not in TYPES:
+        raise Problem("InvalidInstanceType.ValueNotSupported", f"The InstanceType {name} is not supported.")
+    if instance.status != "Stopped" or instance.deleting:
+        raise denied("IncorrectInstanceStatus", "The type can be changed on a stopped instance only.")
+    stock.require_on_sale(instance.zone, name, world)
+    if not stock.holds(instance):
+        instance.type = name
+        return {}
+    if name != instance.type:
+        stock.grant(world, instance.zone, name, spot=instance.is_spot, wanted=1, least=1)
+        _require_cores(world, instance, name)
+    instance.type = name
+    ledger.close(world, instance.id, call.now)
+    ledger.bill_instance(world, instance, call.now)
+    return {}
+
+
+def _require_cores(world: World, instance: Instance, name: str) -> None:
+    quotas = world.options.quotas
+    limit = quotas.spot_vcpus if instance.is_spot else quotas.vcpus
+    used = stock.used_vcpus(world, instance.region, spot=instance.is_spot)
+    if used - TYPES[instance.type].cpus + TYPES[name].cpus > limit:
+        raise denied("QuotaExceed.ElasticQuota", f"The number of vCPUs exceeds the quota of {limit}.")
 
 
 ACTIONS: dict[tuple[str, str], Handler] = {
@@ -451,5 +458,6 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "ModifyInstanceAutoReleaseTime"): modify_auto_release,
     ("ecs", "AllocatePublicIpAddress"): allocate_public_address,
     ("ecs", "ModifyInstanceNetworkSpec"): modify_network_spec,
-    ("ecs", "AttachInstanceRamRole"): attach_role,
+    ("ecs", "ModifyInstanceMetadataOptions"): modify_metadata,
+    ("ecs", "ModifyInstanceSpec"): modify_spec,
 }

@@ -204,6 +204,21 @@ def delete_mount_target(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
+def modify_mount_target(world: World, call: Call) -> dict[str, Value]:
+    """ModifyMountTarget: its access group, and whether it can be used."""
+    system, domain = _find(world, call), call.required("MountTargetDomain")
+    group, status = call.text("AccessGroupName"), call.text("Status")
+    target = next((one for one in system.targets if one.domain == domain), None)
+    if target is None:
+        raise not_found("InvalidMountTarget.NotFound", "The specified mount target does not exist.")
+    if group and group != DEFAULT_GROUP and f"{system.region}/{group}" not in world.access_groups:
+        raise not_found("InvalidAccessGroup.NotFound", f"The access group does not exist: {group}.")
+    if status not in {"", "Active", "Inactive"} or target.status == "Pending":
+        raise denied("OperationDenied.InvalidState", "The state of the mount target does not permit this.")
+    target.access_group, target.status = group or target.access_group, status or target.status
+    return {}
+
+
 # --- access groups
 
 
@@ -278,7 +293,7 @@ def create_access_rule(world: World, call: Call) -> dict[str, Value]:
     """CreateAccessRule."""
     group = _group(world, call)
     rule = AccessRule(
-        id=str(len(group.rules) + 1),
+        id=str(max((int(one.id) for one in group.rules), default=0) + 1),
         source_cidr=call.text("SourceCidrIp"),
         access=call.text("RWAccessType", "RDWR"),
         user=call.text("UserAccessType", "no_squash"),
@@ -288,6 +303,15 @@ def create_access_rule(world: World, call: Call) -> dict[str, Value]:
         raise Problem("MissingSourceCidrIp", "SourceCidrIp is mandatory for this action.")
     group.rules.append(rule)
     return {"AccessRuleId": rule.id}
+
+
+def delete_access_rule(world: World, call: Call) -> dict[str, Value]:
+    """DeleteAccessRule."""
+    group, rule_id = _group(world, call), call.required("AccessRuleId")
+    if rule_id not in {rule.id for rule in group.rules}:
+        raise not_found("InvalidAccessRule.NotFound", "The specified access rule does not exist.")
+    group.rules = [rule for rule in group.rules if rule.id != rule_id]
+    return {}
 
 
 def describe_access_rules(world: World, call: Call) -> dict[str, Value]:
@@ -364,6 +388,8 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("nas", "DeleteAccessGroup"): delete_access_group,
     ("nas", "CreateAccessRule"): create_access_rule,
     ("nas", "DescribeAccessRules"): describe_access_rules,
+    ("nas", "DeleteAccessRule"): delete_access_rule,
+    ("nas", "ModifyMountTarget"): modify_mount_target,
     ("nas", "DescribeZones"): describe_zones,
     ("nas", "DescribeRegions"): describe_regions,
 }

@@ -97,6 +97,18 @@ def release(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
+def modify(world: World, call: Call) -> dict[str, Value]:
+    """ModifyEipAddressAttribute: bandwidth, name, description."""
+    eip, bandwidth = _find(world, call), call.text("Bandwidth")
+    if bandwidth and (not bandwidth.isdigit() or not 1 <= int(bandwidth) <= 500):
+        raise Problem("InvalidParameter", "Specified Bandwidth is not valid: 1 to 500.")
+    eip.name, eip.description = call.text("Name", eip.name), call.text("Description", eip.description)
+    if bandwidth and int(bandwidth) != eip.bandwidth:
+        eip.bandwidth = int(bandwidth)
+        ledger.bill_eip(world, eip, call.now)
+    return {}
+
+
 def describe(world: World, call: Call) -> dict[str, Value]:
     """DescribeEipAddresses."""
     region = require_region(call)
@@ -143,6 +155,7 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("vpc", "AllocateEipAddress"): allocate,
     ("vpc", "AssociateEipAddress"): associate,
     ("vpc", "UnassociateEipAddress"): unassociate,
+    ("vpc", "ModifyEipAddressAttribute"): modify,
     ("vpc", "ReleaseEipAddress"): release,
     ("vpc", "DescribeEipAddresses"): describe,
 }
