@@ -298,6 +298,16 @@ class Cluster:
             within &= roomy
         return within
 
+    def roomy(self, shape: Shape) -> int:
+        """The allowed nodes that may have room for one replica now."""
+        nodes = self.candidates(shape, shape.allowed)
+        if shape.count:
+            enough = 0
+            for at in self.by_free.get(shape.device, [])[shape.count :]:
+                enough |= at
+            nodes &= enough
+        return nodes
+
     def fits(self, index: int, shape: Shape) -> int:
         """How many replicas of this shape the node has room for, after what is kept for others."""
         cpu, memory, shared = self.cpu[index], self.memory[index], self.shared[index]

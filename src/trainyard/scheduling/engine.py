@@ -13,9 +13,10 @@ from enum import Enum
 from heapq import heapify, heappop, heappush, nsmallest
 from operator import itemgetter
 
+from trainyard.scheduling.cluster import Keep
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind
-from trainyard.scheduling.lanes import Cursor, Entry, Line, Owner, Share, Walk
+from trainyard.scheduling.lanes import INFINITY, Entry, Likes, Line, Owner, Share, Walk
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -26,10 +27,15 @@ from trainyard.scheduling.model import (
 from trainyard.scheduling.placement import Gang, Part, Taken, place, release
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
-from trainyard.scheduling.reserve import merge_all, reserve
+from trainyard.scheduling.reserve import Reservation, merge_all, reserve
 from trainyard.scheduling.state import State
 
-PREEMPTORS = 4  # of each line, that may call others away in one cycle
+# Calling others away is a long look, and the next cycle is near: only the first few look in each.
+PREEMPTING_LINES = 8
+PREEMPTORS = 2  # of each line
+
+
+Mode = tuple[int, ...]  # numbers of reservations
 
 
 class Outcome(Enum):
@@ -63,6 +69,12 @@ class Scheduler(State):
         self._possible: list[Kind] = []
         self._blocked: list[Kind] = []
         self._shares: dict[object, float] = {}  # as they stand in this cycle
+        self._keeps: dict[Mode, dict[int, Keep]] = {}
+        self._reserved: dict[object, int] = {}
+        self._last: dict[
+            object, Reservation
+        ] = {}  # the same reservation keeps its number from cycle to cycle
+        self._numbers = 0
 
     def cycle(self, now: float) -> Cycle:
         """Decide who starts now. Admitted workloads run from `now`; victims leave when `end` is called for them."""
@@ -93,11 +105,8 @@ class Scheduler(State):
         self._shares = {}
         self.reservations = []
         self._reserved = {}
-        self._keeps = {0: self._hard}
+        self._keeps = {(): self._hard}
         self.blockers = {}
-        for kind in self._delaying:
-            kind.failed_modes.clear()
-        self._delaying.clear()
 
     def _forget(self) -> None:
         if len(self.cluster.grown) > 100_000:  # nobody needs what happened long ago
@@ -130,10 +139,44 @@ class Scheduler(State):
 
     def _walk(self, line: Line) -> Walk:
         """The kinds to look at: those that may fit, and those that want a reservation."""
-        kinds = [kind for kind in self._possible if kind.failed_at < 0 or self._wants(line, kind)]
-        if line.strategy is not Strategy.ROUND_ROBIN:
-            kinds += [kind for kind in self._blocked if self._wants(line, kind)]
-        return Walk(line, self._owner_share(line), self.now, kinds)
+        kinds = [kind for kind in self._possible if kind.failed_at < 0]
+        blocked = []
+        for room in list(line.heads):
+            if self._wants(line, room):
+                first = line.first(room, self._waits)
+                if first is not None and first.kind.failed_at >= 0:
+                    blocked.append(first)
+        if self.reservations:
+            kinds = [
+                kind for kind in kinds if kind in line.kinds and not self._all_delay(kind, line.kinds[kind])
+            ]
+        if not self.policy.one_line:
+            left = self.tree.headroom(self.tree.place(line.name))
+            if left:
+                kinds = [kind for kind in kinds if kind.is_within(left)]
+        return Walk(line, self._owner_share(line), self.now, kinds, blocked)
+
+    def _all_delay(self, kind: Kind, likes: Likes) -> bool:
+        """Whether all of a kind are known to be too long to pass those who have a reservation."""
+        latest = max(reservation.start for reservation in self.reservations) - self.now
+        return likes.shortest > latest and self._is_delaying(kind, self._mode(INFINITY))
+
+    def _is_delaying(self, kind: Kind, mode: Mode) -> bool:
+        """Whether it was seen to fit only by delaying these reservations, and nothing has changed since."""
+        seen = kind.delays.get(mode)
+        if seen is None or seen[1] != self.cluster.layout:
+            return False
+        grown = self.cluster.grown
+        if len(grown) - seen[0] > 64 or seen[0] > len(grown):
+            return False
+        self.cluster.keep = self._keep(mode)
+        changed = any(
+            part.shape.allowed >> node & 1 and self.cluster.fits(node, part.shape)
+            for node in set(grown[seen[0] :])
+            for part in kind.gang.parts
+        )
+        self.cluster.keep = self._hard
+        return not changed
 
     def _note_blocker(self, walk: Walk) -> None:
         if walk.blocked_by:
@@ -173,28 +216,28 @@ class Scheduler(State):
             share = self._shares[owner] = self.shares.share(owner, self.now)
         return share
 
-    def _wants(self, line: Line, kind: Kind) -> bool:
+    def _wants(self, line: Line, room: object) -> bool:
         """Whether a blocked workload of this line that needs such room should get a reservation."""
         if line.strategy is Strategy.ROUND_ROBIN:
             return False
-        return self._reserved.get(kind.reserve_key, 0) < self.policy.reservations
+        return self._reserved.get(room, 0) < self.policy.reservations
 
     def _look(self, walk: Walk, entry: Entry) -> None:
         """Look at one workload, and then at the next that may start."""
         line, kind = walk.line, entry.kind
-        strict = line.is_strict(entry.request.priority)
-        outcome = Outcome.FIT if not strict and kind.failed_at >= 0 else self._attempt(line, entry)
+        if walk.pass_blocked(entry):
+            if self._wants(line, kind.reserve_key):
+                self._reserve(entry)
+            return
+        outcome = self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
             return
-        if outcome is Outcome.FIT and self._wants(line, kind):
+        if outcome is Outcome.FIT and self._wants(line, kind.reserve_key):
             self._reserve(entry)
-        if strict:
+        if line.is_strict(entry.request.priority):
             walk.pass_strict(entry)
         elif outcome is Outcome.FIT:
-            if self._wants(line, kind):
-                walk.cursor.skip(entry)
-            else:
-                walk.drop()
+            walk.drop()
         elif outcome is Outcome.NODES:
             walk.cursor.skip(entry)
         elif outcome is Outcome.QUOTA:
@@ -218,8 +261,8 @@ class Scheduler(State):
             gang = Gang(tuple(Part(p.role, p.shape, p.least, p.least) for p in gang.parts), gang.same_switch)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
-        mode = self._mode(entry)
-        if mode in kind.failed_modes:
+        mode = self._mode(entry.limit)
+        if mode and self._is_delaying(kind, mode):
             return Outcome.RESERVATION
         taken = self._place(gang, mode)
         if taken is not None:
@@ -228,32 +271,29 @@ class Scheduler(State):
             self._start(entry, taken, self.now)
             return Outcome.ADMITTED
         if mode and self._would_fit(gang):
-            kind.failed_modes.add(mode)
-            self._delaying.add(kind)
+            if len(kind.delays) > 8:
+                kind.delays.clear()
+            kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
             return Outcome.RESERVATION
         if self.growth.ask(entry):
             return Outcome.NODES
         kind.fail(self.cluster)
         return Outcome.FIT
 
-    def _mode(self, entry: Entry) -> int:
-        """The reservations that this workload would outlive, as a set of bits."""
-        if not self.reservations:
-            return 0
-        limit = entry.request.limit
-        end = float("inf") if limit is None else self.now + limit
-        mode = 0
-        for at, reservation in enumerate(self.reservations):
-            if end > reservation.start and reservation.keep:
-                mode |= 1 << at
-        return mode
+    def _mode(self, limit: float) -> Mode:
+        """The reservations that a workload of this length would outlive, by their numbers."""
+        end = self.now + limit
+        return tuple(one.number for one in self.reservations if end > one.start and one.keep)
 
-    def _place(self, gang: Gang, mode: int) -> list[Taken] | None:
+    def _keep(self, mode: Mode) -> dict[int, Keep]:
         keep = self._keeps.get(mode)
         if keep is None:
-            chosen = [reservation.keep for at, reservation in enumerate(self.reservations) if mode >> at & 1]
+            chosen = [one.keep for one in self.reservations if one.number in mode]
             keep = self._keeps[mode] = merge_all([self._hard, *chosen])
-        self.cluster.keep = keep
+        return keep
+
+    def _place(self, gang: Gang, mode: Mode) -> list[Taken] | None:
+        self.cluster.keep = self._keep(mode)
         taken = place(self.cluster, gang, self.spreads)
         self.cluster.keep = self._hard
         return taken
@@ -280,16 +320,24 @@ class Scheduler(State):
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
         key = entry.kind.reserve_key
         self._reserved[key] = self._reserved.get(key, 0) + 1
-        self.reservations.append(reserve(self.ledger, entry.kind.gang, entry.request, self.now))
+        made = reserve(self.ledger, entry.kind.gang, entry.request, self.now)
+        last = self._last.get(key)
+        if last is None or (last.id, last.start, last.keep) != (made.id, made.start, made.keep):
+            self._numbers += 1
+            made.number = self._numbers
+            self._last[key] = last = made
+        self.reservations.append(last)
 
     def _preempt_lines(self) -> None:
         """Let the first in each line call others away, where that makes room for it."""
         if not self.policy.preemption or not (self.preemptible or self.tree.guarantees):
             return
-        heads = []
-        for number, line in enumerate(self.lines.values()):
-            if line.size and self._may_preempt(line):
-                heads += [(self._turn(entry), number, line, entry) for entry in self._heads(line)]
+        lines = [line for line in self.lines.values() if line.size and self._may_preempt(line)]
+        heads = [
+            (self._turn(entry), number, line, entry)
+            for number, line in enumerate(nsmallest(PREEMPTING_LINES, lines, key=self._first_turn))
+            for entry in self._heads(line)
+        ]
         heads.sort(key=itemgetter(0, 1))
         for _, _, line, entry in heads:
             if entry.request.id not in self.growth.asked:
@@ -304,12 +352,12 @@ class Scheduler(State):
         return any(place_.nominal for place_ in self.tree.chain(self.tree.place(line.name)))
 
     def _heads(self, line: Line) -> list[Entry]:
-        """The first few blocked ones of a line, each of another kind."""
+        """The first few blocked ones of a line, each in want of another kind of room."""
         if line.strict:
             return [item[3] for item in line.strict[:1]]
-        share = self._owner_share(line)
-        firsts = [Cursor(kind, likes).best(share) for kind, likes in line.kinds.items()]
-        return [first[3] for first in nsmallest(PREEMPTORS, [first for first in firsts if first is not None])]
+        firsts = [line.first(room, self._waits) for room in list(line.heads)]
+        found = [(-first.level, first.order, first) for first in firsts if first is not None]
+        return [first[2] for first in nsmallest(PREEMPTORS, found)]
 
     def _preempt(self, line: Line, entry: Entry) -> None:
         """Tell others to go where that lets this one start."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trainyard.scheduling.cluster import Cluster, Shape
 from trainyard.scheduling.model import CPU, MEMORY, Request, Role
@@ -17,9 +17,9 @@ class Kind:
 
     __slots__ = (
         "charge",
+        "delays",
         "failed_at",
         "failed_layout",
-        "failed_modes",
         "gang",
         "groups",
         "least",
@@ -34,7 +34,8 @@ class Kind:
         self.charge = 0  # share of the cluster, in billionths
         self.failed_at = -1  # how much of Cluster.grown had been seen when it last did not fit; -1: it may
         self.failed_layout = -1
-        self.failed_modes: set[int] = set()  # sets of reservations that it would delay
+        # Reservations that it would delay → how much of Cluster.grown had been seen then, and the layout.
+        self.delays: dict[tuple[int, ...], tuple[int, int]] = {}
         first = max(gang.parts, key=lambda part: part.shape.count)
         self.reserve_key: object = (first.shape.device, first.shape.key[0])
         self.groups: set[object] = set()  # parked until it may fit
@@ -53,6 +54,10 @@ class Kind:
                 if part.shape.allowed >> index & 1 and cluster.fits(index, part.shape):
                     return True
         return False
+
+    def is_within(self, left: Mapping[str, int]) -> bool:
+        """Whether what must start stays within these amounts; what they do not name is not limited."""
+        return all(amount <= left.get(resource, amount) for resource, amount in self.least)
 
     def fail(self, cluster: Cluster) -> None:
         """Remember that it does not fit as things are."""

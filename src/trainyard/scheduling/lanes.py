@@ -98,6 +98,7 @@ class Line:
         self.kinds: dict[Kind, Likes] = {}
         self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
         self.promotions: list[tuple[float, int, Entry]] = []
+        self.heads: dict[object, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
         self.size = 0
         self.head = ""
         self.head_since = 0.0
@@ -130,6 +131,18 @@ class Line:
         if likes is None:
             likes = self.kinds[entry.kind] = Likes()
         likes.add(entry)
+        heappush(self.heads.setdefault(entry.kind.reserve_key, []), (-entry.level, entry.order, entry))
+
+    def first(self, room: object, waits: Callable[[Entry], bool]) -> Entry | None:
+        """Of those who need this kind of room the oldest of the highest priority, whoever's it is."""
+        heap = self.heads.get(room, [])
+        while heap:
+            level, _, entry = heap[0]
+            if -level == entry.level and waits(entry):
+                return entry
+            heappop(heap)  # it is gone, or has risen
+        self.heads.pop(room, None)
+        return None
 
     def remove(self, entry: Entry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""
@@ -193,17 +206,19 @@ class Cursor:
 
     def best(self, share: Share) -> tuple[int, float, tuple[float, int], Entry] | None:
         """Who is next among them, with the key that orders it among other kinds."""
-        for level in sorted(self.likes.levels, reverse=True):
-            found: tuple[int, float, tuple[float, int], Entry] | None = None
-            for owner, entries in self.likes.levels[level].items():
+        levels = self.likes.levels
+        for level in sorted(levels, reverse=True) if len(levels) > 1 else levels:
+            first: Entry | None = None
+            least = INFINITY
+            for owner, entries in levels[level].items():
                 at = self.skipped.get((level, owner), 0) if self.skipped else 0
                 if at >= len(entries) or owner in self.users:
                     continue
-                key = (-level, share(owner), entries[at].order, entries[at])
-                if found is None or key < found:
-                    found = key
-            if found is not None:
-                return found
+                mine = share(owner)
+                if first is None or mine < least or (mine == least and entries[at].order < first.order):
+                    first, least = entries[at], mine
+            if first is not None:
+                return (-level, least, first.order, first)
         return None
 
     def skip(self, entry: Entry) -> None:
@@ -225,7 +240,9 @@ class Cursor:
 class Walk:
     """One pass over a line in order. `peek` shows who is next; then say what became of it."""
 
-    def __init__(self, line: Line, share: Share, now: float, kinds: Iterable[Kind]) -> None:
+    def __init__(
+        self, line: Line, share: Share, now: float, kinds: Iterable[Kind], blocked: list[Entry]
+    ) -> None:
         self.line = line
         self.share = share
         self.window = line.window(now)
@@ -239,6 +256,10 @@ class Walk:
                 best = cursor.best(share)
                 if best is not None:
                     self._heap.append((best, cursor))
+        # Those known not to fit, who are shown for the sake of a reservation only.
+        self._blocked = sorted(
+            ((-entry.level, share(entry.owner), entry.order, entry) for entry in blocked), reverse=True
+        )
         heapify(self._heap)
 
     def peek(self) -> Entry | None:
@@ -253,11 +274,20 @@ class Walk:
             if best is None:
                 heappop(self._heap)
             elif best == key:
+                if self._blocked and self._blocked[-1] < best:
+                    return self._blocked[-1][3]
                 return best[3]
             else:  # shares only rise within a cycle, and whoever was first may be gone
                 heappop(self._heap)
                 heappush(self._heap, (best, cursor))
-        return None
+        return self._blocked[-1][3] if self._blocked else None
+
+    def pass_blocked(self, entry: Entry) -> bool:
+        """If it was shown for the sake of a reservation, go on to the next."""
+        if self._blocked and self._blocked[-1][3] is entry:
+            self._blocked.pop()
+            return True
+        return False
 
     @property
     def cursor(self) -> Cursor:

@@ -52,6 +52,8 @@ class Victim:
 
 def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Victim], list[Taken]] | None:
     """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
+    if not _could_be_enough(scheduler, entry, place_):
+        return None
     candidates = _candidates(scheduler, entry, place_)
     if not candidates:
         return None
@@ -65,6 +67,25 @@ def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Vi
         chosen = attempt.fewest(candidates, chosen)
     taken = attempt.places(chosen)
     return None if taken is None else (chosen, taken)
+
+
+def _could_be_enough(scheduler: State, entry: Entry, place_: Place) -> bool:
+    """A sum over the cluster, before anybody is looked at: most large gangs end here."""
+    resource, needed = entry.kind.least[-1] if entry.kind.least else ("", 0)
+    sets = scheduler.cluster.by_free.get(resource)
+    if sets is None:
+        return True
+    for count, nodes in enumerate(sets):
+        needed -= count * (nodes & scheduler.cluster.ready).bit_count()
+    needed -= scheduler.preemptible.get(resource, 0)
+    if needed > 0 and scheduler.tree.guarantees:
+        amounts = entry.kind.least
+        for workspace in scheduler.by_workspace:
+            theirs = scheduler.tree.place(workspace)
+            branches = scheduler.tree.branches(place_, theirs)
+            if branches and branches[0].is_within_nominal(amounts) and branches[1].is_over_nominal(amounts):
+                needed -= theirs.used.get(resource, 0)
+    return needed <= 0
 
 
 def _candidates(scheduler: State, entry: Entry, place_: Place) -> list[Victim]:
@@ -205,7 +226,7 @@ class _Attempt:
                     here.append(victim)
         for part in self.entry.kind.gang.parts:
             left = part.least
-            for node in bits(part.shape.allowed):
+            for node in bits(cluster.roomy(part.shape)):
                 left -= cluster.fits(node, part.shape)
                 if left <= 0:
                     break

@@ -104,6 +104,7 @@ class QuotaTree:
         given = {quota.name: quota for quota in quotas}
         if len(given) != len(quotas):
             raise InvalidError("Two quotas have the same name.", hint="Give each quota a name of its own.")
+        self._branches: dict[tuple[str, str], tuple[Place, Place] | None] = {}
         self.root = self._make_root(given)
         for name in given:
             self._make(name, given, ())
@@ -210,6 +211,15 @@ class QuotaTree:
             step = step.parent
         return self._lending_limit(place, amounts) if self.lends else None
 
+    def headroom(self, place: Place) -> dict[str, int]:
+        """How much of each limited resource the caps leave to a workspace, whoever its users are."""
+        left: dict[str, int] = {}
+        for step in self.chain(place):
+            for resource, cap in step.caps.items():
+                free = cap - step.used.get(resource, 0)
+                left[resource] = min(left.get(resource, free), free)
+        return left
+
     def _lending_limit(self, place: Place, amounts: Amounts) -> tuple[Place, Reason] | None:
         """Whether these amounts would eat into what another place keeps for itself."""
         for resource, amount in amounts:
@@ -236,6 +246,12 @@ class QuotaTree:
 
     def branches(self, one: Place, other: Place) -> tuple[Place, Place] | None:
         """The two places below the nearest common ancestor through which `one` and `other` hang; None: the same."""
+        key = (one.name, other.name)
+        if key not in self._branches:
+            self._branches[key] = self._find_branches(one, other)
+        return self._branches[key]
+
+    def _find_branches(self, one: Place, other: Place) -> tuple[Place, Place] | None:
         ours = list(self.chain(one))
         theirs = {id(step) for step in self.chain(other)}
         mine = None

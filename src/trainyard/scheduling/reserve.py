@@ -162,6 +162,7 @@ class Reservation:
     id: str
     start: float  # inf: not before something changes
     keep: dict[int, Keep]
+    number: int = 0
 
 
 def reserve(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation:

@@ -5,12 +5,13 @@ Events change it here; what to decide from it is engine.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
-from trainyard.scheduling.kinds import Kind, Kinds, charge, taken_amounts
+from trainyard.scheduling.kinds import Kinds, charge, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread
 from trainyard.scheduling.placement import Taken
@@ -48,7 +49,9 @@ class State:
         self.lines: dict[str, Line] = {}
         self.entries: dict[str, tuple[Line, Entry]] = {}
         self.running: dict[str, Running] = {}
-        self.preemptible = 0  # how many of them may be preempted
+        self.preemptible: Counter[str] = (
+            Counter()
+        )  # how much of each resource those hold that may be preempted
         self.by_workspace: dict[str, dict[str, Running]] = {}
         self.preemptible_of: dict[str, dict[str, Running]] = {}
         self.claims: dict[str, Claim] = {}
@@ -57,10 +60,7 @@ class State:
         self.now = now
         self.totals: dict[str, int] = {}
         self._serial = 0
-        self._reserved: dict[object, int] = {}
-        self._keeps: dict[int, dict[int, Keep]] = {}
         self._hard: dict[int, Keep] = self.cluster.keep  # what stays free for claims
-        self._delaying: set[Kind] = set()  # kinds that were seen to delay a reservation in this cycle
         self._measure()
         for holding in snapshot.running:
             self._hold(holding, now)
@@ -101,6 +101,7 @@ class State:
         if claim is not None:
             request = claim.entry.request
             self.tree.use(self.tree.place(request.workspace), request.user, claim.amounts, -1)
+            self.cluster.grown += claim.keep
             self._keep_for(claim, {})
             return
         line, entry = self._waiting(id)
@@ -114,7 +115,7 @@ class State:
             raise NotFoundError(f"Workload {id!r} is not running.", hint="Name one that was admitted.")
         del self.by_workspace[running.request.workspace][id]
         if running.request.preemptible:
-            self.preemptible -= 1
+            self.preemptible.subtract(dict(running.amounts))
             del self.preemptible_of[running.request.workspace][id]
         self.ledger.drop(running)
         for one in running.taken:
@@ -226,7 +227,7 @@ class State:
         self.running[request.id] = running
         self.by_workspace.setdefault(request.workspace, {})[request.id] = running
         if request.preemptible:
-            self.preemptible += 1
+            self.preemptible.update(dict(running.amounts))
             self.preemptible_of.setdefault(request.workspace, {})[request.id] = running
         return running
 
