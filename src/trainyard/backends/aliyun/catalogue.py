@@ -7,17 +7,19 @@ Stock is what the provider says, and a launch may still be refused: the caller g
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
+from typing import Any
 
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.paging import batches, fetch_all
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Answer, Parameter, number, rows, text
+from trainyard.lib.aio import gather_all
 from trainyard.lib.clock import Clock
-from trainyard.lib.errors import CapacityError, Error, NotFoundError
+from trainyard.lib.errors import CapacityError, NotFoundError
 from trainyard.spec.hardware import short_model
 
 TYPES_A_CALL = 10
@@ -301,9 +303,8 @@ async def find_candidates(
     """
     ways = [True, False] if wish.is_spot and wish.may_fall_back else [wish.is_spot]
     asked = [(name, is_spot) for name in dict.fromkeys(wish.types) for is_spot in ways]
-    offers: list[Candidate] = []
-    for name, is_spot in asked:
-        offers += await _fetch_offers(client, wish, name, is_spot=is_spot)
+    found = await gather_all(_fetch_offers(client, wish, name, is_spot=is_spot) for name, is_spot in asked)
+    offers = [each for one in found for each in _raised(one)]
     ranked = rank(offers, wish, misses=misses)
     if not ranked:
         raise CapacityError(
@@ -314,33 +315,37 @@ async def find_candidates(
 
 
 async def _fetch_offers(client: Client, wish: Wish, name: str, *, is_spot: bool) -> list[Candidate]:
-    try:
-        stock = await fetch_stock(
-            client,
-            type_name=name,
-            is_spot=is_spot,
-            disk_category=wish.system_disk.category,
-            zone_id=wish.zone_id,
-        )
-        if not stock:
+    """Stock and prices of one type, asked for at once; none where the region does not sell it."""
+    # On demand a type costs the same in all zones of a region; on the spot market each zone has its price.
+    asked = await gather_all(
+        [
+            fetch_stock(
+                client,
+                type_name=name,
+                is_spot=is_spot,
+                disk_category=wish.system_disk.category,
+                zone_id=wish.zone_id,
+            ),
+            fetch_price(client, name, wish, zone_id=wish.zone_id, is_spot=is_spot),
+            fetch_spot_prices(client, name) if is_spot else _nothing(),
+        ]
+    )
+    for each in asked:
+        if isinstance(each, (CapacityError, NotFoundError)) and code_of(each):
             return []
-        # On demand a type costs the same in all zones of a region; on the spot market each zone has its price.
-        prices = await fetch_spot_prices(client, name) if is_spot else {}
-        whole = await fetch_price(client, name, wish, zone_id=stock[0].zone_id, is_spot=is_spot)
-    except Error as error:
-        if isinstance(error, (CapacityError, NotFoundError)) and code_of(error):
-            return []
-        raise
-    return [
-        Candidate(
-            zone_id=each.zone_id,
-            type=each.type,
-            is_spot=each.is_spot,
-            level=each.level,
-            price=_with_zone(whole, prices.get(each.zone_id)),
-        )
-        for each in stock
-    ]
+    stock, whole, prices = (_raised(each) for each in asked)
+    return [replace(each, price=_with_zone(whole, prices.get(each.zone_id))) for each in stock]
+
+
+async def _nothing() -> dict[str, Price]:
+    return {}
+
+
+def _raised(result: Any) -> Any:
+    """A result, or the failure that came in its place."""
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _with_zone(whole: Price, spot: Price | None) -> Price:
