@@ -1,1 +1,58 @@
-"""Who runs next, where, and why not yet: pure decisions, no I/O, no clock, no randomness."""
+"""Who runs next, where, and why not yet: pure decisions, no I/O, no clock, no randomness.
+
+`schedule(snapshot, now)` decides once; `Scheduler` does the same from event to event, for those who decide often.
+"""
+
+from trainyard.scheduling.cycle import schedule
+from trainyard.scheduling.engine import Cycle, Scheduler
+from trainyard.scheduling.model import (
+    Acquire,
+    Admit,
+    Decision,
+    DeviceRule,
+    Holding,
+    Node,
+    NodeState,
+    Policy,
+    Pool,
+    Preempt,
+    Quota,
+    Request,
+    Role,
+    Slot,
+    Snapshot,
+    Spread,
+    Strategy,
+    Taint,
+    Wait,
+)
+from trainyard.scheduling.policies import POLICIES
+from trainyard.scheduling.reasons import Code, Reason
+
+__all__ = [
+    "POLICIES",
+    "Acquire",
+    "Admit",
+    "Code",
+    "Cycle",
+    "Decision",
+    "DeviceRule",
+    "Holding",
+    "Node",
+    "NodeState",
+    "Policy",
+    "Pool",
+    "Preempt",
+    "Quota",
+    "Reason",
+    "Request",
+    "Role",
+    "Scheduler",
+    "Slot",
+    "Snapshot",
+    "Spread",
+    "Strategy",
+    "Taint",
+    "Wait",
+    "schedule",
+]

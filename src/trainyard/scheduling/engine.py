@@ -8,6 +8,7 @@ is the same from a snapshot. Why somebody waits is told in diagnosis.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappush, nsmallest
@@ -221,6 +222,23 @@ class Scheduler(State):
         if line.strategy is Strategy.ROUND_ROBIN:
             return False
         return self._reserved.get(room, 0) < self.policy.reservations
+
+    def everybody(self, line: Line) -> Iterator[Entry]:
+        """All who stand in a line, in order."""
+        return line.everybody(self._owner_share(line))
+
+    def in_turn(self) -> Iterator[Entry]:
+        """All who wait, in about the order of their turns: line by line one each, by share."""
+        lines = sorted((line for line in self.lines.values() if line.size), key=self._first_turn)
+        queues = [self.everybody(line) for line in lines]
+        while queues:
+            left = []
+            for queue in queues:
+                entry = next(queue, None)
+                if entry is not None:
+                    yield entry
+                    left.append(queue)
+            queues = left
 
     def _look(self, walk: Walk, entry: Entry) -> None:
         """Look at one workload, and then at the next that may start."""

@@ -262,6 +262,9 @@ class Wait:
     id: str
     position: int  # in its workspace's queue, from 1
     reason: Reason
+    start: float | None = (
+        None  # estimated from the limits of what runs and of who is ahead; None: not in sight
+    )
     claim: tuple[Slot, ...] = ()  # places being freed for it; hand them back in its Request
 
 

@@ -1,0 +1,283 @@
+"""Why each waiting workload waits: exactly one reason, with figures. Sentences for people are in explain.py.
+
+The reasons are worked out after a cycle, from its state: workloads with equal needs share one, so that a hundred
+thousand of them are told in a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trainyard.scheduling.cluster import Cluster, Shape, bits, healthy_masks, replicas, rings
+from trainyard.scheduling.engine import Scheduler
+from trainyard.scheduling.estimate import estimate
+from trainyard.scheduling.kinds import Kind
+from trainyard.scheduling.lanes import Entry, Line
+from trainyard.scheduling.model import Node, NodeState, Wait
+from trainyard.scheduling.placement import Part
+from trainyard.scheduling.reasons import Code, Figure, Reason
+
+
+def waits(scheduler: Scheduler) -> Iterator[Wait]:
+    """One decision for everybody who waits after a cycle, line by line."""
+    diagnosis = Diagnosis(scheduler)
+    starts = estimate(scheduler)
+    for id, claim in scheduler.claims.items():  # noqa: A001
+        slots = tuple(one.slot(scheduler.cluster) for one in claim.taken)
+        yield Wait(id, 1, diagnosis.of_claim(id), starts.get(id), slots)
+    for line in scheduler.lines.values():
+        for position, entry in enumerate(scheduler.everybody(line), 1):
+            id = entry.request.id  # noqa: A001
+            reason = diagnosis.of(line, entry)
+            yield Wait(id, position, reason, None if reason.code is Code.NEVER_FITS else starts.get(id))
+
+
+def wait_of(scheduler: Scheduler, id: str) -> Wait:  # noqa: A002
+    """The same for one."""
+    return next(wait for wait in waits(scheduler) if wait.id == id)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What one node lacks for one replica."""
+
+    node: str
+    what: str  # devices, ring, cpu, memory, shared_memory, taint, selector, state …
+    has: int = 0
+    needs: int = 0
+
+
+class Diagnosis:
+    """Reasons after one cycle."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self._fits: dict[Kind, Reason | None] = {}
+        self._limits: dict[tuple[Kind, str, str], Reason | None] = {}
+
+    def of_claim(self, id: str) -> Reason:  # noqa: A002
+        """Somebody whose victims are leaving."""
+        victims = self.scheduler.claims[id].victims
+        last = max(
+            (self.scheduler.running[victim].leaving or 0.0 for victim in victims), default=self.scheduler.now
+        )
+        return Reason(Code.PREEMPTING, "", "", {"victims": len(victims), "until": last})
+
+    def of(self, line: Line, entry: Entry) -> Reason:
+        """Somebody in a line."""
+        scheduler, id = self.scheduler, entry.request.id  # noqa: A001
+        if id in scheduler.growth.asked:
+            return Reason(Code.ACQUIRING, scheduler.growth.asked[id], "", {"replicas": _least(entry.kind)})
+        blocker = scheduler.blockers.get(line.name)
+        if blocker is not None and self._is_behind(line, entry, blocker):
+            return Reason(Code.STRATEGY, blocker, "", {"strategy": line.strategy.value})
+        return self._limit(entry) or self._fit(entry.kind) or self._reserved(line, entry)
+
+    def _is_behind(self, line: Line, entry: Entry, blocker: str) -> bool:
+        """Whether the line's blocked head, or the end of its window, keeps this one from being looked at."""
+        if entry.request.id == blocker:
+            return False
+        if not line.is_strict(entry.request.priority):
+            return True
+        window = line.window(self.scheduler.now)
+        return all(item[3] is not entry for item in line.strict[:window])
+
+    def _limit(self, entry: Entry) -> Reason | None:
+        request = entry.request
+        key = (entry.kind, request.workspace, request.user)
+        if key not in self._limits:
+            place = self.scheduler.tree.place(request.workspace)
+            found = self.scheduler.tree.limit(place, request.user, entry.kind.least)
+            self._limits[key] = None if found is None else found[1]
+        return self._limits[key]
+
+    def _fit(self, kind: Kind) -> Reason | None:
+        if kind not in self._fits:
+            fits = kind.failed_at < 0 and not self._is_short(kind)
+            self._fits[kind] = None if fits else self._no_room(kind)
+        return self._fits[kind]
+
+    def _is_short(self, kind: Kind) -> bool:
+        return any(
+            room_now(self.scheduler.cluster, part, part.least) < part.least for part in kind.gang.parts
+        )
+
+    def _no_room(self, kind: Kind) -> Reason:
+        cluster = self.scheduler.cluster
+        for part in kind.gang.parts:
+            if empty_room(cluster, part, self.scheduler) < part.least:
+                return self._told(Code.NEVER_FITS, part)
+        for part in kind.gang.parts:
+            now = room_now(cluster, part, part.least)
+            if now < part.least:
+                return self._told(Code.GANG if now else Code.NODE_FIT, part)
+        strict = kind.gang.same_switch or any(self._has_rule(part) for part in kind.gang.parts)
+        return self._told(Code.TOPOLOGY if strict else Code.GANG, kind.gang.parts[0])
+
+    def _has_rule(self, part: Part) -> bool:
+        rule = self.scheduler.cluster.rules.get(part.shape.device)
+        return rule is not None and bool(rule.whole_when_many)
+
+    def _told(self, code: Code, part: Part) -> Reason:
+        cluster, shape = self.scheduler.cluster, part.shape
+        figures: dict[str, Figure] = {
+            "replicas": part.least,
+            "room": room_now(cluster, part, part.least),
+            "nodes": shape.allowed.bit_count(),
+            "devices": shape.count,
+        }
+        figures.update(shortages(cluster, shape))
+        if shape.count:
+            figures["largest"] = largest(cluster, shape)
+        return Reason(code, part.role, shape.device, figures)
+
+    def _reserved(self, line: Line, entry: Entry) -> Reason:
+        now = self.scheduler.now
+        for reservation in self.scheduler.reservations:
+            if reservation.id != entry.request.id and reservation.start < now + entry.limit:
+                window = max(0.0, reservation.start - now)
+                return Reason(
+                    Code.RESERVATION, reservation.id, "", {"start": reservation.start, "window": window}
+                )
+        return Reason(Code.STRATEGY, "", "", {"strategy": line.strategy.value})
+
+
+def room_now(cluster: Cluster, part: Part, enough: int) -> int:
+    """How many replicas have room now, counted up to `enough`."""
+    cluster.refresh(part.shape)
+    total = 0
+    for index in bits(cluster.roomy(part.shape)):
+        total += cluster.fits(index, part.shape)
+        if total >= enough:
+            return enough
+    return total
+
+
+def empty_room(cluster: Cluster, part: Part, scheduler: Scheduler) -> int:
+    """How many replicas would have room if nothing ran, pools that can grow included."""
+    cluster.refresh(part.shape)
+    shape = part.shape
+    pool, selector, names, tolerations, avoid = shape.key
+    total = 0
+    seen: dict[object, int] = {}
+    for node in cluster.nodes:
+        if (
+            not node.name
+            or (pool and node.pool != pool)
+            or (names and node.name not in names)
+            or node.name in avoid
+        ):
+            continue
+        key = (node.cpu, node.memory, node.reserved_cpu, node.reserved_memory, tuple(node.devices.items()),
+               tuple(node.labels.items()), node.taints, node.shared_memory)  # fmt: skip
+        if key not in seen:
+            seen[key] = empty_node(node, shape, selector, tolerations)
+        total += seen[key]
+        if total >= part.least:
+            return part.least
+    for one in scheduler.pools.values():
+        if one.promise is not None and pool in {"", one.name} and not names:
+            total += empty_node(one.promise, shape, selector, tolerations) * one.limit
+    return min(total, part.least)
+
+
+def empty_node(
+    node: Node, shape: Shape, selector: tuple[tuple[str, str], ...], tolerations: tuple[object, ...]
+) -> int:
+    """How many replicas one empty node has room for, unhealthy devices counted as if they were repaired."""
+    from_labels = all(node.labels.get(key) == value for key, value in selector)
+    tolerated = all(any(getattr(one, "key", "") == taint.key for one in tolerations) for taint in node.taints)
+    if not from_labels or not tolerated:
+        return 0
+    free = healthy_masks(replace(node, unhealthy={})).get(shape.device, 0)
+    shared = node.memory if node.shared_memory is None else node.shared_memory
+    return replicas(shape, node.cpu - node.reserved_cpu, node.memory - node.reserved_memory, shared, free)
+
+
+def shortages(cluster: Cluster, shape: Shape) -> dict[str, Figure]:
+    """On how many of the allowed nodes each resource is short for one replica: the first that is, on each."""
+    allowed = shape.allowed
+    counts: dict[str, Figure] = {}
+    enough = allowed
+    if shape.count:
+        enough = 0
+        for at in cluster.by_free.get(shape.device, [])[shape.count :]:
+            enough |= at
+        enough &= allowed
+        lacking = (allowed & ~enough).bit_count()
+        if lacking:
+            counts["short_of_devices"] = lacking
+    for index in bits(enough):
+        what = short_of(cluster, index, shape)
+        if what is not None:
+            name = f"short_of_{what[0]}"
+            counts[name] = int(counts.get(name, 0)) + 1
+    closed = (cluster.present & ~cluster.ready).bit_count()
+    if closed:
+        counts["not_ready"] = closed
+    return counts
+
+
+def short_of(cluster: Cluster, index: int, shape: Shape) -> tuple[str, int, int] | None:
+    """What a node lacks for one replica: the resource, how much it has free, how much is needed."""
+    if shape.count:
+        free = cluster.masks[shape.device][index] if shape.device in cluster.masks else 0
+        if free.bit_count() < shape.count:
+            return "devices", free.bit_count(), shape.count
+        if shape.ring and all(part.bit_count() < shape.count for part in rings(free, shape.ring)):
+            return "ring", max(part.bit_count() for part in rings(free, shape.ring)), shape.count
+    for what, has, needs in (
+        ("cpu", cluster.cpu[index], shape.cpu),
+        ("memory", cluster.memory[index], shape.memory),
+        ("shared_memory", cluster.shared[index], shape.shared_memory),
+    ):
+        if has < needs:
+            return what, has, needs
+    return None
+
+
+def largest(cluster: Cluster, shape: Shape) -> int:
+    """The most devices that one replica could have now, with CPU and memory in proportion."""
+    sets = cluster.by_free.get(shape.device, [])
+    for count in range(min(shape.count, len(sets) - 1), 0, -1):
+        for free in range(count, len(sets)):
+            for index in bits(sets[free] & shape.allowed):
+                if (
+                    cluster.cpu[index] * shape.count >= shape.cpu * count
+                    and cluster.memory[index] * shape.count >= shape.memory * count
+                ):
+                    return count
+    return 0
+
+
+def node_report(scheduler: Scheduler, id: str) -> list[Shortage]:  # noqa: A002
+    """Node by node, what is missing for one replica of the first role that has no room."""
+    _, entry = scheduler.entries[id]
+    cluster = scheduler.cluster
+    for part in entry.kind.gang.parts:
+        if room_now(cluster, part, part.least) < part.least:
+            return [_shortage(cluster, index, part.shape) for index in bits(cluster.present)]
+    return []
+
+
+def _shortage(cluster: Cluster, index: int, shape: Shape) -> Shortage:
+    node = cluster.nodes[index]
+    if node.state is not NodeState.READY:
+        return Shortage(node.name, node.state.value)
+    if not shape.allowed >> index & 1:
+        pool, selector, names, _, avoid = shape.key
+        if pool and node.pool != pool:
+            return Shortage(node.name, "pool")
+        if (names and node.name not in names) or node.name in avoid:
+            return Shortage(node.name, "not_named")
+        labels = all(node.labels.get(key) == value for key, value in selector)
+        return Shortage(node.name, "taint" if labels else "selector")
+    short = short_of(cluster, index, shape)
+    if short is None:
+        return Shortage(node.name, "nothing")
+    return Shortage(node.name, *short)
+
+
+def _least(kind: Kind) -> int:
+    return sum(part.least for part in kind.gang.parts)

@@ -1,0 +1,63 @@
+"""When those who wait may start: the queue played forward, by the limits of what runs and of who is ahead.
+
+An estimate, on the pessimistic side: workloads end at their limits, and nobody passes anybody. It counts devices of a
+type (or CPU) over the whole cluster, not node by node.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from trainyard.scheduling.engine import Scheduler
+from trainyard.scheduling.kinds import Kind
+
+
+def estimate(scheduler: Scheduler) -> dict[str, float]:
+    """Workload → estimated start; one that is never in sight is left out."""
+    now = scheduler.now
+    free: dict[str, int] = {}
+    for device, sets in scheduler.cluster.by_free.items():
+        free[device] = sum(
+            count * (nodes & scheduler.cluster.ready).bit_count() for count, nodes in enumerate(sets)
+        )
+    free["cpu"] = sum(max(0, cpu) for cpu in scheduler.cluster.cpu)
+    releases: dict[str, list[tuple[float, int]]] = {}
+    for running in scheduler.running.values():
+        for resource, amount in running.amounts:
+            releases.setdefault(resource, []).append((max(running.end, now), amount))
+    for rows in releases.values():
+        heapify(rows)
+    starts = {reservation.id: reservation.start for reservation in scheduler.reservations}
+    clock: dict[str, float] = {}
+    found: dict[str, float] = {}
+    for entry in scheduler.in_turn():
+        resource, amount = scarce(entry.kind)
+        moment = max(now, clock.get(resource, now))
+        rows = releases.setdefault(resource, [])
+        left = free.get(resource, 0)
+        while left < amount and rows:
+            end, back = heappop(rows)
+            left += back
+            moment = max(moment, end)
+        free[resource] = left
+        if left < amount:
+            continue
+        limit = entry.request.limit
+        heappush(rows, (moment + (scheduler.policy.assumed_run if limit is None else limit), amount))
+        free[resource] = left - amount
+        clock[resource] = moment
+        start = max(moment, starts.get(entry.request.id, moment))
+        if start < float("inf"):
+            found[entry.request.id] = start
+    for id, claim in scheduler.claims.items():  # noqa: A001
+        found[id] = max((scheduler.running[one].leaving or now for one in claim.victims), default=now)
+    return found
+
+
+def scarce(kind: Kind) -> tuple[str, int]:
+    """The resource that decides: devices where it wants any, else the first it wants."""
+    return (
+        kind.least[-1]
+        if kind.least and kind.least[-1][0] != "memory"
+        else (kind.least[0] if kind.least else ("cpu", 0))
+    )
