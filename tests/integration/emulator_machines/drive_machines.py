@@ -1,4 +1,4 @@
-"""An emulator of two machines that waits to be killed: state folder, isolation, net, public key."""
+"""An emulator of two machines that waits to be killed, or ends with its input: state folder, isolation, net, public key."""
 
 import asyncio
 import sys
@@ -26,7 +26,9 @@ async def main(state, isolation, net, key):
     ]
     await machines.reconcile(wishes)
     print("ready", flush=True)
-    await asyncio.sleep(1000)
+    await asyncio.to_thread(sys.stdin.read)
+    await machines.reconcile([])
+    await machines.close()
 
 
 asyncio.run(main(*sys.argv[1:]))

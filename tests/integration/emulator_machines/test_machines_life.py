@@ -181,7 +181,7 @@ async def test_the_others_run_when_one_address_is_taken(yard):
 async def test_machines_are_taken_over_when_the_emulator_was_killed(yard, wanted):
     await yard.machines.close()
     words = [sys.executable, str(DRIVER), str(yard.state), yard.isolation, yard.net, yard.public_key]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as emulator:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdout.readline() == "ready\n"
         emulator.kill()
     before = [yard.init(0), yard.init(1)]
@@ -201,7 +201,7 @@ async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
     await yard.machines.close()
     words = [sys.executable, str(DRIVER), str(yard.state), yard.isolation, yard.net, yard.public_key]
     for milliseconds in (150, 200, 250, 300, 400):
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as emulator:
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
             await asyncio.sleep(milliseconds / 1000)
             emulator.kill()
     yard.machines = yard.open()
@@ -216,6 +216,23 @@ async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
 
 def is_first(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/run/trainyard/init.sh")
+
+
+@pytest.mark.slow  # an emulator of its own
+@pytest.mark.skipif(STRONG is not Isolation.ROOT, reason="only root can make such a disk")
+async def test_machines_boot_all_the_same_when_the_disk_takes_no_layers(strong_yard, tmp_path):
+    # As in a container, whose own disk is one of layers: they cannot be stacked on each other.
+    yard = strong_yard
+    for name in ("lower", "upper", "work", "disk"):
+        (tmp_path / name).mkdir()
+    script = 'cd "$1" && shift && mount -t overlay o -o lowerdir=lower,upperdir=upper,workdir=work disk && exec "$@"'
+    driver = [sys.executable, str(DRIVER), str(tmp_path / "disk"), Isolation.ROOT, yard.net, yard.public_key]
+    words = ["unshare", "-m", "sh", "-c", script, "sh", str(tmp_path), *driver]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
+        assert emulator.stdout.readline() == "ready\n"
+        found = yard.ssh(yard.wish(0), "whoami; pwd; echo x >/etc/x; cat /etc/x; cloud-init status --wait")
+        emulator.communicate("")
+    assert found.stdout.split("\n")[:4] == ["root", "/root", "x", "status: done"], found.stderr
 
 
 async def test_machines_live_below_any_folder_when_its_name_is_hostile(hostile_path, isolation, tmp_path):

@@ -34,10 +34,11 @@ PROGRAMS = {
     **dict.fromkeys(
         (f"/usr/local/sbin/{name}" for name in ("reboot", "poweroff", "shutdown", "halt")), "reboot"
     ),
-    "/usr/local/bin/cloud-init": "cloud-init",
+    "/usr/local/sbin/cloud-init": "cloud-init",
     "/usr/sbin/mount.nfs": "mount.nfs",
     "/usr/sbin/mount.nfs4": "mount.nfs",
 }
+USER_PROGRAMS = {f"/usr/local/sbin/{name}": name for name in ("mount", "umount", "mountpoint")}
 HOME_FOLDERS = ("root", "home", "data", "mnt", "media", "srv", "boot", "etc", "run", "var")
 HOME_PROGRAMS = ("ssh", "systemctl", "service", "cloud-init")
 # Machines meet on the loopback interface and share the processors, so ranks are not bound to them.
@@ -191,6 +192,7 @@ class MachineFolder:
     def _files(self, wish: MachineWish, boot: userdata.FirstBoot, root: str) -> list[dict[str, object]]:
         files: list[dict[str, object]] = [{"path": "/etc/hostname", "text": f"{wish.hostname}\n"}]
         if self.isolation is not Isolation.HOME:
+            programs = PROGRAMS | (USER_PROGRAMS if self.isolation is Isolation.USER else {})
             files += [
                 {
                     "path": path,
@@ -198,7 +200,7 @@ class MachineFolder:
                     "mode": 0o755,
                     "try": True,
                 }
-                for path, shim in PROGRAMS.items()
+                for path, shim in programs.items()
             ]
         if self.is_settled():
             return files

@@ -39,7 +39,7 @@ set -- "$root"/etc/ssh/ssh_host_*_key
 [ -e "$1" ] || ssh-keygen -q -t ed25519 -N '' -C "root@$HOSTNAME" -f "$root/etc/ssh/ssh_host_ed25519_key"
 if [ ! -e "$cloud/started" ]; then
     mkdir -p "$cloud"
-    : >"$cloud/started"
+    echo >"$cloud/started" # not `:`, at whose failure the shell would end, and the machine with it
     run_user_data >>"$root/var/log/cloud-init-output.log" 2>&1 &
 fi
 pid=''

@@ -220,10 +220,14 @@ def lay(name: str, lower: str, isolation: str) -> None:
             "overlay", f"root/{name}", "overlay", 0, options + (",userxattr" if isolation == "user" else "")
         )
     except OSError:
-        # The disk or the kernel has no layers: what must be writable is copied, the rest is shown.
-        if name != "etc":
-            show(lower, f"root/{name}")
-        elif not os.path.exists("root/etc/passwd"):  # noqa: PTH110
+        # The disk or the kernel has no layers: what must be writable is copied or begins empty, the rest is shown.
+        if name == "usr":
+            show(lower, "root/usr")
+            if os.path.isdir("root/usr/local/sbin"):  # noqa: PTH112
+                mount("tmpfs", "root/usr/local/sbin", "tmpfs", MS_NOSUID, "mode=755")
+        elif name == "opt":
+            show(lower, "root/opt")
+        elif name == "etc" and not os.path.exists("root/etc/passwd"):  # noqa: PTH110
             shutil.copytree(lower, "root/etc", symlinks=True, dirs_exist_ok=True)
 
 
