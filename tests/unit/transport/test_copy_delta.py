@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.transport.copy import delta
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.blocks import (
     MOST_BLOCKS,
@@ -177,8 +178,10 @@ def everything(folder: Path) -> list[bytes]:
     )
 
 
+@pytest.mark.parametrize("by_two", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
-def test_old_files_become_new_ones_when_patched(shell, tmp_path, edit):
+def test_old_files_become_new_ones_when_patched(shell, tmp_path, monkeypatch, edit, by_two):
+    monkeypatch.setattr(delta, "HASHED_BY_TWO", 0 if by_two else 1 << 40)
     new = EDITS[edit]
     patch = prepare(shell, tmp_path, new)
     assert patch.length <= 4 * len(NAMES) * BLOCK
@@ -203,7 +206,9 @@ def test_the_sums_are_kept_when_they_come_along(shell, tmp_path):
     assert everything(shell.home / ".trainyard") == [b"uploads/k", b"uploads/k.blocks"]
 
 
-def test_the_old_files_stay_when_one_of_them_is_not_what_it_was(shell, tmp_path):
+@pytest.mark.parametrize("by_two", [False, True])
+def test_the_old_files_stay_when_one_of_them_is_not_what_it_was(shell, tmp_path, monkeypatch, by_two):
+    monkeypatch.setattr(delta, "HASHED_BY_TWO", 0 if by_two else 1 << 40)
     patch = prepare(shell, tmp_path, EDITS["one byte"])
     odd = shell.home / "a b/plain"
     odd.chmod(0o644)
@@ -268,15 +273,15 @@ def test_the_proof_is_of_the_file_as_it_is_when_it_changes_after_the_comparison(
     here.write_bytes(OLD)
     base = remembered(here)
     entry = entry_of(here)
-    delta = compare(entry, base)
-    assert delta.changed == ()
+    found = compare(entry, base)
+    assert found.changed == ()
     here.write_bytes(EDITS["one byte"])
     assert (
-        content(Patch(b".", [(entry, delta)]))
+        content(Patch(b".", [(entry, found)]))
         == hashlib.sha256(EDITS["one byte"]).hexdigest().encode() + b"\n"
     )
     here.unlink()
-    assert content(Patch(b".", [(entry, delta)])) == b"-" * 64 + b"\n"
+    assert content(Patch(b".", [(entry, found)])) == b"-" * 64 + b"\n"
 
 
 def test_a_file_is_sent_whole_when_most_of_it_has_changed(tmp_path):

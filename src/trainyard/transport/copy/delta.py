@@ -20,6 +20,7 @@ from trainyard.transport.copy.payload import Payload
 
 MOST_RUNS = 32  # of neighbouring blocks in one file; each is a process there
 MOST_FILES = 100  # in one delivery: their names are in its script
+HASHED_BY_TWO = 16 * 1024 * 1024  # from so many bytes on two processors share the proof
 MOST_BYTES = 256 * 1024 * 1024  # of the files of one delivery, which are there twice until they are proved
 
 
@@ -100,7 +101,7 @@ class Patch:
         return self.length + self.proofs
 
     def script(self) -> bytes:
-        """Shell functions: copy the old files, patch the copies, do something with all, settle modes and times, name."""
+        """Shell functions: copy the old files, patch the copies, hash them, settle modes and times, name them."""
         copy, patch, place, names = [], [], [], []
         at = 0
         modes: dict[bytes, list[bytes]] = {}
@@ -124,7 +125,20 @@ class Patch:
             + _function(b"patch_all", patch)
             + _function(b"settle_all", settle)
             + _function(b"place_all", place)
+            + self._hashing(names)
             + b'with_all() { "$@" %s; }\n' % b" ".join(names)
+        )
+
+    def _hashing(self, parts: Sequence[bytes]) -> bytes:
+        """A function that prints the hashes of all, in order."""
+        sizes = [entry.size for entry, _ in self.files]
+        half = next(at for at in range(1, len(sizes) + 1) if 2 * sum(sizes[:at]) >= sum(sizes))
+        first, rest = b" ".join(parts[:half]), b" ".join(parts[half:])
+        if sum(sizes) < HASHED_BY_TWO or not rest:
+            return b"hash_all() { hash_files %s; }\n" % b" ".join(parts)
+        return b'hash_all() {\nhash_files %s >"$data.rest" &\nhash_files %s\nwait\ncat "$data.rest"\n}\n' % (
+            rest,
+            first,
         )
 
 

@@ -121,7 +121,8 @@ drop_old() {
 # New blocks for files that are here in an older form. Nothing gets its name before all of it is proved.
 #
 #   base    a folder for what has come
-#   patch   defines copy_all, patch_all, settle_all, place_all and with_all, which know the files; parts end in $own
+#   patch   defines copy_all, patch_all, hash_all, settle_all, place_all and with_all, which know the files; parts end
+#           in $own
 #   upto    bytes of blocks
 #   proofs  bytes of hashes that follow them, one line a file
 #   kept    bytes of sums for the next upload that follow those
@@ -130,7 +131,7 @@ receive_delta() (
     own=$mark.$$
     data=$base/.trainyard-part-$own
     eval "$patch"
-    trap 'with_all rm -f "$data" "$data.blocks"' EXIT
+    trap 'with_all rm -f "$data" "$data.blocks" "$data.rest"' EXIT
     trap 'exit 1' HUP INT TERM
     copy_all || exit 3
     cat >"$data" || exit 1
@@ -139,7 +140,7 @@ receive_delta() (
         exit 1
     fi
     patch_all || exit 3
-    found=$(with_all hash_files | sed -n 's/^\\\{0,1\}\([0-9a-f]\{64\}\) .*/\1/p')
+    found=$(hash_all | sed -n 's/^\\\{0,1\}\([0-9a-f]\{64\}\) .*/\1/p')
     if [ "$found" != "$(tail -c "$((proofs + kept))" "$data" | head -c "$((proofs - 1))")" ]; then
         echo "the old blocks are not what they were" >&2
         exit 3

@@ -105,9 +105,10 @@ class Plan:
     async def deltas(self, pairs: Sequence[tuple[Entry, Blocks]]) -> dict[bytes, Delta]:
         """What has changed in files since they were as `Blocks` say, where that is worth knowing."""
         async with self._hashing:
-            for entry, base in pairs:
-                if (entry.name, base) not in self._deltas:
-                    self._deltas[entry.name, base] = await asyncio.to_thread(compare, entry, base)
+            new = [(entry, base) for entry, base in pairs if (entry.name, base) not in self._deltas]
+            compared = await asyncio.gather(*[asyncio.to_thread(compare, *pair) for pair in new])
+            for (entry, base), delta in zip(new, compared, strict=True):
+                self._deltas[entry.name, base] = delta
         found = {entry.name: self._deltas[entry.name, base] for entry, base in pairs}
         return {name: delta for name, delta in found.items() if delta.is_worth_it}
 
