@@ -71,6 +71,16 @@ def touch_some(folder: Path, count: int) -> None:
         os.utime(path, (stamp, stamp))
 
 
+def edit_some(folder: Path, count: int) -> None:
+    """Change 4 KiB in the middle of `count` files."""
+    stamp = next(_STAMPS)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file())[:count]:
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(os.urandom(4096))
+        os.utime(path, (stamp, stamp))
+
+
 @contextlib.contextmanager
 def machines(count: int, folder: Path) -> Iterator[list[sshd_module.Sshd]]:
     """Real sshds."""
@@ -175,9 +185,10 @@ async def compare(
     rounds: int,
     case: str,
     changed: int,
+    edited: tuple[int, ...] = (),
     all_rivals: bool = True,
 ) -> Rows:
-    """First upload, again with a few files changed, again with none changed."""
+    """First upload, again with none changed, with a few files changed wholly, and with 1 and 10 of them edited."""
     rivals = Rivals(hosts, folder)
     ways = connect(hosts)
     await asyncio.gather(*[way.run("true") for _, way in ways])
@@ -213,9 +224,12 @@ async def compare(
             await upload(ways, [source], "ours")
         await measure("none changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
         await measure("none changed", "trainyard", lambda: upload(ways, [source], "ours"))
-        touch_some(source, changed)
-        await measure(f"{changed} changed", "rsync -a", lambda: rivals.rsync(source, "rsynced"))
-        await measure(f"{changed} changed", "trainyard", lambda: upload(ways, [source], "ours"))
+        changes = [(f"{changed} changed", touch_some, changed)]
+        changes += [(f"{count} edited", edit_some, count) for count in edited]
+        for step, change, count in changes:
+            change(source, count)
+            await measure(step, "rsync -a", lambda: rivals.rsync(source, "rsynced"))
+            await measure(step, "trainyard", lambda: upload(ways, [source], "ours"))
         check(source, hosts[-1].home / "ours")
         check(source, hosts[-1].home / "rsynced")
     await asyncio.gather(*[way.aclose() for _, way in ways])
@@ -246,7 +260,15 @@ def run(counts: tuple[int, ...] = (1, 32), *, rounds: int = 3) -> Rows:
                     compare(hosts, small, folder, rounds=rounds, case="5000 x 1 KiB", changed=10)
                 )
                 rows += asyncio.run(
-                    compare(hosts, bulk, folder, rounds=max(1, rounds - 1), case="100 MB", changed=1)
+                    compare(
+                        hosts,
+                        bulk,
+                        folder,
+                        rounds=max(1, rounds - 1),
+                        case="100 MB",
+                        changed=1,
+                        edited=(1, 10),
+                    )
                 )
         return rows
     finally:
