@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from trainyard.emulators.aliyun.machines import Isolation, Machines
 from trainyard.lib.errors import ConflictError
 
 DRIVER = Path(__file__).with_name("drive_machines.py")
+SOURCES = Path(__file__).parents[3] / "src"
 
 
 async def test_a_machine_answers_on_both_addresses_when_it_boots(yard):
@@ -216,6 +219,51 @@ async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
 
 def is_first(pid):
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/run/trainyard/init.sh")
+
+
+@pytest.mark.slow  # an emulator of its own
+@pytest.mark.skipif(
+    STRONG is not Isolation.ROOT, reason="the other tests are run by an ordinary user already"
+)
+async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_emulator(strong_yard):
+    yard = strong_yard
+    nobody = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        "env",
+        f"PYTHONPATH={SOURCES}",
+    ]
+    python = [*nobody, "/usr/bin/python3", "-B"]
+    if subprocess.run(
+        [*python, "-c", "import trainyard.emulators.aliyun.machines"], capture_output=True
+    ).returncode:
+        pytest.skip("an ordinary user cannot read this program, or has no Python for it")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, 65534, 65534)
+        if reason := ask(python, folder):
+            pytest.skip(reason)
+        words = [*python, str(DRIVER), f"{folder}/state", Isolation.USER, yard.net, yard.public_key]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
+            assert emulator.stdout.readline() == "ready\n"
+            port = json.loads(Path(folder, "state", "settings.json").read_text())["port"]
+            argv = yard.ssh_argv(yard.wish(0), "whoami; id -u; pwd; hostname; echo x >/etc/x && cat /etc/x")
+            argv[argv.index("-p") + 1] = str(port)
+            found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+            emulator.communicate("")
+    assert found.stdout.split() == ["root", "65534", "/root", f"task0-{yard.net}", "x"], found.stderr
+
+
+def ask(python, folder):
+    """Why the user of this Python cannot keep machines apart."""
+    script = (
+        "from pathlib import Path; from trainyard.emulators.aliyun.machines.isolation import *; "
+        f"print(why_not(Isolation.USER, Path({folder!r}, 'trial')))"
+    )
+    return subprocess.run([*python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.mark.slow  # an emulator of its own
