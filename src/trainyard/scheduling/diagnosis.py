@@ -30,7 +30,13 @@ def waits(scheduler: Scheduler) -> Iterator[Wait]:
         for position, entry in enumerate(scheduler.everybody(line), 1):
             id = entry.request.id  # noqa: A001
             reason = diagnosis.of(line, entry)
-            yield Wait(id, position, reason, None if reason.code is Code.NEVER_FITS else starts.get(id))
+            yield Wait(id, position, reason, starts.get(id) if is_possible(reason) else None)
+
+
+def is_possible(reason: Reason) -> bool:
+    """Whether waiting helps: it is neither larger than the cluster nor larger than the limit that holds it."""
+    too_large = float(reason.figures.get("wanted", 0)) > float(reason.figures.get("limit", 0))
+    return reason.code is not Code.NEVER_FITS and not too_large
 
 
 def wait_of(scheduler: Scheduler, id: str) -> Wait:  # noqa: A002
@@ -53,6 +59,8 @@ class Diagnosis:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
+        self._classes = classes_of(scheduler.cluster)
+        self._nevers: dict[Kind, Reason | None] = {}
         self._fits: dict[Kind, Reason | None] = {}
         self._limits: dict[tuple[Kind, str, str], Reason | None] = {}
 
@@ -72,7 +80,33 @@ class Diagnosis:
         blocker = scheduler.blockers.get(line.name)
         if blocker is not None and self._is_behind(line, entry, blocker):
             return Reason(Code.STRATEGY, blocker, "", {"strategy": line.strategy.value})
-        return self._limit(entry) or self._fit(entry.kind) or self._reserved(line, entry)
+        return (
+            self._never(entry.kind)
+            or self._limit(entry)
+            or self._fit(entry.kind)
+            or self._reserved(line, entry)
+        )
+
+    def _never(self, kind: Kind) -> Reason | None:
+        """Whether it could not start even if nothing else ran."""
+        if kind not in self._nevers:
+            self._nevers[kind] = None
+            for part in kind.gang.parts:
+                self.scheduler.cluster.refresh(part.shape)
+                if empty_room(self.scheduler, part, self._classes) < part.least or self._is_odd(part):
+                    self._nevers[kind] = self._told(Code.NEVER_FITS, part)
+        return self._nevers[kind]
+
+    def _is_odd(self, part: Part) -> bool:
+        """Whether the device type is never given out in such numbers."""
+        rule = self.scheduler.cluster.rules.get(part.shape.device)
+        if rule is None or not part.shape.count:
+            return False
+        total = part.least * part.shape.count
+        whole = rule.whole_when_many
+        return (bool(rule.sizes) and part.shape.count not in rule.sizes) or (
+            bool(whole) and total > whole and total % whole != 0
+        )
 
     def _is_behind(self, line: Line, entry: Entry, blocker: str) -> bool:
         """Whether the line's blocked head, or the end of its window, keeps this one from being looked at."""
@@ -105,9 +139,6 @@ class Diagnosis:
 
     def _no_room(self, kind: Kind) -> Reason:
         cluster = self.scheduler.cluster
-        for part in kind.gang.parts:
-            if empty_room(cluster, part, self.scheduler) < part.least:
-                return self._told(Code.NEVER_FITS, part)
         for part in kind.gang.parts:
             now = room_now(cluster, part, part.least)
             if now < part.least:
@@ -154,32 +185,38 @@ def room_now(cluster: Cluster, part: Part, enough: int) -> int:
     return total
 
 
-def empty_room(cluster: Cluster, part: Part, scheduler: Scheduler) -> int:
-    """How many replicas would have room if nothing ran, pools that can grow included."""
-    cluster.refresh(part.shape)
+def empty_room(scheduler: Scheduler, part: Part, classes: list[tuple[Node, int]]) -> int:
+    """How many replicas would have room if nothing ran, pools that can grow included; counted up to enough."""
     shape = part.shape
     pool, selector, names, tolerations, avoid = shape.key
+    cluster = scheduler.cluster
+    if names or avoid:
+        wanted = names or cluster.index.keys()
+        classes = [
+            (cluster.nodes[cluster.index[name]], 1)
+            for name in wanted
+            if name in cluster.index and name not in avoid
+        ]
     total = 0
-    seen: dict[object, int] = {}
-    for node in cluster.nodes:
-        if (
-            not node.name
-            or (pool and node.pool != pool)
-            or (names and node.name not in names)
-            or node.name in avoid
-        ):
-            continue
-        key = (node.cpu, node.memory, node.reserved_cpu, node.reserved_memory, tuple(node.devices.items()),
-               tuple(node.labels.items()), node.taints, node.shared_memory)  # fmt: skip
-        if key not in seen:
-            seen[key] = empty_node(node, shape, selector, tolerations)
-        total += seen[key]
-        if total >= part.least:
-            return part.least
+    for node, count in classes:
+        if not pool or node.pool == pool:
+            total += count * empty_node(node, shape, selector, tolerations)
     for one in scheduler.pools.values():
         if one.promise is not None and pool in {"", one.name} and not names:
-            total += empty_node(one.promise, shape, selector, tolerations) * one.limit
+            more = max(0, one.limit - scheduler.pool_size(one.name))
+            total += more * empty_node(one.promise, shape, selector, tolerations)
     return min(total, part.least)
+
+
+def classes_of(cluster: Cluster) -> list[tuple[Node, int]]:
+    """One node of each class, and how many there are of it."""
+    found: dict[object, tuple[Node, int]] = {}
+    for node in cluster.nodes:
+        if node.name:
+            key = (node.pool, node.cpu, node.memory, node.reserved_cpu, node.reserved_memory, node.shared_memory,
+                   node.taints, tuple(node.devices.items()), tuple(node.labels.items()))  # fmt: skip
+            found[key] = (node, found[key][1] + 1 if key in found else 1)
+    return list(found.values())
 
 
 def empty_node(
