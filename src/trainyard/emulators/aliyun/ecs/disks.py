@@ -355,10 +355,20 @@ def delete_disk(world: World, call: Call) -> dict[str, Value]:
     return {}
 
 
+def _require_staying(world: World, disk: Disk) -> None:
+    """Refuse changes to the disk of an instance that is being released."""
+    instance = world.instances.get(disk.instance)
+    if instance is not None and instance.deleting:
+        raise denied("IncorrectDiskStatus", "The current disk status does not support this operation.")
+
+
 def modify_disk(world: World, call: Call) -> dict[str, Value]:
     """ModifyDiskAttribute: of one disk or of many."""
     ids = call.texts("DiskIds") or [call.required("DiskId")]
-    for disk in [find_disk(world, one) for one in ids]:
+    disks = [find_disk(world, one) for one in ids]
+    for disk in disks:
+        _require_staying(world, disk)
+    for disk in disks:
         disk.name = call.text("DiskName", disk.name)
         disk.description = call.text("Description", disk.description)
         disk.delete_with_instance = call.flag("DeleteWithInstance", default=disk.delete_with_instance)
@@ -368,6 +378,7 @@ def modify_disk(world: World, call: Call) -> dict[str, Value]:
 def resize_disk(world: World, call: Call) -> dict[str, Value]:
     """ResizeDisk: only ever larger; billed by its new size from now on."""
     disk, size = find_disk(world, call.required("DiskId")), call.number("NewSize")
+    _require_staying(world, disk)
     if disk.status not in {"In_use", "Available"}:
         raise denied("IncorrectDiskStatus", "The current disk status does not support this operation.")
     if size <= disk.size:
