@@ -15,7 +15,8 @@ import pytest
 from emulator_yard import STRONG, close_yard, living, make_yard
 
 import sshd as sshd_module
-from trainyard.emulators.aliyun.machines import Isolation, Machines
+from trainyard.emulators.aliyun.machines import Isolation, Machines, folder
+from trainyard.emulators.aliyun.machines.isolation import remove_tree
 from trainyard.lib.errors import ConflictError
 
 DRIVER = Path(__file__).with_name("drive_machines.py")
@@ -120,6 +121,18 @@ async def test_a_machine_reboots_when_asked_from_inside(strong_yard, eventually)
     await eventually(lambda: yard.ssh(yard.wish(), "cat kept").stdout == "kept\n")
 
 
+@pytest.mark.slow  # the machine is given a moment to notice
+async def test_a_machine_ends_by_itself_when_its_folder_is_deleted(yard, eventually, monkeypatch):
+    monkeypatch.setattr(folder, "LOOK_SECONDS", 0.1)
+    await yard.machines.reconcile([yard.wish()])
+    pids, link = yard.pids(), yard.root()
+    await yard.machines.close(keep=True)
+    remove_tree(yard.state)
+    await eventually(lambda: not living(pids))
+    assert not link or not os.path.lexists(link)
+    (yard.state / "machines").mkdir(parents=True)
+
+
 async def test_a_machine_stays_away_when_it_was_stopped(yard):
     await yard.machines.reconcile([yard.wish()])
     before = yard.init()
@@ -218,7 +231,10 @@ async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
 
 
 def is_first(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1].endswith(b"/run/trainyard/init.sh")
+    """Whether it runs the machine's script and no subshell of it."""
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    words = [Path(f"/proc/{one}/cmdline").read_bytes() for one in (pid, parent)]
+    return [b"/run/trainyard/init.sh" in line for line in words] == [True, False]
 
 
 @pytest.mark.slow  # an emulator of its own
@@ -242,14 +258,14 @@ async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_
         [*python, "-c", "import trainyard.emulators.aliyun.machines"], capture_output=True
     ).returncode:
         pytest.skip("an ordinary user cannot read this program, or has no Python for it")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        os.chown(folder, 65534, 65534)
-        if reason := ask(python, folder):
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chown(place, 65534, 65534)
+        if reason := ask(python, place):
             pytest.skip(reason)
-        words = [*python, str(DRIVER), f"{folder}/state", Isolation.USER, yard.net, yard.public_key]
+        words = [*python, str(DRIVER), f"{place}/state", Isolation.USER, yard.net, yard.public_key]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
             assert emulator.stdout.readline() == "ready\n"
-            port = json.loads(Path(folder, "state", "settings.json").read_text())["port"]
+            port = json.loads(Path(place, "state", "settings.json").read_text())["port"]
             argv = yard.ssh_argv(yard.wish(0), "whoami; id -u; pwd; hostname; echo x >/etc/x && cat /etc/x")
             argv[argv.index("-p") + 1] = str(port)
             found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -257,11 +273,11 @@ async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_
     assert found.stdout.split() == ["root", "65534", "/root", f"task0-{yard.net}", "x"], found.stderr
 
 
-def ask(python, folder):
+def ask(python, place):
     """Why the user of this Python cannot keep machines apart."""
     script = (
         "from pathlib import Path; from trainyard.emulators.aliyun.machines.isolation import *; "
-        f"print(why_not(Isolation.USER, Path({folder!r}, 'trial')))"
+        f"print(why_not(Isolation.USER, Path({place!r}, 'trial')))"
     )
     return subprocess.run([*python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -319,7 +335,7 @@ async def test_sixty_four_machines_boot_in_seconds_when_wanted_at_once(strong_ya
     assert yard.machines.problems == {}
     assert took < 20  # two seconds where nobody else computes
     assert yard.out(yard.wish(63), "hostname") == "task63"
-    # Few processes a machine: the first one and sshd.
-    await yard.user_data_log(63)
-    assert len(yard.pids()) <= 3 * 64
+    # Few processes a machine: the first one, sshd, and who looks whether its folder is there, asleep.
+    await asyncio.gather(*(yard.user_data_log(number) for number in range(64)))
+    assert len(yard.pids()) == 4 * 64
     await yard.machines.reconcile([])

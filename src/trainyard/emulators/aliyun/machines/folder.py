@@ -26,6 +26,7 @@ from trainyard.lib.errors import ConflictError
 MARK = "TRAINYARD_EMULATED"  # in the environment of processes of a machine that has no processes of its own
 # Short, since sockets lie below it, and free of signs that sshd's configuration cannot express.
 LINK = "/tmp/tym-"
+LOOK_SECONDS = 30.0  # between two looks of a machine whether its folder is still there
 SHIMS = Path(__file__).with_name("shims")
 # Programs of the machine that this computer would answer for otherwise → the shim that stands for them.
 PROGRAMS = {
@@ -175,7 +176,12 @@ class MachineFolder:
             "hostname": wish.hostname[:64],
             "boot": wish.boot,
             "kernel": kernel_id(),
-            "env": {**env, "TRAINYARD_SSHD": template.find_sshd(), "HOSTNAME": wish.hostname},
+            "env": {
+                **env,
+                "HOSTNAME": wish.hostname,
+                "TRAINYARD_SSHD": template.find_sshd(),
+                "TRAINYARD_LOOK_SECONDS": str(LOOK_SECONDS),
+            },
             "files": self._files(wish, boot, root),
             "secret": secret,
             "authorized_keys": [*wish.authorized_keys, *boot.authorized_keys],

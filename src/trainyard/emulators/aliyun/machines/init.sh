@@ -3,8 +3,8 @@
 root=$1
 config=$root/run/trainyard/sshd_config
 [ -e "$config" ] || config=$root/etc/ssh/sshd_config
-sshd=$TRAINYARD_SSHD
-unset TRAINYARD_SSHD
+sshd=$TRAINYARD_SSHD look=$TRAINYARD_LOOK_SECONDS
+unset TRAINYARD_SSHD TRAINYARD_LOOK_SECONDS
 cloud=$root/var/lib/cloud/instance
 exec </dev/null >>"$root/var/log/boot.log" 2>&1
 
@@ -32,7 +32,18 @@ power_off() {
             sleep 0.05
         done
     fi
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null
     exit 0
+}
+
+# A machine whose folder was deleted belongs to no emulator any more, and nobody else would end it.
+look_for_folder() {
+    while sleep "$look"; do
+        [ ! -e "$root/run/trainyard/init.sh" ] || continue
+        case $root in /tmp/tym-*) rm -rf -- "$root" ;; esac
+        kill -TERM $$
+        exit
+    done
 }
 
 set -- "$root"/etc/ssh/ssh_host_*_key
@@ -42,6 +53,7 @@ if [ ! -e "$cloud/started" ]; then
     echo >"$cloud/started" # not `:`, at whose failure the shell would end, and the machine with it
     run_user_data >>"$root/var/log/cloud-init-output.log" 2>&1 &
 fi
+look_for_folder &
 pid=''
 trap '[ -z "$pid" ] || kill -HUP "$pid"' HUP
 trap power_off TERM
