@@ -58,6 +58,38 @@ def test_an_interrupted_instance_is_stopped_when_it_was_asked_to(cloud):
     assert cloud.show(name)["Status"] == "Running"
 
 
+def test_a_notice_passes_over_an_instance_that_gave_its_machine_back(cloud):
+    (name,) = cloud.running(**SPOT)
+    cloud.ecs("StopInstances", InstanceId=[name], StoppedMode="StopCharging")
+    cloud.later(10)
+    cloud.world.interrupt(name, cloud.now)
+    cloud.later(days=1)
+    assert cloud.show(name)["Status"] == "Stopped"
+    assert locks(cloud, name) == []
+
+
+@pytest.mark.parametrize("verb", ["StopInstances", "RebootInstances"])
+def test_the_machine_is_taken_from_an_instance_that_is_not_running_too(cloud, verb):
+    (name,) = cloud.running(**SPOT, SpotInterruptionBehavior="Stop")
+    cloud.world.interrupt(name, cloud.now)
+    cloud.later(295)
+    cloud.ecs(verb, InstanceId=[name])
+    cloud.later(30)
+    shown = cloud.show(name)
+    assert (shown["Status"], shown["StoppedMode"]) == ("Stopped", "StopCharging")
+    assert cloud.world.rate(cloud.now, name) == 0
+
+
+def test_an_instance_under_notice_cannot_be_started(cloud):
+    (name,) = cloud.running(**SPOT)
+    cloud.ecs("StopInstances", InstanceId=[name])
+    cloud.later(10)
+    cloud.world.interrupt(name, cloud.now)
+    assert cloud.refused("ecs", "StartInstances", InstanceId=[name]) == "InstanceNotReady"
+    cloud.later(300)
+    assert cloud.show(name) is None
+
+
 def test_local_disks_forbid_the_stop_behaviour(cloud):
     _, vswitch = cloud.network("192.168.16.0/20", "cn-beijing-f", next(iter(cloud.world.vpcs)))
     launch = {**cloud.launch, "InstanceType": "ecs.gn5-c4g1.xlarge", "VSwitchId": vswitch}

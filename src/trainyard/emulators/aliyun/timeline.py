@@ -16,6 +16,7 @@ from trainyard.emulators.aliyun.catalogue import TYPES
 from trainyard.emulators.aliyun.estate import Estate
 from trainyard.emulators.aliyun.market import next_hour, spot_price
 from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation, SystemEvent
+from trainyard.emulators.aliyun.stock import holds
 
 RECYCLING = "Recycling"
 STOP_CHARGING, KEEP_CHARGING, NOT_APPLICABLE = "StopCharging", "KeepCharging", "Not-applicable"
@@ -280,15 +281,18 @@ def watch_market(instance: Instance, now: datetime) -> None:
 def _check_market(estate: Estate, instance: Instance, now: datetime) -> None:
     instance.market_check = next_hour(now)
     limit, protected = instance.spot_limit, instance.protected_until
-    if limit is None or (protected is not None and now < protected) or instance.status == "Stopped":
+    if limit is None or (protected is not None and now < protected):
         return
     if spot_price(estate, instance.zone, instance.type, now) > limit:
         interrupt(estate, instance, now)
 
 
 def interrupt(estate: Estate, instance: Instance, now: datetime) -> None:
-    """Give a spot instance notice: it is locked, and goes in five minutes. A second notice changes nothing."""
-    if RECYCLING in instance.locks or instance.deleting:
+    """Give a spot instance notice: it is locked, and goes in five minutes.
+
+    A second notice changes nothing; one that gave its machine back already has nothing to lose.
+    """
+    if RECYCLING in instance.locks or instance.deleting or not holds(instance):
         return
     instance.locks.append(RECYCLING)
     instance.market_check = None
@@ -307,7 +311,7 @@ def interrupt(estate: Estate, instance: Instance, now: datetime) -> None:
 
 
 def _reclaim(estate: Estate, instance: Instance, now: datetime) -> None:
-    if instance.spot_behavior != "Stop":
+    if instance.spot_behavior != "Stop" or instance.status == "Pending":
         release(estate, instance, now)
         return
     instance.reclaim = None
@@ -317,8 +321,10 @@ def _reclaim(estate: Estate, instance: Instance, now: datetime) -> None:
             event.status, event.finished = "Executed", now
     if instance.status in {"Running", "Starting"}:
         stop(estate, instance, now, STOP_CHARGING)
-    else:
-        instance.stop_request = STOP_CHARGING
+        return
+    instance.stop_request, instance.rebooting = STOP_CHARGING, False
+    if instance.status == "Stopped" and holds(instance):
+        _halt(estate, instance, now)
 
 
 def termination_time(instance: Instance) -> str:
