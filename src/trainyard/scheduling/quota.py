@@ -78,8 +78,11 @@ class Place:
         return any(self.used.get(resource, 0) > amount for resource, amount in self.nominal.items())
 
     def is_over_nominal(self, amounts: Amounts) -> bool:
-        """Whether it uses more than it is guaranteed of something in `amounts`."""
-        return any(self.used.get(resource, 0) > self.nominal.get(resource, 0) for resource, _ in amounts)
+        """Whether it uses more than it is guaranteed of something in `amounts`; without a guarantee, any use is more."""
+        named = [resource for resource, _ in amounts if resource in self.nominal]
+        if not named:
+            return bool(amounts) and self.used.get(amounts[-1][0], 0) > 0
+        return any(self.used.get(resource, 0) > self.nominal[resource] for resource in named)
 
 
 @dataclass(frozen=True, slots=True)
