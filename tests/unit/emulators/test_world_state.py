@@ -30,7 +30,9 @@ def busy():
     cloud.nas("CreateFileSystem", ProtocolType="NFS", StorageType="Capacity")
     cloud.vpc("AllocateEipAddress")
     cloud.ecs("CreateDeploymentSet")
-    cloud.run(InstanceName="中文.x", Tag=[{"Key": "a\n'\"", "Value": "$(b)"}])
+    cloud.run(
+        InstanceName="中文.x", Amount=2, UserData="QUJD" * 1000, Tag=[{"Key": "a\n'\"", "Value": "$(b)"}]
+    )
     cloud.world.set_stock("cn-beijing-h", "ecs.g6.large", spot=True, free=3)
     return cloud
 
@@ -49,6 +51,16 @@ def test_a_loaded_world_equals_the_saved_one_and_goes_on_alike(tmp_path):
     assert loaded.machines(later) == cloud.world.machines(later)
     assert loaded.spent(later) == cloud.world.spent(later)
     assert loaded.new_id("i-") == cloud.world.new_id("i-")
+
+
+def test_user_data_is_saved_once_however_many_have_it():
+    cloud = Cloud().ready()
+    cloud.run(Amount=50, UserData="QUJD" * 5000)
+    saved = json.dumps(cloud.world.dump())
+    assert saved.count("QUJD" * 5000) == 1
+    loaded = state.decode(World, json.loads(saved))
+    assert loaded == cloud.world
+    assert loaded.machines(cloud.now)[49].user_data == b"ABC" * 5000
 
 
 def test_passing_time_in_steps_or_at_once_comes_to_the_same():

@@ -205,8 +205,15 @@ class Estate:
     """Stock where it differs from the option: `zone/type/spot` or `zone/type/demand` → machines in all."""
     advice: dict[str, str] = field(default_factory=dict)
     """StatusCategory that DescribeAvailableResource answers whatever the stock: same keys."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Only while it is saved: UserData by digest, since the instances of a job have the same."""
     price_points: dict[str, list[PricePoint]] = field(default_factory=dict)
     """Spot prices that were set by hand, oldest first: `zone/type` → prices."""
+
+    def __post_init__(self) -> None:
+        for instance in self.instances.values():
+            instance.user_data = self.texts.get(instance.user_data, instance.user_data)
+        self.texts = {}
 
     def new_id(self, prefix: str, region: str = "", length: int = 20) -> str:
         """An id that was never given before: `i-2ze…`."""

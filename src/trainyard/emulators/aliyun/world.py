@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from datetime import datetime
 from decimal import Decimal
@@ -21,6 +22,14 @@ from trainyard.emulators.aliyun.estate import Estate
 from trainyard.emulators.aliyun.problems import not_found
 from trainyard.emulators.aliyun.records import Instance
 from trainyard.lib.files import write_atomic
+
+_SHORT = 100  # characters that are not worth a digest
+_DIGEST = "sha256:"  # base64 has no colon, so this is never UserData itself
+
+
+@lru_cache(maxsize=64)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class World(Estate):
@@ -41,7 +50,7 @@ class World(Estate):
 
     def save(self, path: Path) -> None:
         """Write everything to a file, at once or not at all."""
-        write_atomic(path, json.dumps(state.encode(self), ensure_ascii=False, separators=(",", ":")))
+        write_atomic(path, json.dumps(self.dump(), ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -50,8 +59,17 @@ class World(Estate):
         return world
 
     def dump(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it, for people who look inside."""
+        """Everything, as JSON can hold it: to be saved, and for people who look inside.
+
+        UserData stands once however many instances have it: a job of 256 would write megabytes at each call.
+        """
         whole: dict[str, Any] = state.encode(self)
+        for instance in whole["instances"].values():
+            text = instance["user_data"]
+            if len(text) > _SHORT:
+                digest = _DIGEST + _digest(text)
+                whole["texts"][digest] = text
+                instance["user_data"] = digest
         return whole
 
     # What the control routes turn. Each is safe to repeat.
