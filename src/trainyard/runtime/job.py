@@ -295,13 +295,13 @@ async def _introduce(job: Job) -> None:
     members = [(task.machine, task.transport) for task in job.tasks]
     peers = rendezvous.peers_of([machine for machine, _ in members])
     folders = await on_each(job.tasks, _absolute)
-    for index, (task, folder) in enumerate(zip(job.tasks, folders, strict=True)):
-        task.env.update(rendezvous.environment(peers, index, folder))
-    await on_each(job.tasks, lambda task: task.session.open())
-    digest = await setup.digest_of(members, peers, folders)
+    for task, variables in zip(job.tasks, rendezvous.environments(peers, folders), strict=True):
+        task.env.update(variables)
+    host_keys = await on_each(job.tasks, lambda task: setup.host_key_of(task.transport))
+    digest = setup.digest_of(members, host_keys, peers, folders)
     keys = setup.keys_folder(members)
     answers = await on_each(
-        job.tasks, lambda task: task.session.ask(setup.recall_script(task.paths, digest, keys))
+        job.tasks, lambda task: task.session.open_and_ask(setup.recall_script(task.paths, digest, keys))
     )
     if not any(status for status, _ in answers):
         job.peers = setup.recalled_peers(members, [said for _, said in answers])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainyard.lib import ids, shell
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport.api import Process, Transport
+from trainyard.transport.api import SHELL, Process, Transport
 
 OnOutput = Callable[[bytes], None]
 FIRST_PART = 65536  # bytes of output that come with the status; as in line.sh
@@ -40,16 +40,25 @@ class Line:
         self._buffer = bytearray()
         self.is_idle = False
         self.first_look = Look(False)
+        self.first_answer: tuple[int, str] | None = None
 
     @classmethod
-    async def open(cls, transport: Transport, folder: str, machine: str) -> Line:
-        """Start the far side and wait until it answers; `first_look` is the session as it was then."""
-        process = await transport.spawn("exec sh -s")
+    async def open(cls, transport: Transport, folder: str, machine: str, question: str = "") -> Line:
+        """Start the far side and wait until it answers; `first_look` is the session as it was then.
+
+        A `question` is a script as for `ask`, asked in the same breath; its answer is in `first_answer`.
+        """
+        process = await transport.spawn(SHELL)
         line = cls(process, machine)
+        mark = ids.new_id()
+        asking = _asking(question, mark) if question else ""
+        first = f"D={shell.home_path(folder)}\n{_far_side()}ty_open\nty_look\n{asking}"
         try:
-            await process.write(f"D={shell.home_path(folder)}\n{_far_side()}ty_open\nty_look\n".encode())
+            await process.write(first.encode(errors="surrogateescape"))
             await line._answer("!")
             line.first_look = await line._looked()
+            if question:
+                line.first_answer = await line._said(mark)
         except BaseException:
             await process.terminate()
             raise
@@ -66,7 +75,11 @@ class Line:
         For what would otherwise cost a channel of its own. Both streams; no input.
         """
         mark = ids.new_id()
-        await self._send(f"(\n{script}\n) </dev/null 2>&1 3>&-\nprintf '\\n%s %s\\n' {mark} \"$?\"\n")
+        await self._send(_asking(script, mark))
+        return await self._said(mark)
+
+    async def _said(self, mark: str) -> tuple[int, str]:
+        self.is_idle = False
         ending = f"\n{mark} ".encode()
         while (end := self._buffer.find(ending)) < 0 or self._buffer.find(b"\n", end + 1) < 0:
             await self._fill()
@@ -168,7 +181,13 @@ class Line:
             ) from None
 
 
+def _asking(script: str, mark: str) -> str:
+    return f"(\n{script}\n) </dev/null 2>&1 3>&-\nprintf '\\n%s %s\\n' {mark} \"$?\"\n"
+
+
 @cache
 def _far_side() -> str:
     here = Path(__file__)
-    return here.with_name("session_alive.sh").read_text() + here.with_name("line.sh").read_text()
+    text = here.with_name("session_alive.sh").read_text() + here.with_name("line.sh").read_text()
+    # It travels to every machine: without what is for people. No text in it may span lines, but for a line break.
+    return "".join(f"{line}\n" for line in map(str.strip, text.splitlines()) if line and line[0] != "#")

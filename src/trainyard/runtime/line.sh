@@ -10,22 +10,48 @@
 set -C
 lines=$D/lines
 
-# A line that has ended leaves its FIFO to the next one: one process less at its end, and a killed one leaves it anyway.
-# NB: no trap could tidy up either: a shell that waits for input runs it only after the next statement.
+# A line that has ended leaves its FIFO to the next one: a killed one does so anyway, and making or renaming one costs a
+# process. NB: no trap could tidy up either: a shell that waits for input runs it only after the next statement.
 ty_open() {
     [ -d "$lines" ] || (umask 077 && mkdir -p "$lines" "$D/tokens")
-    set --
-    for ty_line in "$lines"/*; do kill -0 "${ty_line##*/}" 2>/dev/null || set -- "$@" "$ty_line"; done
-    if [ -p "$lines/$$" ]; then
-        : # of a process that had our number
-    elif [ ! -p "${1:-}" ] || ! mv "$1" "$lines/$$" 2>/dev/null; then
-        mkfifo -m 600 "$lines/$$"
+    ty_fifo=
+    for ty_fifo in "$lines"/*; do
+        if [ -p "$ty_fifo" ] && ty_claim; then break; fi
+        ty_fifo=
+    done
+    if [ -z "$ty_fifo" ]; then
+        ty_fifo=$lines/$$
+        rm -f "$ty_fifo" "$ty_fifo.heirs" # of a process that had our number
+        mkfifo -m 600 "$ty_fifo"
     fi
-    if [ "$#" -gt 1 ]; then shift; rm -f "$@"; fi
-    exec 3<> "$lines/$$"
+    exec 3<> "$ty_fifo"
+    ty_fifo=${ty_fifo##*/}
     n=0
     if [ -s "$D/last" ]; then read -r n < "$D/last"; fi
     printf '! %s\n' "$$"
+}
+
+# Whether the FIFO ty_fifo is ours from now on. It belongs to the process that it is named after, and after its death to
+# its heirs. Whoever wants it appends itself first and looks for others then, so of two at once one sees the other.
+ty_claim() {
+    if kill -0 "${ty_fifo##*/}" 2>/dev/null && [ "${ty_fifo##*/}" != "$$" ] || ty_has_heir; then return 1; fi
+    printf '%s ' "$$" >> "$ty_fifo.heirs"
+    if ty_has_heir; then return 1; fi
+    if [ "${#ty_heirs}" -gt 200 ]; then
+        # Reading a longer list would cost more than a new FIFO. Ours, so nobody else uses it; the list goes last.
+        rm -f "$ty_fifo" "$ty_fifo.heirs"
+    fi
+    [ -p "$ty_fifo" ]
+}
+
+ty_has_heir() {
+    ty_heirs=
+    if [ -e "$ty_fifo.heirs" ]; then read -r ty_heirs < "$ty_fifo.heirs"; fi
+    for ty_heir in $ty_heirs; do
+        # One with our number that is not us is dead.
+        if [ "$ty_heir" != "$$" ] && kill -0 "$ty_heir" 2>/dev/null; then return 0; fi
+    done
+    return 1
 }
 
 ty_look() {
@@ -34,7 +60,8 @@ ty_look() {
     if [ -s "$D/current" ]; then read -r ty_running < "$D/current"; fi
     if [ -s "$D/last" ]; then read -r ty_last < "$D/last"; fi
     if [ -s "$D/job.env" ]; then read -r _ ty_variables _ < "$D/job.env"; fi
-    printf '? %s %s %s %s\n' "$ty_alive" "$ty_running" "$ty_last" "${ty_variables:--}"
+    # Empty where a file is just being written.
+    printf '? %s %s %s %s\n' "$ty_alive" "${ty_running:--}" "${ty_last:-0}" "${ty_variables:--}"
 }
 
 # The same token twice is the same command: a client that lost its answer simply asks again.
@@ -57,17 +84,33 @@ ty_wake() {
 }
 
 ty_wait() {
-    if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$$" >> "$D/$1.for"; fi
+    if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$ty_fifo" >> "$D/$1.for"; fi
     while [ ! -s "$D/$1.status" ]; do read -r ty_news <&3 || break; done
     if [ -z "${2:-}" ] || [ ! -s "$D/$1.out" ]; then
         ty_end "$1"
     else
-        # One process instead of two for what is not long: nobody asks for its size first.
+        # One process instead of two for what is not long: nobody asks for its size first. None for a short plain text.
         read -r ty_status < "$D/$1.status"
         printf '= %s %s -\n' "$1" "$ty_status"
-        head -c 65536 "$D/$1.out"
-        printf '\n%s\n' "$2"
+        if [ -s "$D/$1.short" ] && ty_short "$D/$1.short"; then
+            printf '%s\n%s\n' "$ty_text" "$2"
+        else
+            head -c 65536 "$D/$1.out"
+            printf '\n%s\n' "$2"
+        fi
     fi
+}
+
+# Sets ty_text. Only what every sh can hold unchanged in a variable; each letter is named, since what a range means
+# depends on the language.
+ty_plain='] !"#$%&()*+,./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\^_`abcdefghijklmnopqrstuvwxyz{|}	~-'"'"
+ty_newline='
+'
+ty_short() {
+    ty_text=
+    while IFS= read -r ty_line; do ty_text=$ty_text$ty_line$ty_newline; done < "$1"
+    ty_text=$ty_text$ty_line
+    case $ty_text in *[!"$ty_plain$ty_newline"]*) return 1 ;; esac
 }
 
 ty_rest() {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,23 +81,41 @@ def environment(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0
     in a job of one task makes many trainers look for LOCAL_RANK and fail. `trainyard.launch` supplies each where
     it is meant.
     """
-    me = _checked(peers, index, folder)
-    several = {"WORLD_SIZE": str(len(peers)), "RANK": str(index)} if len(peers) > 1 else {}
+    _checked(peers, index, folder)
+    return _own(peers, index, folder, _common(peers, port))
+
+
+def environments(peers: Sequence[Peer], folders: Sequence[str]) -> list[dict[str, str]]:
+    """`environment` of every task; what all have in common is made once, not once for each of a thousand."""
+    common = _common(peers, 0)
+    return [_own(peers, index, folder, common) for index, folder in enumerate(folders)]
+
+
+def _common(peers: Sequence[Peer], port: int) -> dict[str, str]:
+    _check_addresses(peers)
     return {
         "MASTER_ADDR": peers[0].address,
         "MASTER_PORT": str(_port(peers, port)),
         "NNODES": str(len(peers)),
+        **({"WORLD_SIZE": str(len(peers))} if len(peers) > 1 else {}),
+        "TRAINYARD_ADDRESSES": ",".join(peer.address for peer in peers),
+        "TRAINYARD_NUM_SLOTS": str(sum(peer.slots for peer in peers)),
+        "TRAINYARD_HOROVOD_HOSTS": ",".join(host_and_number(peer.address, peer.slots) for peer in peers),
+    }
+
+
+def _own(peers: Sequence[Peer], index: int, folder: str, common: Mapping[str, str]) -> dict[str, str]:
+    me = _checked(peers, index, folder)
+    return {
+        **common,
         "NODE_RANK": str(index),
-        **several,
+        **({"RANK": str(index)} if len(peers) > 1 else {}),
         "TRAINYARD_JOB": job_of(me.name) or me.name,
         "TRAINYARD_TASK": me.name,
-        "TRAINYARD_ADDRESSES": ",".join(peer.address for peer in peers),
         "TRAINYARD_NUM_DEVICES": str(me.devices),
-        "TRAINYARD_NUM_SLOTS": str(sum(peer.slots for peer in peers)),
         "TRAINYARD_HOSTFILE": f"{folder}/hostfile",
         "TRAINYARD_HOSTFILE_MPICH": f"{folder}/hostfile.mpich",
         "TRAINYARD_HOSTFILE_HOROVOD": f"{folder}/hostfile.horovod",
-        "TRAINYARD_HOROVOD_HOSTS": ",".join(host_and_number(peer.address, peer.slots) for peer in peers),
         "TRAINYARD_HOSTFILE_DEEPSPEED": f"{folder}/hostfile.deepspeed",
         "TRAINYARD_TF_CONFIG": f"{folder}/tf_config.json",
         "TRAINYARD_ENV": f"{folder}/env.sh",
@@ -134,7 +152,7 @@ def host_and_number(address: str, number: int) -> str:
 
 
 def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:
-    """The peer asked for, once everything that goes into files is known to be sane."""
+    """The peer asked for; `_check_addresses` is for the others."""
     if not 0 <= index < len(peers):
         raise InvalidError(f"there is no task {index} in a job of {len(peers)} tasks")
     if not folder.startswith("/"):
@@ -142,13 +160,17 @@ def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:
             f"the rendezvous folder {folder!r} is not absolute",
             hint="Ask the machine for its home directory first.",
         )
+    return peers[index]
+
+
+def _check_addresses(peers: Sequence[Peer]) -> None:
+    """Everything that goes into files must be sane."""
     for peer in peers:
         if not peer.address or any(char.isspace() or char == "," for char in peer.address):
             raise InvalidError(
                 f"the task {peer.name!r} has no usable address: {peer.address!r}",
                 hint="Wait until the machine runs, then make the job again.",
             )
-    return peers[index]
 
 
 def _port(peers: Sequence[Peer], port: int) -> int:

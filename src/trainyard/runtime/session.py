@@ -80,8 +80,18 @@ class Session:
 
     async def open(self) -> SessionState:
         """Make sure the session runs. A running one is adopted with whatever runs in it."""
+        state, _ = await self._open("")
+        return state
+
+    async def open_and_ask(self, script: str) -> tuple[int, str]:
+        """`open` and `ask` in one: where this client comes for the first time, in one round trip."""
+        _, answer = await self._open(script)
+        return answer or await self.ask(script)
+
+    async def _open(self, question: str) -> tuple[SessionState, tuple[int, str] | None]:
         async with self._opening, asyncio.timeout(START_SECONDS):
-            line, seen = await self._look()
+            line, seen = await self._look(question)
+            answer, line.first_answer = line.first_answer, None
             try:
                 if not seen.alive or (self.env and seen.variables != _name_of(self.env)):
                     seen = await self._start(line)
@@ -92,9 +102,9 @@ class Session:
                 self.found = state
                 if state.running is not None:
                     await self._note_unfinished(state.running, state.last)
-            return state
+            return state, answer
 
-    async def _look(self) -> tuple[Line, Look]:
+    async def _look(self, question: str) -> tuple[Line, Look]:
         """A line that answers, and what it saw."""
         while self._idle:
             line = self._idle.pop()
@@ -106,7 +116,7 @@ class Session:
             except BaseException:
                 await aio.finish(line.aclose())
                 raise
-        line = await Line.open(self.transport, self.folder, self.machine)
+        line = await Line.open(self.transport, self.folder, self.machine, question)
         return line, line.first_look
 
     async def _start(self, line: Line) -> Look:

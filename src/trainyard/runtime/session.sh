@@ -32,7 +32,10 @@ show() {
     if [ ! -s "$__ty_dir/$1.status" ]; then sleep 0.2; fi
     if [ -s "$__ty_dir/$1.status" ]; then
         # A finished command with a huge output is shown by its end.
-        if [ -s "$__ty_dir/$1.out" ]; then tail -c 1000000 "$__ty_dir/$1.out"; fi
+        if [ -s "$__ty_dir/$1.short" ]; then
+            while IFS= read -r line; do printf '%s\n' "$line"; done < "$__ty_dir/$1.short"
+            printf '%s' "$line"
+        elif [ -s "$__ty_dir/$1.out" ]; then tail -c 1000000 "$__ty_dir/$1.out"; fi
     else
         tail -c +1 -f "$__ty_dir/$1.out" 2>/dev/null &
         while [ ! -s "$__ty_dir/$1.status" ]; do wait_for_news "$1.status"; done
@@ -46,11 +49,11 @@ show() {
 
 # Sleep until the session writes to `show`, unless FILE has content already or a newer command was started.
 wait_for_news() {
-    true >| "$__ty_dir/viewer.idle"
+    echo idle >| "$__ty_dir/viewer.idle"
     if [ -n "${1:-}" ] && [ -s "$__ty_dir/$1" ]; then return; fi
     if [ -z "${1:-}" ] && newest && [ "$newest" != "$shown" ]; then return; fi
     read -r _ <&4
-    rm -f "$__ty_dir/viewer.idle"
+    true >| "$__ty_dir/viewer.idle"
 }
 
 newest() {

@@ -2,8 +2,9 @@
 # "alive|dead RUNNING LAST"
 alive=dead running=- last=0
 if alive; then alive=alive; fi
-if [ -s "$D/current" ]; then read -r running < "$D/current"; fi
-if [ -s "$D/last" ]; then read -r last < "$D/last"; fi
+# A file that is just being written may be empty after all.
+if [ -s "$D/current" ]; then read -r running < "$D/current"; running=${running:--}; fi
+if [ -s "$D/last" ]; then read -r last < "$D/last"; last=${last:-0}; fi
 # A command that has ended is no longer at the mercy of the session.
 if [ "$n" != 0 ] && [ -s "$D/$n.status" ]; then
     # Its waiter may have missed the news (its FIFO was gone for a moment): tell it again.

@@ -7,6 +7,8 @@ __ty_finish() {
     if [ ! -s "$__ty_dir/$1.status" ]; then
         command printf '%s\n' "$2" >| "$__ty_dir/$1.status"
     fi
+    # Before anybody is told: who hears that it has ended must not see it running.
+    command true >| "$__ty_dir/current"
     if [ -s "$__ty_dir/$1.for" ]; then
         while IFS= command read -r __ty_line; do
             if [ -p "$__ty_dir/lines/$__ty_line" ]; then
@@ -15,13 +17,12 @@ __ty_finish() {
             fi
         done < "$__ty_dir/$1.for"
     fi
-    command true >| "$__ty_dir/current"
     __ty_wake_viewer
 }
 
-# The viewer says that it is about to wait by making `viewer.idle`; nobody else is ever written to.
+# The viewer says that it is about to wait by writing `viewer.idle`; nobody else is ever written to.
 __ty_wake_viewer() {
-    if [ -e "$__ty_dir/viewer.idle" ]; then
+    if [ -s "$__ty_dir/viewer.idle" ]; then
         command printf '\n' 1<> "$__ty_dir/show"
     fi
     return 0

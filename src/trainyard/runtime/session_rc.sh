@@ -39,8 +39,9 @@ __ty_start() {
     if [ -e "$__ty_dir/$1.out" ] || [ -s "$__ty_dir/$1.status" ]; then return 0; fi
     __ty_n=$1 __ty_cmd=$__ty_dir/$1.cmd __ty_out=$__ty_dir/$1.out
     command printf '%s\n' "$1" >| "$__ty_dir/current"
-    command printf '%s\n' "$1" >| "$__ty_dir/started"
     command true >| "$__ty_out"
+    # After the file: the viewer shows what has one.
+    command printf '%s\n' "$1" >| "$__ty_dir/started"
     __ty_wake_viewer
 }
 
@@ -50,8 +51,18 @@ __ty_done() {
     # Ended by SIGHUP: it may be the terminal that has gone, and this shell is next. Then the guard says `lost`.
     if [ "$__ty_status" = 129 ]; then command sleep 0.5 || command true; fi
     export -p >| "$__ty_dir/state"
+    if [ -s "$__ty_out" ]; then __ty_keep_short; fi
     __ty_finish "$__ty_n" "$__ty_status"
     __ty_n=
+}
+
+# A short text that a command printed is copied to N.short: whoever wants it needs no process to read it, as it does
+# for a file that may be endless. (At a NUL, and at the last character allowed, `read` succeeds.)
+__ty_keep_short() {
+    if [ -n "${BASH_VERSION:-}" ] && ! IFS= command read -r -d '' -n 401 __ty_text < "$__ty_out"; then
+        command printf '%s' "$__ty_text" >| "$__ty_dir/$__ty_n.short"
+    fi
+    __ty_text=
 }
 
 # `exit` and `set -e` end the shell; the supervisor notes the status and starts the next one from this state.

@@ -10,7 +10,7 @@ answer() {
     current=- last=0
     if [ -s "$D/current" ]; then read -r current < "$D/current"; fi
     if [ -s "$D/last" ]; then read -r last < "$D/last"; fi
-    printf '%s %s %s %s\n' "$1" "$pid" "$current" "$last"
+    printf '%s %s %s %s\n' "$1" "$pid" "${current:--}" "${last:-0}" # empty where it is just being written
 }
 
 # Variables for the shell: a new shell reads them as it starts; one that runs reads them when it is next idle.

@@ -62,10 +62,14 @@ class _Door:
         return f"{name} {self.host_key}"
 
 
-async def digest_of(members: Sequence[Member], *more: object) -> str:
+async def host_key_of(transport: Transport) -> str:
+    """The verified key of a machine that is reached by ssh; '' for others."""
+    return await transport.host_key() if isinstance(transport, Verified) else ""
+
+
+def digest_of(members: Sequence[Member], host_keys: Sequence[str], *more: object) -> str:
     """A name for a list of tasks with their verified host keys, and for the way that they are introduced."""
-    keys = [await transport.host_key() if isinstance(transport, Verified) else "" for _, transport in members]
-    facts = repr(([machine.id for machine, _ in members], keys, more))
+    facts = repr(([machine.id for machine, _ in members], host_keys, more))
     text = facts + _body("keys.sh") + _body("rendezvous.sh")
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 

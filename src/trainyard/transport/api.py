@@ -87,6 +87,10 @@ class ByteStream(Protocol):
         ...
 
 
+# A script for `spawn`: a shell that takes statements on its standard input. Ways that know it start it with less.
+SHELL = "exec sh -s"
+
+
 class Transport(Protocol):
     """A way to one machine. Safe to use from many tasks at once. Opens on first use, reopens after a lost link."""
 

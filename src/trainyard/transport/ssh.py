@@ -24,7 +24,7 @@ from trainyard.lib.errors import (
 )
 from trainyard.lib.ids import new_id
 from trainyard.lib.shell import exports, join
-from trainyard.transport.api import NO_ENV, ByteStream, Completed, Process, TerminalSize
+from trainyard.transport.api import NO_ENV, SHELL, ByteStream, Completed, Process, TerminalSize
 from trainyard.transport.sshaddress import SshAddress, parse_address, ssh_argv
 from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSession
 from trainyard.transport.sshimport import asyncssh
@@ -60,7 +60,7 @@ _STAGED = Path(__file__).with_name("sshstaged.sh").read_text()
 _GET = Path(__file__).with_name("sshget.sh").read_text()
 
 _LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
-_SPECIAL = re.compile(r"(['\\])")
+_SPECIAL = re.compile(r"['\\]")
 
 
 class SshTransport:
@@ -100,7 +100,10 @@ class SshTransport:
         self, script: str, *, env: Mapping[str, str] = NO_ENV, terminal: TerminalSize | None = None
     ) -> Process:
         """Start `script`; the caller reads, writes and waits."""
-        place, session = await self._begin(script, env, stays=True, terminal=terminal)
+        if script == SHELL and terminal is None:
+            place, session = await self._begin_shell({**self._env, **env})
+        else:
+            place, session = await self._begin(script, env, stays=True, terminal=terminal)
         session.closed.add_done_callback(lambda _closed: self._pool.release_spawn(place))
 
         async def end(pid: int) -> None:
@@ -259,11 +262,36 @@ class SshTransport:
         slow_reader: bool = False,
         terminal: TerminalSize | None = None,
     ) -> tuple[Place, CommandSession]:
-        """Find a place and start the script there. Starts it once: what may have been started is never tried again.
+        command = await self._login_command(script, env)
+        return await self._start(command, stays=stays, slow_reader=slow_reader, terminal=terminal)
+
+    async def _begin_shell(self, env: Mapping[str, str]) -> tuple[Place, CommandSession]:
+        """A shell that reads its statements: the login shell becomes it, without one more between them.
+
+        What it is to export comes as its first statement, so its environment does not show it to others; its
+        arguments do.
+        """
+        try:
+            first = f"{_ENTER.rstrip()}; {exports(env)}set --\n"
+            command = shell_command([f"{name}={value}" for name, value in env.items()])
+        except ValueError as error:
+            raise InvalidError(str(error)) from error
+        place, session = await self._start(command, stays=True)
+        session.begin_with(first.encode(errors="surrogateescape"))
+        return place, session
+
+    async def _start(
+        self,
+        command: str,
+        *,
+        stays: bool = False,
+        slow_reader: bool = False,
+        terminal: TerminalSize | None = None,
+    ) -> tuple[Place, CommandSession]:
+        """Find a place and start the command there. Starts it once: what may have been started is never tried again.
 
         A cancel waits until the channel is open, so that none is left half open, and then ends the command.
         """
-        command = await self._login_command(script, env)
         for attempt in range(START_TRIES):
             session = CommandSession(self.name, tail_only=stays, slow_reader=stays or slow_reader)
             place = await (self._pool.take_for_spawn() if stays else self._pool.take_for_run())
@@ -446,14 +474,30 @@ class _NotStartedError(Exception):
         self.reason = reason
 
 
-def login_command(text: str) -> str:
-    """A script as one command for whatever login shell the account has: bash, dash, zsh, fish.
+def entering(text: str) -> str:
+    """A script that begins in the home directory and tells its process id first."""
+    return _ENTER + text
 
-    Quotes and backslashes stand outside single quotes, because fish gives backslashes a meaning inside them.
-    """
+
+def login_command(text: str, *called: str) -> str:
+    """A script as one command for whatever login shell the account has: bash, dash, zsh, fish."""
+    return " ".join(["exec /bin/sh -c", *map(_login_word, (text, *called))])
+
+
+def shell_command(marks: Sequence[str]) -> str:
+    """The command that makes any login shell a `sh` that reads its statements; `marks` are its arguments."""
+    return " ".join(["exec /bin/sh -s", *map(_login_word, marks)])
+
+
+def _login_word(text: str) -> str:
+    """Quotes and backslashes stand outside single quotes, because fish gives backslashes a meaning inside them."""
     if "\0" in text:
         raise ValueError("a script cannot hold a NUL character")
-    return "exec /bin/sh -c '" + _SPECIAL.sub(r"'\\\1'", text) + "'"
+    return "'" + _SPECIAL.sub(_set_apart, text) + "'"
+
+
+def _set_apart(found: re.Match[str]) -> str:
+    return f"'\\{found[0]}'"
 
 
 def _close_stream(opening: asyncio.Future[StreamSession]) -> None:

@@ -139,6 +139,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self._tail_only = tail_only
         self._slow_reader = slow_reader
         self._greeting = b""
+        self._first = b""
         self._told_status: int | None = None
 
     @property
@@ -246,9 +247,22 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         """There is room in the send buffer again."""
         self.gate.open()
 
+    def begin_with(self, data: bytes) -> None:
+        """Write this in one piece with what is written first; by itself where nothing is written at once."""
+        self._first = data
+        asyncio.get_running_loop().call_soon(self._write_first)
+
+    def _write_first(self) -> None:
+        data, self._first = self._first, b""
+        if data and self.channel is not None and not self.gate.is_gone:
+            with suppress(OSError):
+                self.channel.write(data)
+
     async def write(self, data: bytes) -> None:
         """Write to standard input, waiting for room first."""
         await self.gate.passed()
+        if self._first:
+            data, self._first = self._first + data, b""
         if self.gate.is_gone or self.channel is None:
             raise UnreachableError(f"the command on {self._name} reads its standard input no more")
         try:
@@ -259,6 +273,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
 
     def write_eof(self) -> None:
         """Close standard input; nothing where it is closed already."""
+        self._write_first()
         if self.channel is not None and not self.gate.is_gone:
             with suppress(OSError):
                 self.channel.write_eof()

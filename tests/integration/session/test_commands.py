@@ -40,6 +40,28 @@ async def test_command_gives_its_status_and_exact_output(run, text, status, outp
     assert await run("echo next") == (0, b"next\n")
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        b"no line break at the end",
+        b"\n\n\n",
+        b"  spaces \t tabs\t \n \n",
+        bytes(range(32, 127)) + b"\n\\n \\ %s $x\n",
+        b"x" * 400,
+        b"x" * 401,
+        b"one\0two\n",
+        b"\0",
+        b"bell \a escape \x1b[1m\n",
+        "中文\n".encode(),
+        b"\x81\x82\x88\xff\n",
+    ],
+)
+async def test_short_output_is_exact_when_it_is_copied_with_the_status(run, transport, output):
+    await transport.run("cat >printed", stdin=output)
+
+    assert await run("cat ~/printed") == (0, output)
+
+
 async def test_unclosed_quote_is_an_error_and_the_next_command_runs(run):
     status, output = await run('echo "never closed')
 

@@ -160,6 +160,32 @@ async def test_person_who_attaches_sees_commands_and_live_output(session, transp
     assert (await session.wait(number)).status == 130
 
 
+async def test_line_takes_over_the_fifo_of_a_dead_one_and_never_that_of_a_living(transport, session, run):
+    async def fifos() -> int:
+        count = "n=0; for f in ~/.trainyard/task0.x/lines/*; do [ ! -p $f ] || n=$((n + 1)); done; echo $n"
+        return int((await transport.run(count)).stdout)
+
+    others = [Session(transport=transport, machine="task0.x") for _ in range(3)]
+    await asyncio.gather(*(other.open() for other in others))
+    assert await fifos() == 4
+    for _ in range(2):  # more than once: the heir of an heir
+        for other in others:
+            await other.aclose()
+        await asyncio.gather(*(other.open() for other in others))
+        assert await fifos() <= 7  # of several at once, none may get one
+        number = await session.submit("sleep 0.2")
+        ended = await asyncio.gather(*(asyncio.wait_for(each.wait(number), 4) for each in [*others, session]))
+        assert [each.status for each in ended] == [0] * 4
+    for other in others:
+        await other.aclose()
+
+
+async def test_command_is_not_seen_running_any_more_when_its_end_is_known(session, run):
+    for _ in range(50):
+        await run("echo short")
+        assert (await session.state()).running is None
+
+
 class TestOverSsh:
     """What only a network can do."""
 
