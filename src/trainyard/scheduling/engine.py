@@ -187,7 +187,13 @@ class Scheduler(State):
         """Not later than the turn of anybody in the line."""
         if self.policy.one_line:
             return ()
-        return (False, self._workspace_share(line.name))
+        borrows = self.tree.guarantees and not line.strict and self._all_borrow(line)
+        return (borrows, self._workspace_share(line.name))
+
+    def _all_borrow(self, line: Line) -> bool:
+        """Whether even one more device would be above the workspace's guarantee, for all who stand in the line."""
+        place_ = self.tree.place(line.name)
+        return all(room[0] and self.tree.borrows(place_, ((room[0], 1),)) for room in line.heads)
 
     def _turn(self, entry: Entry) -> tuple[object, ...]:
         """The smaller, the earlier its turn: within the guarantee, then by share, then priority and time."""
@@ -264,7 +270,10 @@ class Scheduler(State):
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
             latest = max(reservation.start for reservation in self.reservations) - self.now
-            if walk.cursor.likes.shortest > latest:
+            likes = walk.cursor.likes
+            if likes.shortest <= latest:
+                likes.recount()
+            if likes.shortest > latest:
                 walk.drop()
             else:
                 walk.cursor.skip(entry)

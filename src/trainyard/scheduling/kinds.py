@@ -12,6 +12,9 @@ from trainyard.scheduling.quota import Amounts
 BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do not depend on their order
 
 
+Room = tuple[str, str]  # a kind of room: device type ("" for none) and pool ("" for any)
+
+
 class Kind:
     """What a workload needs, and when it was last seen not to fit."""
 
@@ -37,7 +40,7 @@ class Kind:
         # Reservations that it would delay → how much of Cluster.grown had been seen then, and the layout.
         self.delays: dict[tuple[int, ...], tuple[int, int]] = {}
         first = max(gang.parts, key=lambda part: part.shape.count)
-        self.reserve_key: object = (first.shape.device, first.shape.key[0])
+        self.reserve_key: Room = (first.shape.device, first.shape.key[0])
         self.groups: set[object] = set()  # parked until it may fit
 
     def may_fit(self, cluster: Cluster) -> bool:

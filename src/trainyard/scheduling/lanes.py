@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from trainyard.scheduling.kinds import Kind
+from trainyard.scheduling.kinds import Kind, Room
 from trainyard.scheduling.model import Policy, Request, Strategy
 
 INFINITY = float("inf")
@@ -87,6 +87,12 @@ class Likes:
             if not owners:
                 del self.levels[entry.level]
 
+    def recount(self) -> None:
+        """Find the shortest limit again: it may be gone."""
+        self.shortest = min(
+            entry.limit for owners in self.levels.values() for entries in owners.values() for entry in entries
+        )
+
 
 class Line:
     """One workspace's queue (or, where all stand in one line, everybody's)."""
@@ -98,7 +104,7 @@ class Line:
         self.kinds: dict[Kind, Likes] = {}
         self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
         self.promotions: list[tuple[float, int, Entry]] = []
-        self.heads: dict[object, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
+        self.heads: dict[Room, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
         self.size = 0
         self.head = ""
         self.head_since = 0.0
@@ -133,7 +139,7 @@ class Line:
         likes.add(entry)
         heappush(self.heads.setdefault(entry.kind.reserve_key, []), (-entry.level, entry.order, entry))
 
-    def first(self, room: object, waits: Callable[[Entry], bool]) -> Entry | None:
+    def first(self, room: Room, waits: Callable[[Entry], bool]) -> Entry | None:
         """Of those who need this kind of room the oldest of the highest priority, whoever's it is."""
         heap = self.heads.get(room, [])
         while heap:
