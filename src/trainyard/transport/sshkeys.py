@@ -11,6 +11,7 @@ import hmac
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import asyncssh
@@ -58,17 +59,19 @@ class KnownHosts:
         """
         if not self.is_direct:
             addr = ""  # through a tunnel this is the jump host's address
-        names = {known_name(name, port or DEFAULT_PORT) for name in (host, addr) if name} | {host, addr}
-        text = "\n".join(line for path in self.files for line in _candidate_lines(path, names))
+        bare = {host, addr}
+        names = {known_name(name, port or DEFAULT_PORT) for name in bare if name} | bare
+        lines = [line for path in self.files for line in _candidate_lines(path, names)]
         try:
-            found = asyncssh.import_known_hosts(text)
+            found = asyncssh.import_known_hosts("\n".join(lines))
         except ValueError as error:
             raise InvalidError(
                 f"a known_hosts file cannot be read: {error}", hint=f"Correct {_listed(self.files)}."
             ) from error
         keys = found.match(host, addr, port)
         # asyncssh falls back to the host's entry without a port; a key found only there says nothing about this port.
-        fallback = found.match(host, addr, None)[0] if port else []
+        is_about_port = all(line.startswith("[") and "," not in line.split(None, 1)[0] for line in lines)
+        fallback = found.match(host, addr, None)[0] if port and not is_about_port else []
         self.is_known = bool(keys[0]) and not (port and list(keys[0]) == list(fallback))
         return [*keys[:5], [], []]
 
@@ -118,23 +121,37 @@ def known_hosts_files(address: SshAddress, configured: Callable[[str], Sequence[
 
 def _candidate_lines(path: Path, names: set[str]) -> Iterator[str]:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        facts = path.stat()
+        entries = _entries(path, facts.st_mtime_ns, facts.st_size, facts.st_ino)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise DeniedError(
             f"{path} cannot be read: {error.strerror}", hint="Correct its permissions."
         ) from error
-    for line in text.splitlines():
+    for line, pattern, listed in entries:
+        if listed is not None:
+            if not names.isdisjoint(listed):
+                yield line
+        elif not pattern.startswith("|") or any(_is_hash_of(pattern, name) for name in names):
+            yield line
+
+
+@lru_cache(maxsize=8)
+def _entries(path: Path, *_version: int) -> Sequence[tuple[str, str, frozenset[str] | None]]:
+    """The lines of a file, each with its pattern; and the names in it, unless it has wildcards or is hashed.
+
+    Kept while the file does not change: a job on many hosts asks once for each.
+    """
+    entries: list[tuple[str, str, frozenset[str] | None]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         words = line.split(None, 2)
         if len(words) < 2 or words[0].startswith("#"):
             continue
         pattern = words[1] if words[0].startswith("@") else words[0]
-        if pattern.startswith("|"):
-            if any(_is_hash_of(pattern, name) for name in names):
-                yield line
-        elif not _WILD.isdisjoint(pattern) or not names.isdisjoint(pattern.split(",")):
-            yield line
+        is_plain = not pattern.startswith("|") and _WILD.isdisjoint(pattern)
+        entries.append((line, pattern, frozenset(pattern.split(",")) if is_plain else None))
+    return entries
 
 
 def _is_hash_of(pattern: str, name: str) -> bool:

@@ -14,6 +14,7 @@ from sshd import Sshd, start_sshd
 from trainyard.backends.ssh.hosts import break_lease
 from trainyard.lib.errors import ConflictError, DeniedError, NotFoundError, TaskErrors, UnreachableError
 from trainyard.spec.machine import MachineSpec, MachineState
+from trainyard.transport.api import SHELL, read_all
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow]  # real sshds are started
 
@@ -70,6 +71,45 @@ async def test_everything_on_the_machine_ends_and_files_stay_when_stopped(
     assert (await backend.transport(machines[0]).run("cat file")).stdout == b"kept\n"
     await backend.release(machines)
     assert lab.sshds[1].pids() == []
+
+
+async def test_shell_that_looked_at_the_lease_serves_the_machine_when_it_is_found_again(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(2)
+    machines = await lab.backend().acquire(ANY, ["task0.x", "task1.x"])
+    again = lab.backend()
+    assert await again.acquire(ANY, ["task0.x"]) == machines[:1]
+    [kept] = lab.sshds[0].pids()
+    assert lab.sshds[1].pids() == []  # nobody asked for that one
+
+    process = await again.transport(machines[0]).spawn(SHELL)
+    await process.write(b'echo "$$ $TRAINYARD_MACHINE $PWD"; umask; echo "${LC_ALL-}"\n')
+    await process.write_eof()
+    said = (await read_all(process)).decode().split()
+
+    assert said[:3] == [str(kept), f"task0.x:{machines[0].id}", str(lab.sshds[0].home)]
+    assert await process.wait() == 0
+
+
+async def test_shell_that_waits_for_its_machine_ends_with_it_when_somebody_else_releases_that(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(1)
+    await lab.backend().acquire(ANY, ["task0.x"])
+    again, bob = lab.backend(), lab.backend("bob@pc")
+    [machine] = await again.acquire(ANY, ["task0.x"])
+    assert len(lab.sshds[0].pids()) == 1
+
+    await bob.release(await bob.machines())
+
+    assert lab.sshds[0].pids() == []
+    [other] = await bob.acquire(ANY, ["task0.x"])
+    [found] = await again.acquire(ANY, ["task0.x"])
+    assert found.id == other.id != machine.id
+    assert lab.sshds[0].pids() == []  # what was remembered was another machine's
+    done = await again.transport(found).run("echo $TRAINYARD_MACHINE")
+    assert done.stdout.decode() == f"task0.x:{other.id}\n"
 
 
 async def test_only_the_machines_own_folder_goes_when_released(make_lab: Callable[..., Lab]) -> None:

@@ -33,7 +33,7 @@ Held = dict[str, tuple[Host, Lease]]
 async def acquire(fleet: Fleet, spec: MachineSpec, names: Sequence[str]) -> Held:
     """Find or take a host for every name. On any error, cancellation included, what was taken is given back."""
     inventory = fleet.inventory()
-    look = await fleet.look(inventory, probing=bool(spec.gpus or spec.npus))
+    look = await fleet.look(inventory, probing=bool(spec.gpus or spec.npus), wanted=names)
     held = _find_held(look, spec, names)
     missing = [name for name in names if name not in held]
     _refuse_doubtful(look, missing)

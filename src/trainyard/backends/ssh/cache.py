@@ -40,12 +40,17 @@ class Cache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._loaded: tuple[tuple[int, int, int], Mapping[str, Seen]] | None = None
 
     def load(self) -> Mapping[str, Seen]:
         """What is remembered, by host name; nothing where the file is missing or unreadable."""
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
-            return {name: _seen(entry) for name, entry in document.items()}
+            facts = self._path.stat()
+            version = facts.st_mtime_ns, facts.st_size, facts.st_ino
+            if self._loaded is None or self._loaded[0] != version:
+                document = json.loads(self._path.read_text(encoding="utf-8"))
+                self._loaded = version, {name: _seen(entry) for name, entry in document.items()}
+            return self._loaded[1]
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
 

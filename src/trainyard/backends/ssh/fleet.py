@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainyard.backends.ssh import cache as caching
@@ -131,14 +131,24 @@ class Fleet:
             self.cache.note({host.name: caching.answered(seen, None)})
 
     async def look(
-        self, inventory: Inventory, *, probing: bool = False, only: tuple[str, ...] | None = None
+        self,
+        inventory: Inventory,
+        *,
+        probing: bool = False,
+        only: tuple[str, ...] | None = None,
+        wanted: Collection[str] = (),
     ) -> Look:
-        """Look at all hosts (or some) at once. A host that does not answer is a value, not an error."""
+        """Look at all hosts (or some) at once. A host that does not answer is a value, not an error.
+
+        `wanted` are names of machines that will be used next: the way to one that we hold already is kept warm.
+        """
         names = [name for name in inventory.hosts if only is None or name in only]
         remembered = self.cache.seen_all(inventory.hosts[name] for name in names)
 
         async def one(name: str) -> Survey:
-            return await self._survey(inventory.hosts[name], inventory, remembered[name], probing=probing)
+            seen = remembered[name]
+            warm = seen.lease if seen.lease and seen.lease.name in wanted else None
+            return await self._survey(inventory.hosts[name], inventory, seen, probing=probing, warm=warm)
 
         results = await map_bounded(one, names, limit=MOST_AT_ONCE)
         answers: dict[str, Survey] = {}
@@ -153,13 +163,18 @@ class Fleet:
         self._remember(remembered, answers, failures)
         return Look(inventory, answers, failures, remembered)
 
-    async def _survey(self, host: Host, inventory: Inventory, seen: Seen, *, probing: bool) -> Survey:
+    async def _survey(
+        self, host: Host, inventory: Inventory, seen: Seen, *, probing: bool, warm: Lease | None = None
+    ) -> Survey:
         silent = caching.is_silent(seen, self.clock.now())
         limit = IMPATIENT_SECONDS if silent else PATIENT_SECONDS
         way = self.way(host, inventory)
         try:
             async with asyncio.timeout(limit):
-                survey = await leases.survey(way, host, probing=probing)
+                if warm is not None:
+                    survey = await leases.survey_again(way, host, warm, probing=probing)
+                else:
+                    survey = await leases.survey(way, host, probing=probing)
                 if survey.lease and survey.lease.id in seen.to_end:
                     await leases.end(way, host, survey.lease.id, who=f"{self.settings.owner}, in vain")
                     survey = await leases.survey(way, host, probing=probing)

@@ -14,7 +14,7 @@ from pathlib import Path
 from trainyard.backends.ssh import probe
 from trainyard.backends.ssh.inventory import Host
 from trainyard.backends.ssh.probe import HostFacts
-from trainyard.backends.ssh.way import Runner
+from trainyard.backends.ssh.way import HostTransport, Runner
 from trainyard.lib.errors import ConflictError, DeniedError, UnreachableError, UnsupportedError
 from trainyard.lib.shell import join
 from trainyard.spec.machine import MachineSpec
@@ -74,13 +74,31 @@ class TakenError(ConflictError):
 
 async def survey(transport: Runner, host: Host, *, probing: bool = False) -> Survey:
     """Look at a host. With `probing`, a free one is asked what it is in the same breath."""
-    script = _call(_LEASE, *_place(host), "show")
-    if probing:
-        script = f"({script}) && ({_call(probe.SCRIPT, 'quick')})"
-    limit = LEASE_SECONDS + (probe.PROBE_SECONDS if probing else 0)
+    script, limit = _survey_script(host, probing=probing)
     text = await _run(transport, script, limit, expected=(0, _HELD))
     lease = _parse(text)
     return Survey(lease, probe.parse(text) if probing and lease is None else None)
+
+
+async def survey_again(way: HostTransport, host: Host, seen: Lease, *, probing: bool = False) -> Survey:
+    """Look at a host that was ours when last seen. Where it still is, the shell that looked stays for the machine."""
+    script, limit = _survey_script(host, probing=probing)
+    try:
+        status, text = await way.run_and_keep(script, machine=f"{seen.name}:{seen.id}", timeout=limit)
+    except TimeoutError as error:
+        raise _silent(way, limit) from error
+    lease = _parse(text.decode(errors="replace")) if status == _HELD else None
+    if lease is not None and lease.id == seen.id and lease.name == seen.name:
+        return Survey(lease)
+    await way.drop_kept()  # its mark is another machine's
+    return await survey(way, host, probing=probing)
+
+
+def _survey_script(host: Host, *, probing: bool) -> tuple[str, float]:
+    script = _call(_LEASE, *_place(host), "show")
+    if not probing:
+        return script, LEASE_SECONDS
+    return f"({script}) && ({_call(probe.SCRIPT, 'quick')})", LEASE_SECONDS + probe.PROBE_SECONDS
 
 
 async def check_place(transport: Runner, host: Host) -> None:
@@ -180,7 +198,11 @@ async def _ask(transport: Runner, script: str, *, limit: float) -> Completed:
     try:
         return await transport.run(script, timeout=limit)
     except TimeoutError as error:
-        raise UnreachableError(f"{transport.name} did not answer within {limit:.0f} s") from error
+        raise _silent(transport, limit) from error
+
+
+def _silent(transport: Runner, limit: float) -> UnreachableError:
+    return UnreachableError(f"{transport.name} did not answer within {limit:.0f} s")
 
 
 def _check(transport: Runner, status: int, stderr: bytes, *, expected: tuple[int, ...]) -> None:
