@@ -7,7 +7,13 @@ import asyncio
 import pytest
 from emulator_yard import STRONG, close_yard, make_yard
 
-from trainyard.emulators.aliyun.machines import Isolation
+from trainyard.emulators.aliyun.machines import Isolation, folder
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Machines do not look for their folder while a test counts their processes."""
+    monkeypatch.setattr(folder, "LOOK_SECONDS", 600.0)
 
 
 @pytest.fixture(params=[STRONG, Isolation.HOME], ids=str)

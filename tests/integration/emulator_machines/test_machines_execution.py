@@ -14,6 +14,7 @@ from trainyard.emulators.aliyun.machines import Isolation
 @pytest.fixture
 async def one(yard):
     await yard.machines.reconcile([yard.wish(user_data=b"")])
+    await yard.user_data_log()
     return yard
 
 
@@ -65,15 +66,15 @@ async def test_the_whole_tree_ends_when_time_or_patience_is_over(one, how, event
         assert done.problem == ("ExecutionTimeout" if how == "time" else "Terminated")
         assert done.output == b"begun\n"
     await eventually(lambda: not living(mine))
-    assert one.pids() == before
+    assert one.pids() <= before
 
 
 async def test_it_ends_with_its_script_when_a_daemon_keeps_the_output(one):
     async with asyncio.timeout(20):
-        done = await one.machines.execute("i-test0", b"sleep 904 & echo done")
+        done = await one.machines.execute("i-test0", b"tail -f /dev/null & echo done")
     assert done.output == b"done\n"
-    names = {sshd_module.command_name(pid) for pid in one.pids()}
-    assert "sleep" in names  # it is the machine's now
+    names = [sshd_module.command_name(pid) for pid in one.pids()]
+    assert "tail" in names  # it is the machine's now
 
 
 async def test_much_output_is_counted_when_it_is_not_kept(one):

@@ -44,8 +44,8 @@ async def test_each_machine_has_a_view_of_its_own_when_two_run(strong_yard):
     assert yard.ssh(second, looks).stdout == ""
     assert not any(Path(path).exists() for path in ("/etc/x", "/usr/local/bin/x", "/data/x", "/home/x"))
     # Neither each other's processes nor the computer's.
-    yard.out(first, "setsid sleep 1000 >/dev/null 2>&1 & sleep 0.1; pgrep -x sleep")
-    assert yard.ssh(second, "pgrep -x sleep").stdout == ""
+    yard.out(first, "setsid tail -f /dev/null >/dev/null 2>&1 & sleep 0.1; pgrep -x tail")
+    assert yard.ssh(second, "pgrep -x tail").stdout == ""
     assert int(yard.out(second, "ps ax --no-headers | wc -l")) < 10
     hosts = yard.out(first, "cat /etc/hosts")
     assert f"{first.address}\ttask0" in hosts
