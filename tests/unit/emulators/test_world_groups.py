@@ -29,11 +29,12 @@ def test_a_rule_is_there_once_when_it_is_granted_twice(cloud):
     group = {"SecurityGroupId": cloud.launch["SecurityGroupId"]}
     cloud.ecs("AuthorizeSecurityGroup", **group, Permissions=[SSH, SSH])
     cloud.ecs("AuthorizeSecurityGroup", **group, Permissions=[{**SSH, "Description": "other words"}])
+    cloud.ecs("AuthorizeSecurityGroup", **group, Permissions=[{**SSH, "SourceCidrIp": "203.0.113.7"}])
     cloud.ecs("AuthorizeSecurityGroup", **group, **SSH)  # the older, flat form
     (rule,) = rules(cloud)
     assert rule["IpProtocol"] == "TCP"
     assert rule["PortRange"] == "22/22"
-    assert rule["SourceCidrIp"] == "203.0.113.7"
+    assert rule["SourceCidrIp"] == "203.0.113.7/32"
     assert rule["Policy"] == "Accept"
     assert rule["Description"] == "me"
     assert rule["Direction"] == "ingress"

@@ -6,6 +6,7 @@ stands here (`state.py`), so a field that is added needs a default.
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -175,6 +176,10 @@ class KeyPair:
     tags: Tags = field(default_factory=dict)
 
 
+def _range(given: str) -> str:
+    return str(ipaddress.IPv4Network(given, strict=False)) if given else ""
+
+
 @dataclass(slots=True, kw_only=True)
 class Rule:
     """One line of a security group."""
@@ -197,15 +202,15 @@ class Rule:
     created: datetime
 
     def identity(self) -> tuple[str | int, ...]:
-        """What makes two rules the same rule; the description doesn't."""
+        """What makes two rules the same rule; the description doesn't, nor how a range is written."""
         return (
             self.direction,
             self.protocol,
             self.ports,
-            self.source_cidr,
+            _range(self.source_cidr),
             self.source_group,
             self.source_ports,
-            self.dest_cidr,
+            _range(self.dest_cidr),
             self.dest_group,
             self.ipv6_source,
             self.ipv6_dest,

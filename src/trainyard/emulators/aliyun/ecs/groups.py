@@ -248,14 +248,15 @@ def _ports(protocol: str, given: str) -> str:
 
 
 def _cidr(given: str, name: str) -> str:
-    """A range as the provider keeps it: a single address stays one, host bits are cleared."""
-    if not given:
-        return ""
-    try:
-        network = ipaddress.IPv4Network(given, strict=False)
-    except ValueError as error:
-        raise Problem(f"Invalid{name}.Malformed", f"The specified {name} is not valid: {given}.") from error
-    return str(network.network_address) if network.prefixlen == 32 else str(network)
+    """A range, kept as it was given: the documents' own example has bits below its mask."""
+    if given:
+        try:
+            ipaddress.IPv4Network(given, strict=False)
+        except ValueError as error:
+            raise Problem(
+                f"Invalid{name}.Malformed", f"The specified {name} is not valid: {given}."
+            ) from error
+    return given
 
 
 def _authorize(world: World, call: Call, direction: str) -> dict[str, Value]:
