@@ -106,8 +106,27 @@ def test_options_change_by_name_and_unknown_ones_are_refused():
     assert world.options.timing.starting == 0
     assert world.options.timing.pending == 2
     assert world.options.duration("stopping", "x1") == timedelta(seconds=99)
-    with pytest.raises(Problem):
-        world.set_options({"timing": {"warp": 9}})
+    before = world.dump()
+    for wrong in (
+        {"timing": {"warp": 9}},
+        {"timing": {"starting": "soon"}},
+        {"timing": {"starting": -1}},
+        {"timing": {"starting": True}},
+        {"timing": 3},
+        {"market": "yes"},
+        {"stock": 1.5},
+        {"slow": [{"names": "x", "startng": 3}]},
+        {"slow": [{"starting": 3}]},
+        {"slow": 7},
+        {"account": {"balance": "much"}},
+        {"account": {"roles": [1]}},
+        {"loopback": "10.0.0.0/8"},
+        {"loopback": "127.0.0.0/30"},
+        {"loopback": "nonsense"},
+    ):
+        with pytest.raises(Problem):
+            world.set_options(wrong)
+    assert world.dump() == before
 
 
 def test_what_cannot_be_saved_is_told():

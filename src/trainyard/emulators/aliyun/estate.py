@@ -10,7 +10,7 @@ import hashlib
 import ipaddress
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -36,6 +36,7 @@ from trainyard.emulators.aliyun.records import (
     VSwitch,
 )
 
+_SMALLEST = 24  # a loopback range with fewer addresses is soon used up
 ALPHABET = string.digits + string.ascii_lowercase
 
 # Ids carry where they were made; these stems are from examples in the provider's documents.
@@ -147,6 +148,12 @@ class Account:
     """RAM roles that exist; patterns allowed."""
 
 
+def durations_of(record: Timing | Slowness) -> list[float]:
+    """The durations in a record."""
+    values = [getattr(record, one.name) for one in fields(record)]
+    return [one for one in values if isinstance(one, (int, float))]
+
+
 @dataclass(slots=True, kw_only=True)
 class Options:
     """What a user of the emulator may set when the world is made, and change later."""
@@ -163,6 +170,15 @@ class Options:
     """Whether spot prices move, and take instances whose limit they pass."""
     retired_images: list[str] = field(default_factory=list)
     """Images of the provider that are no longer to be had."""
+
+    def check(self) -> None:
+        """ValueError where a value makes no sense."""
+        spans = [*durations_of(self.timing), *(one for rule in self.slow for one in durations_of(rule))]
+        if any(span < 0 for span in spans):
+            raise ValueError("nothing takes less than no time")
+        network = ipaddress.IPv4Network(self.loopback)
+        if not network.is_loopback or network.prefixlen > _SMALLEST:
+            raise ValueError(f"{self.loopback} is no part of 127.0.0.0/8 of at least /{_SMALLEST}")
 
     def duration(self, step: str, name: str = "") -> timedelta:
         """How long `step` takes for an instance called `name`."""

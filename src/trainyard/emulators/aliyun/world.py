@@ -19,7 +19,7 @@ from trainyard.emulators.aliyun import ledger, market, state, stock, timeline
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES
 from trainyard.emulators.aliyun.estate import Estate
-from trainyard.emulators.aliyun.problems import not_found
+from trainyard.emulators.aliyun.problems import Problem, not_found
 from trainyard.emulators.aliyun.records import Instance
 from trainyard.lib.files import write_atomic
 
@@ -122,7 +122,12 @@ class World(Estate):
         """Change options: a tree such as {"timing": {"starting": 0}, "quotas": {"vcpus": 0}}."""
         whole = state.encode(self.options)
         _merge(whole, changes)
-        self.options = state.decode(type(self.options), whole)
+        try:
+            options = state.decode(type(self.options), whole, strict=True)
+            options.check()
+        except (TypeError, ValueError, AttributeError) as error:
+            raise Problem("InvalidParameter", f"The options cannot be so: {error}.") from error
+        self.options = options
 
     def spent(self, now: datetime, thing: str = "") -> Decimal:
         """What a thing has cost so far; without one, everything that ever was."""
@@ -150,7 +155,7 @@ def _merge(whole: dict[str, Any], changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if name not in whole:
             raise not_found("InvalidParameter", f"There is no option {name}.")
-        if isinstance(value, dict):
+        if isinstance(value, dict) and isinstance(whole[name], dict):
             _merge(whole[name], value)
         else:
             whole[name] = value
