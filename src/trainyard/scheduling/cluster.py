@@ -53,18 +53,20 @@ class Shape:
         "fresh",
         "key",
         "memory",
+        "possible",
         "ring",
         "shared_memory",
         "wide",
     )
 
-    def __init__(self, role: Role, device: str, ring: int, avoid: frozenset[str]) -> None:
+    def __init__(self, role: Role, device: str, rule: DeviceRule, avoid: frozenset[str]) -> None:
         self.cpu = role.cpu
         self.memory = role.memory
         self.shared_memory = role.shared_memory
         self.device = device if role.devices else ""
         self.count = role.devices
-        self.ring = ring if 1 < role.devices <= ring else 0
+        self.ring = rule.ring if 1 < role.devices <= rule.ring else 0
+        self.possible = not rule.sizes or not role.devices or role.devices in rule.sizes
         self.key = (role.pool, role.selector, role.nodes, role.tolerations, avoid)
         self.allowed = 0  # set of ready nodes that the constraints allow
         self.wide = 0  # the same with nodes that are coming
@@ -112,9 +114,7 @@ class Cluster:
     # -- nodes come, go and change
 
     def add(self, node: Node) -> int:
-        """Let a node join; one that is known is changed, and keeps what it holds."""
-        if node.name in self.index:
-            return self.change(node)
+        """Let a node join."""
         self._append(node)
         self._relayout()
         return self.index[node.name]
@@ -133,13 +133,14 @@ class Cluster:
         self.by_idle[0] |= 1 << index
         self.by_cpu[0] |= 1 << index
         for device in node.devices:
-            self._know(device)
+            self.know(device)
         for sets in self.by_free.values():
             sets[0] |= 1 << index
         self._fill(index, node, 1)
         self.grown.append(index)
 
-    def _know(self, device: str) -> None:
+    def know(self, device: str) -> None:
+        """Let a type of devices be one of the cluster's, even before a node brings any."""
         if device not in self.masks:
             self.masks[device] = [0] * len(self.nodes)
             self.by_free[device] = [(1 << len(self.nodes)) - 1]
@@ -157,16 +158,14 @@ class Cluster:
             free = self.masks[device][index]
             self._set_mask(device, index, free | mask if sign > 0 else free & ~mask)
 
-    def change(self, node: Node) -> int:
-        """Replace a node's description; amounts that its holdings took stay taken."""
+    def change(self, node: Node, held: Mapping[str, int]) -> int:
+        """Replace a node's description; what is held of it, with masks of devices by type, stays taken."""
         index = self.index[node.name]
-        old = self.nodes[index]
         for device in node.devices:
-            self._know(device)
-        taken = {device: mask & ~self.masks[device][index] for device, mask in healthy_masks(old).items()}
-        self._fill(index, old, -1)
+            self.know(device)
+        self._fill(index, self.nodes[index], -1)
         self._fill(index, node, 1)
-        for device, mask in taken.items():
+        for device, mask in held.items():
             self._set_mask(device, index, self.masks[device][index] & ~mask)
         self.nodes[index] = node
         self.grown.append(index)
@@ -241,6 +240,8 @@ class Cluster:
         """Give a replica its resources; `devices` is a mask."""
         if devices:
             free = self.masks[shape.device][index]
+            if free & devices != devices:  # what went bad while it was held is not among the free ones
+                devices &= healthy_masks(self.nodes[index]).get(shape.device, 0)
             if free & devices != devices:
                 raise ValueError(f"devices {devices:b} of {self.nodes[index].name} are not free")
             self._set_mask(shape.device, index, free & ~devices)
@@ -269,7 +270,7 @@ class Cluster:
         found = self._masks_by_key.get(shape.key)
         if found is None:
             found = self._masks_by_key[shape.key] = self._allowed(shape)
-        shape.allowed, shape.wide = found
+        shape.allowed, shape.wide = found if shape.possible else (0, 0)
         shape.fresh = self.layout
 
     def _allowed(self, shape: Shape) -> tuple[int, int]:
@@ -334,9 +335,10 @@ class Cluster:
         if not shape.count:
             return 0
         free = self.masks[shape.device][index]
-        if shape.ring:
+        ring = shape.ring or (self.rules[shape.device].ring if shape.count == 1 else 0)
+        if ring:
             best, least = 0, UNLIMITED
-            for part in rings(free, shape.ring):
+            for part in rings(free, ring):
                 if shape.count <= part.bit_count() < least:
                     best, least = part, part.bit_count()
             free = best

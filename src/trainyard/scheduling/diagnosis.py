@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainyard.scheduling.cluster import Cluster, Shape, bits, healthy_masks, replicas, rings
+from trainyard.scheduling.cluster import Cluster, Shape, bits, healthy_masks, replicas, rings, tolerates
 from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.estimate import estimate
 from trainyard.scheduling.kinds import Kind
@@ -224,8 +224,7 @@ def empty_node(
 ) -> int:
     """How many replicas one empty node has room for, unhealthy devices counted as if they were repaired."""
     from_labels = all(node.labels.get(key) == value for key, value in selector)
-    tolerated = all(any(getattr(one, "key", "") == taint.key for one in tolerations) for taint in node.taints)
-    if not from_labels or not tolerated:
+    if not shape.possible or not from_labels or not tolerates(node, tolerations):
         return 0
     free = healthy_masks(replace(node, unhealthy={})).get(shape.device, 0)
     shared = node.memory if node.shared_memory is None else node.shared_memory

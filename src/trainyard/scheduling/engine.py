@@ -25,7 +25,7 @@ from trainyard.scheduling.model import (
     Snapshot,
     Strategy,
 )
-from trainyard.scheduling.placement import Gang, Part, Taken, place, release
+from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
 from trainyard.scheduling.reserve import Reservation, merge_all, reserve
@@ -253,7 +253,8 @@ class Scheduler(State):
             if self._wants(line, kind.reserve_key):
                 self._reserve(entry)
             return
-        outcome = self._attempt(line, entry)
+        known = kind.failed_at >= 0 and not kind.may_fit(self.cluster)
+        outcome = Outcome.FIT if known else self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
             return
         if outcome is Outcome.FIT and self._wants(line, kind.reserve_key):
@@ -285,7 +286,7 @@ class Scheduler(State):
         limited = self.tree.limit(place_, request.user, kind.most)
         if limited is not None and kind.least != kind.most:
             limited = self.tree.limit(place_, request.user, kind.least)
-            gang = Gang(tuple(Part(p.role, p.shape, p.least, p.least) for p in gang.parts), gang.same_switch)
+            gang = least_of(gang)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
         mode = self._mode(entry.limit)
@@ -410,9 +411,12 @@ class Scheduler(State):
         for claim in [claim for claim in self.claims.values() if not claim.victims]:
             request = claim.entry.request
             del self.claims[request.id]
+            self.cluster.grown += claim.keep
             self._keep_for(claim, {})
             self.tree.use(self.tree.place(request.workspace), request.user, claim.amounts, -1)
-            taken = self._exactly(claim.taken) or place(self.cluster, claim.entry.kind.gang, self.spreads)
+            taken = self._exactly(claim.taken)
+            if taken is None:
+                taken = place(self.cluster, least_of(claim.entry.kind.gang), self.spreads)
             if taken is None:
                 self._enqueue(claim.entry, now)
             else:

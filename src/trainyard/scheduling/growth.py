@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainyard.scheduling.cluster import Cluster, healthy_masks
 from trainyard.scheduling.kinds import taken_amounts
 from trainyard.scheduling.model import Acquire, Node, NodeState, Pool
-from trainyard.scheduling.placement import Gang, Part, Taken, place, release
+from trainyard.scheduling.placement import Gang, Part, Taken, least_of, place, release
 
 if TYPE_CHECKING:
     from trainyard.scheduling.engine import Cycle
@@ -55,7 +55,7 @@ class Growth:
         scheduler = self.scheduler
         if not self.can_grow():
             return False
-        taken = place(scheduler.cluster, _least(entry.kind.gang), scheduler.spreads, wide=True)
+        taken = place(scheduler.cluster, least_of(entry.kind.gang), scheduler.spreads, wide=True)
         pool = ""
         if taken is not None:
             self._trial += taken
@@ -105,7 +105,7 @@ class Growth:
             order.cluster.add(node)
         order.count += count
         order.ids.append(entry.request.id)
-        place(order.cluster, _unbound(_least(entry.kind.gang)), {})
+        place(order.cluster, _unbound(least_of(entry.kind.gang)), {})
 
     def finish(self, cycle: Cycle) -> None:
         """Say what to acquire, and give back what was held on trial."""
@@ -115,6 +115,7 @@ class Growth:
                 price = scheduler.pools[name].price * order.count
                 cycle.acquires.append(Acquire(name, order.count, tuple(order.ids), price))
         release(scheduler.cluster, self._trial)
+        scheduler.cluster.grown += {one.node: None for one in self._trial}
         self._trial = []
         for workspace, user, amounts in self._charged:
             scheduler.tree.use(scheduler.tree.place(workspace), user, amounts, -1)
@@ -130,19 +131,13 @@ def _nodes(pool: Pool, count: int, first: int) -> list[Node]:
     ]
 
 
-def _least(gang: Gang) -> Gang:
-    return Gang(
-        tuple(Part(part.role, part.shape, part.least, part.least) for part in gang.parts), gang.same_switch
-    )
-
-
 def _unbound(gang: Gang) -> Gang:
     """The same gang with shapes of its own, since a shape remembers one cluster's nodes."""
     return Gang(tuple(Part(part.role, part.shape.copy(), part.least, part.most) for part in gang.parts))
 
 
 def _fits(cluster: Cluster, gang: Gang) -> bool:
-    taken = place(cluster, _unbound(_least(gang)), {})
+    taken = place(cluster, _unbound(least_of(gang)), {})
     if taken is None:
         return False
     release(cluster, taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trainyard.scheduling.cluster import Cluster, Shape
+from trainyard.scheduling.cluster import Cluster, Shape, rule_of
 from trainyard.scheduling.model import CPU, MEMORY, Request, Role
 from trainyard.scheduling.placement import Gang, Part, Taken
 from trainyard.scheduling.quota import Amounts
@@ -104,8 +104,7 @@ class Kinds:
                role.tolerations, avoid)  # fmt: skip
         shape = self._shapes.get(key)
         if shape is None:
-            rule = self.cluster.rules.get(device)
-            shape = self._shapes[key] = Shape(role, device, rule.ring if rule else 0, avoid)
+            shape = self._shapes[key] = Shape(role, device, rule_of(device, self.cluster.rules), avoid)
         return shape
 
     def recharge(self, totals: dict[str, int]) -> None:

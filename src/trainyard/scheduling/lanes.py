@@ -276,6 +276,9 @@ class Walk:
             return self.line.strict[self.at][3]
         while self._heap:
             key, cursor = self._heap[0]
+            if cursor.kind.failed_at >= 0:
+                heappop(self._heap)  # it was seen not to fit, perhaps in another line
+                continue
             best = cursor.best(self.share)
             if best is None:
                 heappop(self._heap)

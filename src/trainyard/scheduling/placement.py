@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard.scheduling.cluster import Cluster, Shape, bits, room
-from trainyard.scheduling.model import Role, Slot, Spread
+from trainyard.scheduling.cluster import Cluster, Shape, bits
+from trainyard.scheduling.model import Slot, Spread
 
 SEARCH_STEPS = 4000  # of the exact search for gangs of several shapes: milliseconds at most
 
@@ -70,7 +70,20 @@ def place(
         return finder.place_all(gang.parts)
     # The largest replicas first: they have the fewest places.
     ordered = sorted(gang.parts, key=lambda part: (-part.shape.count, -part.shape.cpu, -part.shape.memory))
-    return finder.place_all(tuple(ordered)) or finder.search(tuple(ordered))
+    found = finder.place_all(tuple(ordered))
+    if found is not None and not finder.is_whole(found):
+        release(cluster, found)
+        found = None
+    return finder.search(tuple(ordered)) if found is None else found
+
+
+def least_of(gang: Gang) -> Gang:
+    """The same gang with no more replicas than must start."""
+    if all(part.least == part.most for part in gang.parts):
+        return gang
+    return Gang(
+        tuple(Part(part.role, part.shape, part.least, part.least) for part in gang.parts), gang.same_switch
+    )
 
 
 class _Finder:
@@ -161,13 +174,13 @@ class _Finder:
 
     def _count(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
         """Exactly `count` replicas on these nodes."""
+        if self._spread(part, nodes):
+            return self._evenly(part, count, nodes)
         one = self._one_node(part.shape, count, nodes)
         if one is not None:
             return self._take(part, one, count)
         if count == 1:
             return None
-        if self._spread(part, nodes):
-            return self._evenly(part, count, nodes)
         for domains in self.cluster.domains:
             sets = [domain & nodes for domain in domains.values()]
             ranked = sorted((self._bound(part.shape, domain), at) for at, domain in enumerate(sets) if domain)
@@ -176,8 +189,9 @@ class _Finder:
                     found = self._fewest(part, count, sets[at])
                     if found is not None:
                         return found
-            if part.shape.count and domains is self.cluster.domains[-1]:
-                return self._over_domains(part, count, sets)
+        if part.shape.count and self.cluster.domains:
+            # The widest level may leave nodes out that have a shorter path, or none.
+            return self._over_domains(part, count, [*sets, nodes & ~_union(sets)])
         return self._fewest(part, count, nodes)
 
     def _one_node(self, shape: Shape, times: int, nodes: int) -> int | None:
@@ -254,9 +268,6 @@ class _Finder:
         taken: list[Taken] = []
         left = count
         rest = [domain for domain in sets if domain]
-        union = 0
-        for domain in rest:
-            union |= domain
         while left and rest:
             bounds = [(self._bound(part.shape, domain), at) for at, domain in enumerate(rest)]
             enough = [pair for pair in bounds if pair[0] >= left]
@@ -289,25 +300,46 @@ class _Finder:
     def _whole(self, part: Part, allowed: int, whole: int) -> list[Taken] | None:
         """On one node, or on several of which the gang takes all devices of each."""
         shape = part.shape
-        one = self._one_node(shape, part.most, self.cluster.candidates(shape, allowed))
-        if one is not None:
-            return self._take(part, one, part.most)
-        if whole % shape.count or shape.count * part.most <= whole:
-            return None
+        near = self.cluster.candidates(shape, allowed)
+        for within in dict.fromkeys((near & ~self.cluster.suspect, near)):
+            nodes, each = self._whole_nodes(shape, within, whole)
+            many = min(part.most // each, len(nodes)) * each
+            for count in range(part.most, max(part.least, many + 1) - 1, -1):
+                one = self._one_node(shape, count, within)
+                if one is not None:
+                    return self._take(part, one, count)
+            if many >= part.least:
+                taken: list[Taken] = []
+                for index in self._together(nodes, many // each):
+                    taken += self._take(part, index, each)
+                return taken
+        return None
+
+    def _whole_nodes(self, shape: Shape, within: int, whole: int) -> tuple[list[int], int]:
+        """The nodes of which the gang can have all devices, and with how many replicas on each."""
         each = whole // shape.count
-        nodes = [
+        if not each or whole % shape.count:
+            return [], 1
+        masks = self.cluster.masks.get(shape.device, [])
+        found = [
             index
-            for index in bits(allowed)
-            if self.cluster.masks[shape.device][index].bit_count() == whole
-            and self.cluster.fits(index, shape) >= each
+            for index in bits(within)
+            if masks[index].bit_count() == whole and self.cluster.fits(index, shape) >= each
         ]
-        count = min(part.most // each, len(nodes))
-        if count * each < part.least or (part.least == part.most and count * each != part.most):
-            return None
-        taken: list[Taken] = []
-        for index in self._together(nodes, count):
-            taken += self._take(part, index, each)
-        return taken
+        return found, each
+
+    def is_whole(self, taken: list[Taken]) -> bool:
+        """Whether all roles together keep the rule of whole nodes where the gang is on several."""
+        used: dict[str, dict[int, int]] = {}
+        for one in taken:
+            if one.shape.count:
+                nodes = used.setdefault(one.shape.device, {})
+                nodes[one.node] = nodes.get(one.node, 0) + one.shape.count
+        for device, nodes in used.items():
+            whole = self.cluster.rules[device].whole_when_many
+            if whole and len(nodes) > 1 and any(count != whole for count in nodes.values()):
+                return False
+        return True
 
     def _together(self, nodes: list[int], count: int) -> list[int]:
         """`count` of the nodes, under as few switches as possible."""
@@ -340,7 +372,9 @@ class _Finder:
 
     def _search(self, replicas: list[Part], at: int, lowest: int, taken: list[Taken]) -> bool:
         if at == len(replicas):
-            return not self.gang.same_switch or not self.cluster.domains or self._is_one_switch(taken)
+            return self.is_whole(taken) and (
+                not self.gang.same_switch or not self.cluster.domains or self._is_one_switch(taken)
+            )
         part = replicas[at]
         # Equal replicas are placed in rising order of nodes: their permutations are one solution.
         start = lowest if at and replicas[at - 1] is part else 0
@@ -363,33 +397,8 @@ class _Finder:
         return any(domain & nodes == nodes for domain in self.cluster.domains[0].values())
 
 
-def replicas_with_room(cluster: Cluster, part: Part) -> int:
-    """How many replicas of a part have room now, gang or not."""
-    cluster.refresh(part.shape)
-    return sum(min(part.most, cluster.fits(index, part.shape)) for index in bits(part.shape.allowed))
-
-
-def empty_room(cluster: Cluster, part: Part, masks: dict[tuple[int, str], int]) -> int:
-    """How many replicas of a part would have room on nodes with nothing on them."""
-    cluster.refresh(part.shape)
-    shape = part.shape
-    total = 0
-    for index in bits(shape.wide):
-        node = cluster.nodes[index]
-        count = part.most
-        if shape.count:
-            count = min(count, room(masks.get((index, shape.device), 0), shape, 0))
-        if shape.cpu:
-            count = min(count, (node.cpu - node.reserved_cpu) // shape.cpu)
-        if shape.memory:
-            count = min(count, (node.memory - node.reserved_memory) // shape.memory)
-        total += max(0, count)
-        if total >= part.least:
-            break
-    return total
-
-
-def is_allowed_size(cluster: Cluster, role: Role) -> bool:
-    """Whether the device type is given out in this number."""
-    rule = cluster.rules.get(cluster.resolve(role))
-    return rule is None or not rule.sizes or not role.devices or role.devices in rule.sizes
+def _union(sets: list[int]) -> int:
+    union = 0
+    for nodes in sets:
+        union |= nodes
+    return union

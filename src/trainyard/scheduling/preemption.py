@@ -7,17 +7,19 @@ inside its guarantee. None of these relations holds both ways at once, so two qu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import nsmallest
-from itertools import combinations
+from heapq import merge
+from itertools import chain, combinations, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from trainyard.scheduling.cluster import Shape, bits, replicas
 from trainyard.scheduling.model import Request
-from trainyard.scheduling.placement import Taken, place, release, retake
+from trainyard.scheduling.placement import Taken, least_of, place, release, retake
 from trainyard.scheduling.quota import Place
 from trainyard.scheduling.reasons import Code, Reason
-from trainyard.scheduling.reserve import Running
+from trainyard.scheduling.reserve import Cost, Running, cost_of
 
 if TYPE_CHECKING:
     from trainyard.scheduling.lanes import Entry
@@ -58,13 +60,15 @@ def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Vi
     if not candidates:
         return None
     attempt = _Attempt(scheduler, entry, place_)
-    if not attempt.could_fit(candidates):
-        return None
+    if attempt.fits() or not attempt.could_fit(candidates):
+        return (
+            None  # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away
+        )
     chosen = attempt.node_by_node() or attempt.greedy(candidates)
+    if len(candidates) <= EXACT and (chosen is not None or attempt.refused):
+        chosen = attempt.fewest(candidates, chosen)
     if chosen is None:
         return None
-    if len(candidates) <= EXACT:
-        chosen = attempt.fewest(candidates, chosen)
     taken = attempt.places(chosen)
     return None if taken is None else (chosen, taken)
 
@@ -80,7 +84,7 @@ def _could_be_enough(scheduler: State, entry: Entry, place_: Place) -> bool:
     needed -= scheduler.preemptible.get(resource, 0)
     if needed > 0 and scheduler.tree.guarantees:
         amounts = entry.kind.least
-        for workspace in scheduler.by_workspace:
+        for workspace in scheduler.by_cost:
             theirs = scheduler.tree.place(workspace)
             branches = scheduler.tree.branches(place_, theirs)
             if branches and branches[0].is_within_nominal(amounts) and branches[1].is_over_nominal(amounts):
@@ -95,37 +99,42 @@ def _candidates(scheduler: State, entry: Entry, place_: Place) -> list[Victim]:
     for part in entry.kind.gang.parts:
         scheduler.cluster.refresh(part.shape)
         nodes |= part.shape.allowed
-    found = []
-    for workspace, members in scheduler.by_workspace.items():
-        preemptible = scheduler.preemptible_of.get(workspace, {})
-        if workspace == request.workspace:
-            found += [
-                Victim(running, place_, None, Code.PREEMPTED)
-                for running in preemptible.values()
-                if running.request.priority < request.priority
-            ]
-            continue
-        if not preemptible and not scheduler.tree.guarantees:
+    same = (
+        (cost, Victim(running, place_, None, Code.PREEMPTED))
+        for cost, running in scheduler.preemptible_by_cost.get(request.workspace, ())
+        if running.request.priority < request.priority
+    )
+    rows: list[Iterable[tuple[Cost, Victim]]] = [same]
+    borrowers: list[Iterable[tuple[Cost, Victim]]] = []
+    for workspace, members in scheduler.by_cost.items():
+        preemptible = scheduler.preemptible_by_cost.get(workspace, ())
+        if workspace == request.workspace or not (preemptible or scheduler.tree.guarantees):
             continue
         theirs = scheduler.tree.place(workspace)
         branches = scheduler.tree.branches(place_, theirs)
         if branches is None or not branches[1].is_over_nominal(amounts):
             continue
         if branches[0].is_within_nominal(amounts):
-            found += [Victim(running, theirs, branches[1], Code.RECLAIMED) for running in members.values()]
+            borrowers.append(_victims(members, theirs, branches[1], Code.RECLAIMED))
         elif not request.preemptible:
-            found += [Victim(running, theirs, branches[1], Code.YIELDED) for running in preemptible.values()]
-    found = [
+            rows.append(_victims(preemptible, theirs, branches[1], Code.YIELDED))
+    ordered = chain(merge(*borrowers, key=itemgetter(0)), merge(*rows, key=itemgetter(0)))
+    useful = (
         victim
-        for victim in found
+        for _, victim in ordered
         if victim.running.leaving is None and any(nodes >> one.node & 1 for one in victim.running.taken)
-    ]
-    return nsmallest(NEAREST, found, key=_cost)
+    )
+    return list(islice(useful, NEAREST))
+
+
+def _victims(
+    rows: Iterable[tuple[Cost, Running]], place_: Place, branch: Place, code: Code
+) -> Iterable[tuple[Cost, Victim]]:
+    return ((cost, Victim(running, place_, branch, code)) for cost, running in rows)
 
 
 def _cost(victim: Victim) -> tuple[bool, int, float, int]:
-    running = victim.running
-    return (victim.code is not Code.RECLAIMED, running.request.priority, -running.started, -running.serial)
+    return (victim.code is not Code.RECLAIMED, *cost_of(victim.running))
 
 
 class _Attempt:
@@ -136,6 +145,10 @@ class _Attempt:
         self.entry = entry
         self.place = place_
         self.amounts = entry.kind.least
+        self.gang = least_of(entry.kind.gang)  # the quota is asked for these, and nobody has to go for more
+        self.refused = (
+            False  # somebody could not go because others of its branch had gone: another set may do
+        )
         self.by_node: dict[int, list[Victim]] = {}
         self.free: dict[str, int] = {}  # replicas of each role that have no room yet
 
@@ -149,11 +162,12 @@ class _Attempt:
         self.scheduler.tree.use(victim.place, request.user, victim.running.amounts)
         retake(self.scheduler.cluster, victim.running.taken)
 
-    def _fits(self) -> bool:
+    def fits(self) -> bool:
+        """Whether it has quota and room, as things are."""
         scheduler, request = self.scheduler, self.entry.request
         if scheduler.tree.limit(self.place, request.user, self.amounts) is not None:
             return False
-        taken = place(scheduler.cluster, self.entry.kind.gang, scheduler.spreads)
+        taken = place(scheduler.cluster, self.gang, scheduler.spreads)
         if taken is None:
             return False
         release(scheduler.cluster, taken)
@@ -172,9 +186,11 @@ class _Attempt:
             if self._may(victim):
                 self._remove(victim)
                 removed.append(victim)
+            else:
+                self.refused = True
             if len(removed) >= check or at == len(candidates):
                 check = 2 * len(removed)
-                if self._fits():
+                if self.fits():
                     enough = True
                     break
         needed = self._without_spare(removed) if enough else None
@@ -186,7 +202,7 @@ class _Attempt:
         needed = list(removed)
         for victim in reversed(removed):
             self._put_back(victim)
-            if self._fits():
+            if self.fits():
                 needed.remove(victim)
             else:
                 self._remove(victim)
@@ -202,14 +218,15 @@ class _Attempt:
                 break
             self._remove(victim)
             gone.append(victim)
-        good = good and self._fits()
+        good = good and self.fits()
         for victim in reversed(gone):
             self._put_back(victim)
         return good
 
-    def fewest(self, candidates: list[Victim], known: list[Victim]) -> list[Victim]:
-        """Every smaller set, the cheapest first."""
-        for size in range(1, len(known)):
+    def fewest(self, candidates: list[Victim], known: list[Victim] | None) -> list[Victim] | None:
+        """Every set that is not larger, the smallest first, of equal ones the cheapest."""
+        most = len(candidates) if known is None else len(known)
+        for size in range(1, most + 1):
             for victims in combinations(candidates, size):
                 if self._try(victims):
                     return list(victims)
@@ -301,7 +318,7 @@ class _Attempt:
         """Where it goes once they are gone; the room stays theirs until then."""
         for victim in victims:
             self._remove(victim)
-        taken = place(self.scheduler.cluster, self.entry.kind.gang, self.scheduler.spreads)
+        taken = place(self.scheduler.cluster, self.gang, self.scheduler.spreads)
         if taken is not None:
             release(self.scheduler.cluster, taken)
         for victim in reversed(victims):

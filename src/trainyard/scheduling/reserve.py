@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from heapq import heappush, heapreplace
 
 from trainyard.scheduling.cluster import Cluster, Keep, Shape, bits, replicas
 from trainyard.scheduling.model import Request
 from trainyard.scheduling.placement import Gang, Part, Taken
 
-BOOKS = 6  # shapes whose start times are kept up to date: the heads of the usual few pools
+MANY = 1024  # replicas of one gang on one node, at most counted
 NO_KEEP = Keep()
 OVERRUN = 60.0  # what has run past its limit is expected to be gone in a minute
 
@@ -47,13 +48,22 @@ class Running:
         self.leaving_for = ""
 
 
+Cost = tuple[int, float, int]
+
+
+def cost_of(running: Running) -> Cost:
+    """The smaller, the less it costs to stop it: a low priority, and a short time lost."""
+    return (running.request.priority, -running.started, -running.serial)
+
+
 def expected_end(running: Running, assumed: float, now: float) -> float:
     """When it ends: at its limit; without one, twice as long as it is known to run, and again."""
     limit = running.request.limit
     if running.leaving is not None:
         return max(running.leaving, now)
     if limit is not None:
-        return max(running.started + limit, now + OVERRUN)
+        end = running.started + limit
+        return end if end > now else now + OVERRUN
     span = assumed
     while running.started + span <= now:
         span *= 2
@@ -66,15 +76,16 @@ class Ledger:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.releases: dict[int, list[tuple[float, int, Taken]]] = {}
+        self.soonest: dict[int, float] = {}  # node → when the first of its releases comes
         self._serial = 0
-        self._books: dict[Shape, Book] = {}
 
     def add(self, running: Running) -> None:
         """Note when a workload's room comes back."""
         for one in running.taken:
             self._serial += 1
-            insort(self.releases.setdefault(one.node, []), (running.end, self._serial, one))
-            self._mark(one.node)
+            rows = self.releases.setdefault(one.node, [])
+            insort(rows, (running.end, self._serial, one))
+            self.soonest[one.node] = rows[0][0]
 
     def drop(self, running: Running) -> None:
         """It has come back, or the estimate changes."""
@@ -84,75 +95,53 @@ class Ledger:
             while rows[at][2] is not one:
                 at += 1
             del rows[at]
-            self._mark(one.node)
+            if rows:
+                self.soonest[one.node] = rows[0][0]
+            else:
+                del self.releases[one.node]
+                del self.soonest[one.node]
 
-    def _mark(self, node: int) -> None:
-        for book in self._books.values():
-            book.stale.add(node)
+    def earliest(self, shape: Shape, count: int) -> list[tuple[float, int]]:
+        """The first `count` moments at which a replica of this shape has room somewhere, with the nodes."""
+        self.cluster.refresh(shape)
+        now = self.cluster.roomy(shape)
+        found: list[tuple[float, int]] = []  # a heap of the best so far, the latest on top
+        for node in bits(now):
+            self._collect(found, shape, node, count)
+        allowed = shape.allowed & ~now
+        for node, moment in self.soonest.items():
+            if (len(found) < count or moment < -found[0][0]) and allowed >> node & 1:
+                self._collect(found, shape, node, count)
+        return sorted((-moment, node) for moment, node in found)
 
-    def book(self, shape: Shape) -> Book:
-        """The start times of replicas of this shape, up to date."""
-        book = self._books.pop(shape, None)
-        if book is None or book.layout != self.cluster.layout:
-            self.cluster.refresh(shape)
-            book = Book(self, shape)
-        self._books[shape] = book  # the most recently used comes last
-        while len(self._books) > BOOKS:
-            del self._books[next(iter(self._books))]
-        book.update()
-        return book
+    def _collect(self, found: list[tuple[float, int]], shape: Shape, node: int, count: int) -> None:
+        for moment in self._times(shape, node, -found[0][0] if len(found) == count else float("inf")):
+            if len(found) < count:
+                heappush(found, (-moment, node))
+            elif moment < -found[0][0]:
+                heapreplace(found, (-moment, node))
+            else:
+                break
 
-    def times(self, shape: Shape, node: int) -> list[float]:
-        """When the node has room for one, two, three … replicas of this shape."""
+    def _times(self, shape: Shape, node: int, until: float) -> list[float]:
+        """When, before `until`, the node has room for one, two, three … replicas of this shape."""
         cluster = self.cluster
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
-        times: list[float] = []
-        moment = 0.0
         releases = self.releases.get(node, ())
-        at = 0
-        while True:
-            count = replicas(shape, cpu, memory, shared, free)
-            if count > len(times):
-                times += [moment] * (min(count, len(releases) + 64) - len(times))
-            if at == len(releases):
-                return times
-            moment, _, one = releases[at]
-            at += 1
+        times = [0.0] * min(replicas(shape, cpu, memory, shared, free), MANY)
+        for moment, _, one in releases:
+            if moment >= until:
+                break
             cpu += one.shape.cpu
             memory += one.shape.memory
             shared += one.shape.shared_memory
             if one.shape.device == shape.device:
                 free |= one.devices
-
-
-class Book:
-    """All start times of one shape, sorted; nodes that change are looked at again."""
-
-    def __init__(self, ledger: Ledger, shape: Shape) -> None:
-        self.ledger = ledger
-        self.shape = shape
-        self.layout = ledger.cluster.layout
-        self.stale: set[int] = set()
-        self.times: dict[int, list[float]] = {}
-        self.order: list[tuple[float, int]] = []
-        for node in bits(shape.allowed):
-            times = ledger.times(shape, node)
-            self.times[node] = times
-            self.order += [(moment, node) for moment in times]
-        self.order.sort()
-
-    def update(self) -> None:
-        """Look again at what has changed."""
-        for node in self.stale:
-            if not self.shape.allowed >> node & 1:
-                continue
-            for moment in self.times.get(node, ()):
-                del self.order[bisect_left(self.order, (moment, node))]
-            times = self.times[node] = self.ledger.times(self.shape, node)
-            for moment in times:
-                insort(self.order, (moment, node))
-        self.stale.clear()
+            count = replicas(shape, cpu, memory, shared, free)
+            if count > len(times):
+                times += [moment] * (min(count, MANY) - len(times))
+        return times
 
 
 @dataclass(slots=True)
@@ -170,11 +159,11 @@ def reserve(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reserva
     start = now
     chosen: list[tuple[Part, dict[int, int]]] = []
     for part in gang.parts:
-        order = ledger.book(part.shape).order
+        order = ledger.earliest(part.shape, part.least)
         if len(order) < part.least:
             return Reservation(request.id, float("inf"), {})
         nodes: dict[int, int] = {}
-        for moment, node in order[: part.least]:
+        for moment, node in order:
             nodes[node] = nodes.get(node, 0) + 1
             start = max(start, moment)
         chosen.append((part, nodes))

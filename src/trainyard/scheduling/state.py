@@ -5,6 +5,7 @@ Events change it here; what to decide from it is engine.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,16 @@ from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread
 from trainyard.scheduling.placement import Taken
 from trainyard.scheduling.quota import Amounts, QuotaTree
-from trainyard.scheduling.reserve import NO_KEEP, Ledger, Reservation, Running, expected_end, merge
+from trainyard.scheduling.reserve import (
+    NO_KEEP,
+    Cost,
+    Ledger,
+    Reservation,
+    Running,
+    cost_of,
+    expected_end,
+    merge,
+)
 from trainyard.scheduling.shares import Shares
 
 
@@ -43,6 +53,9 @@ class State:
         self.ledger = Ledger(self.cluster)
         self.shares = Shares(self.policy.half_life, snapshot.past_use, snapshot.past_use_by_user, now)
         self.pools = {pool.name: pool for pool in snapshot.pools}
+        for pool in snapshot.pools:
+            for device in pool.promise.devices if pool.promise is not None else ():
+                self.cluster.know(device)
         self.spreads: dict[str, Spread] = {
             pool.name: pool.spread for pool in snapshot.pools if pool.spread is Spread.SPREAD
         }
@@ -52,8 +65,10 @@ class State:
         self.preemptible: Counter[str] = (
             Counter()
         )  # how much of each resource those hold that may be preempted
-        self.by_workspace: dict[str, dict[str, Running]] = {}
-        self.preemptible_of: dict[str, dict[str, Running]] = {}
+        self.by_cost: dict[
+            str, list[tuple[Cost, Running]]
+        ] = {}  # of each workspace, the cheapest victims first
+        self.preemptible_by_cost: dict[str, list[tuple[Cost, Running]]] = {}
         self.claims: dict[str, Claim] = {}
         self.reservations: list[Reservation] = []
         self.blockers: dict[str, str] = {}  # line → who blocks it
@@ -113,10 +128,10 @@ class State:
         running = self.running.pop(id, None)
         if running is None:
             raise NotFoundError(f"Workload {id!r} is not running.", hint="Name one that was admitted.")
-        del self.by_workspace[running.request.workspace][id]
+        _remove(self.by_cost[running.request.workspace], running)
         if running.request.preemptible:
             self.preemptible.subtract(dict(running.amounts))
-            del self.preemptible_of[running.request.workspace][id]
+            _remove(self.preemptible_by_cost[running.request.workspace], running)
         self.ledger.drop(running)
         for one in running.taken:
             self.cluster.give(one.node, one.shape, one.devices)
@@ -132,14 +147,22 @@ class State:
 
     def add_node(self, node: Node) -> None:
         """A node joins, or is ready at last."""
+        if node.name in self.cluster.index:
+            self.change_node(node)
+            return
         self.cluster.add(node)
         self._measure()
 
     def change_node(self, node: Node) -> None:
         """A node's state, labels or health have changed. What it holds stays."""
-        if node.name not in self.cluster.index:
+        index = self.cluster.index.get(node.name)
+        if index is None:
             raise NotFoundError(f"There is no node {node.name!r}.", hint="Add it first.")
-        self.cluster.change(node)
+        held: dict[str, int] = {}
+        for _, _, one in self.ledger.releases.get(index, ()):
+            if one.devices:
+                held[one.shape.device] = held.get(one.shape.device, 0) | one.devices
+        self.cluster.change(node, held)
         self._measure()
 
     def remove_node(self, name: str) -> None:
@@ -225,10 +248,10 @@ class State:
         self.shares.use(_accounts(request), running.charge, now)
         self.ledger.add(running)
         self.running[request.id] = running
-        self.by_workspace.setdefault(request.workspace, {})[request.id] = running
+        insort(self.by_cost.setdefault(request.workspace, []), (cost_of(running), running))
         if request.preemptible:
             self.preemptible.update(dict(running.amounts))
-            self.preemptible_of.setdefault(request.workspace, {})[request.id] = running
+            insort(self.preemptible_by_cost.setdefault(request.workspace, []), (cost_of(running), running))
         return running
 
     def _leave(self, running: Running, leave_by: float, for_id: str, now: float) -> None:
@@ -282,6 +305,10 @@ class State:
             for one in self.running[victim].taken:
                 going.setdefault(one.node, []).append(one)
         return {node: _still_needed(parts, going.get(node, ())) for node, parts in need.items()}
+
+
+def _remove(rows: list[tuple[Cost, Running]], running: Running) -> None:
+    del rows[bisect_left(rows, (cost_of(running),))]
 
 
 def _accounts(request: Request) -> tuple[object, ...]:
