@@ -297,8 +297,8 @@ async def _introduce(job: Job) -> None:
     folders = await on_each(job.tasks, _absolute)
     for task, variables in zip(job.tasks, rendezvous.environments(peers, folders), strict=True):
         task.env.update(variables)
-    host_keys = await on_each(job.tasks, lambda task: setup.host_key_of(task.transport))
-    digest = setup.digest_of(members, host_keys, peers, folders)
+    verified = await on_each(job.tasks, lambda task: setup.verified_key(task.transport))
+    digest = setup.digest_of(members, verified, peers, folders)
     keys = setup.keys_folder(members)
     answers = await on_each(
         job.tasks, lambda task: task.session.open_and_ask(setup.recall_script(task.paths, digest, keys))

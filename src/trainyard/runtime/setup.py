@@ -62,7 +62,7 @@ class _Door:
         return f"{name} {self.host_key}"
 
 
-async def host_key_of(transport: Transport) -> str:
+async def verified_key(transport: Transport) -> str:
     """The verified key of a machine that is reached by ssh; '' for others."""
     return await transport.host_key() if isinstance(transport, Verified) else ""
 
