@@ -122,7 +122,7 @@ def make_group(vendor, client, region, vpc):
         )
     ).body.permissions.permission
     assert [(one.port_range, one.source_cidr_ip) for one in shown] == [
-        ("22/22", "127.0.0.1")
+        ("22/22", "127.0.0.1/32")
     ]  # a /32 is shown without
     return group
 
