@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from trainyard.spec.machine import Machine, MachineSpec
+from trainyard.spec.plan import Plan
 from trainyard.transport.api import Transport
 
 
@@ -93,4 +94,16 @@ class Catalogued(Protocol):
 
     async def images(self) -> Sequence[dict[str, str]]:
         """What machines can be made from, one row an image."""
+        ...
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """Machines cost money, and the backend knows how much before they are made."""
+
+    async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
+        """What `acquire` would do now, and what it would cost. Makes and changes nothing.
+
+        CapacityError where nobody has such machines; other errors as `acquire` would raise them.
+        """
         ...

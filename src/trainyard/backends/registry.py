@@ -11,6 +11,7 @@ from trainyard.settings import Settings
 BUILT_IN = {
     "local": "trainyard.backends.local:LocalBackend",
     "ssh": "trainyard.backends.ssh.backend:SshBackend",
+    "aliyun": "trainyard.backends.aliyun.backend:AliyunBackend",
 }
 
 

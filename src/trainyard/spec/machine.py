@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -50,6 +51,12 @@ class MachineSpec:
     zone_id: str = ""
     vpc_name: str = ""
     shared_storage: bool = False
+    snapshot: str = ""  # what the data disk begins as
+    with_driver: bool = False  # an image that has the GPU driver, where there is one
+    min_machines: int = 0  # with how many of those asked for one is content; 0: all or none
+    max_hours: float = 0.0  # after which they are released by the provider unless a client renews it
+    max_price_per_hour: Decimal | None = None  # of one machine
+    spot_price_limit: Decimal | None = None  # likewise, on the spot market; None: whatever it costs
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

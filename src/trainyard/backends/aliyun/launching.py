@@ -1,0 +1,333 @@
+"""Making machines: places are tried in order until one has all that are missing; all or none, whatever happens.
+
+Every launch is journalled before it is sent, and tagged with its token. What a dead client has left behind is found by
+`settle`; what this call made is taken back when it fails or is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from importlib import import_module
+
+from trainyard.backends.aliyun import power, wishes
+from trainyard.backends.aliyun.address import own_address
+from trainyard.backends.aliyun.catalogue import Candidate, Misses
+from trainyard.backends.aliyun.client import Client, Created
+from trainyard.backends.aliyun.ecs import (
+    TOKEN_TAG,
+    Launch,
+    Login,
+    Series,
+    fetch_machines,
+    launch_parameters,
+    machine_key,
+    series,
+)
+from trainyard.backends.aliyun.ground import Ground, ensure_ground
+from trainyard.backends.aliyun.journal import Entry
+from trainyard.backends.aliyun.keypair import key_name
+from trainyard.backends.aliyun.network import ensure_vswitch
+from trainyard.backends.aliyun.problems import is_worth_another_place
+from trainyard.backends.aliyun.threads import in_thread
+from trainyard.backends.aliyun.user_data import HostKey, user_data
+from trainyard.backends.aliyun.wire import texts
+from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.errors import CapacityError, Error, UnreachableError
+from trainyard.lib.ids import new_id
+from trainyard.settings import Settings
+from trainyard.spec.machine import Machine, MachineSpec
+from trainyard.spec.names import job_of
+
+VISIBLE_SECONDS = 60.0  # from a launch until everybody sees it
+RIVAL_SECONDS = 5.0  # in which a client that has made the same names takes its own back
+SURELY_VISIBLE = timedelta(minutes=10)
+POLL_SECONDS = 1.0
+
+
+@dataclass(kw_only=True)
+class Launcher:
+    """Makes machines in one region."""
+
+    client: Client
+    settings: Settings
+    login: Login
+    misses: Misses
+    run_id: str = field(default_factory=new_id)
+
+    async def machines(self) -> tuple[Machine, ...]:
+        """Ours, as they are now."""
+        return await fetch_machines(self.client, user=self.settings.user, login=self.login)
+
+    # -- what others have left ------------------------------------------------------------------------------------
+
+    async def settle(self, names: Sequence[str]) -> tuple[Machine, ...]:
+        """Find out about launches of these jobs whose outcome nobody has seen; returns our machines after that."""
+        there = await self.machines()
+        entries = [entry for job in _jobs(names) for entry in self._entries(_purpose(self.client, job))]
+        if not entries:
+            return there
+        seen = {machine.details.get("launch", "") for machine in there}
+        surplus: list[str] = []
+        expected: list[str] = []
+        for entry in entries:
+            is_old = self.client.clock.now() - entry.created > SURELY_VISIBLE
+            again = None if entry.token in seen or is_old else await self.client.replay(entry)
+            made = _ids(again) if again else []
+            expected += made
+            if not set(_names_of(entry)) <= set(names):
+                surplus += made  # that client was asked for more than we are, and never told anybody of them
+        if surplus:
+            await power.delete(self.client, surplus, is_fresh=True)
+        there = await self._until_visible([each for each in expected if each not in surplus], patient=False)
+        for entry in entries:
+            self.client.journal.clear(entry.token)
+        return there
+
+    def _entries(self, purpose: str) -> list[Entry]:
+        host = self.client.host("ecs")
+        return [
+            entry
+            for entry in self.client.journal.entries(host=host)
+            if entry.purpose.startswith(f"{purpose} ") and entry.action == "RunInstances"
+        ]
+
+    # -- making ----------------------------------------------------------------------------------------------------
+
+    async def make(
+        self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
+    ) -> tuple[Machine, ...]:
+        """Make machines of these names, at least `least` of them; returns all of ours. On an error nothing is left."""
+        try:
+            made = await self._make(spec, names, least=least, near=near)
+            there = await self._until_visible(made)
+            there = await self._yield_to_rivals(there, made)
+        except BaseException:
+            await finish(self.take_back(names))
+            raise
+        for entry in self._own_entries(names):
+            self.client.journal.clear(entry.token)
+        return there
+
+    async def take_back(self, names: Sequence[str]) -> None:
+        """Release whatever this call has made, also what it never had an answer about."""
+        for entry in self._own_entries(names):
+            again = await self.client.replay(entry)
+            if again is not None:
+                await power.delete(self.client, _ids(again), is_fresh=True)
+                self.client.journal.clear(entry.token)
+
+    def _own_entries(self, names: Sequence[str]) -> list[Entry]:
+        return [
+            entry
+            for job in _jobs(names)
+            for entry in self._entries(_purpose(self.client, job))
+            if self.run_id in entry.purpose.split()
+        ]
+
+    async def _make(
+        self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
+    ) -> list[str]:
+        key: HostKey
+        (found, ground), key = await wishes.both(
+            wishes.both(
+                wishes.find(self.client, spec, misses=self.misses, near=near), self._ensure_ground(spec)
+            ),
+            in_thread(_make_host_key),
+        )
+        launch = self._launch(spec, found, ground, key)
+        tried: dict[str, Error] = {}
+        for candidate in found.candidates:
+            made = await self._try(launch, ground, candidate, names, len(names), tried)
+            if made:
+                return made
+        for candidate in found.candidates if least < len(names) else ():
+            made = await self._try(launch, ground, candidate, names, least, tried)
+            if made:
+                return made
+        raise _nobody_has(names, tried)
+
+    async def _ensure_ground(self, spec: MachineSpec) -> Ground:
+        cloud = self.settings.cloud
+        own = await own_address(self.client.host("ecs"), given=cloud.own_address)
+        return await ensure_ground(
+            self.client,
+            vpc_name=spec.vpc_name or cloud.network_name,
+            key_name=key_name(cloud.prefix, self.settings.user),
+            admitted=[own],
+            owner=self.settings.owner,
+            family_home=cloud.user_home / ".ncluster",
+        )
+
+    def _launch(self, spec: MachineSpec, found: wishes.Found, ground: Ground, key: HostKey) -> Launch:
+        return Launch(
+            spec=spec,
+            image_id=found.image.id,
+            system_disk=found.system_disk,
+            data_disk=found.data_disk,
+            group_id=ground.group.id,
+            key_pair=ground.key.name,
+            user_data=user_data(
+                key,
+                authorized=[ground.key.public_line] if ground.key.public_line else (),
+                has_data_disk=found.data_disk is not None,
+                has_shared_storage=spec.shared_storage,
+                wants_driver=spec.with_driver and not found.image.has_driver,
+            ),
+            host_key=key.public,
+            user=self.settings.user,
+            client=self.settings.client,
+        )
+
+    async def _try(
+        self,
+        launch: Launch,
+        ground: Ground,
+        candidate: Candidate,
+        names: Sequence[str],
+        least: int,
+        tried: dict[str, Error],
+    ) -> list[str]:
+        """The ids of machines made in this place; none where it has not enough, and nothing is left there then."""
+        try:
+            vswitch = await ensure_vswitch(
+                self.client, ground.vpc, candidate.zone_id, addresses=min(len(names), least)
+            )
+            made = await self._launch_all(launch, candidate, vswitch.id, names, least)
+        except Error as error:
+            if not is_worth_another_place(error):
+                raise
+            await finish(self.take_back(names))
+            self.misses.add(candidate)
+            tried[candidate.about] = error
+            return []
+        if len(made) >= least:
+            return made
+        await finish(self.take_back(names))
+        return []
+
+    async def _launch_all(
+        self, launch: Launch, candidate: Candidate, vswitch_id: str, names: Sequence[str], least: int
+    ) -> list[str]:
+        if least == len(names):
+            launches = [self._launch_one(launch, candidate, vswitch_id, each) for each in series(names)]
+            results = await gather_all(launches)
+            failures = [each for each in results if isinstance(each, BaseException)]
+            # One that no other place would cure is told before one that it might.
+            failures.sort(key=is_worth_another_place)
+            if failures:
+                raise failures[0]
+            return [one for each in results if not isinstance(each, BaseException) for one in each]
+        made: list[str] = []
+        for each in series(names):
+            needed = min(max(least - len(made), 1), len(each.names))
+            try:
+                got = await self._launch_one(launch, candidate, vswitch_id, each, least=needed)
+            except CapacityError:
+                if len(made) < least:
+                    raise
+                got = []
+            made += got
+            if len(got) < len(each.names):
+                break
+        return made
+
+    async def _launch_one(
+        self, launch: Launch, candidate: Candidate, vswitch_id: str, names: Series, *, least: int = 0
+    ) -> list[str]:
+        parameters = launch_parameters(
+            launch, candidate, vswitch_id=vswitch_id, names=names, now=self.client.clock.now(), least=least
+        )
+        created = await self.client.create(
+            "ecs",
+            "RunInstances",
+            parameters,
+            purpose=f"{_purpose(self.client, _jobs(names.names)[0])} {self.run_id} {new_id()}",
+            token_tag=TOKEN_TAG,
+            about=candidate.about,
+        )
+        return _ids(created)
+
+    # -- seeing ----------------------------------------------------------------------------------------------------
+
+    async def _until_visible(self, ids: Sequence[str], *, patient: bool = True) -> tuple[Machine, ...]:
+        """Look until all of these are listed; where not `patient`, one that never shows up has been deleted."""
+        deadline = self.client.clock.monotonic() + (VISIBLE_SECONDS if patient else power.FRESH_SECONDS)
+        while True:
+            there = await self.machines()
+            missing = set(ids) - {machine.id for machine in there}
+            if not missing:
+                return there
+            if self.client.clock.monotonic() >= deadline:
+                if not patient:
+                    return there
+                raise UnreachableError(
+                    f"these machines were made but are not listed: {', '.join(sorted(missing))}",
+                    hint="Run the same command again.",
+                )
+            await self.client.clock.sleep(POLL_SECONDS)
+
+    async def _yield_to_rivals(self, there: Sequence[Machine], made: Sequence[str]) -> tuple[Machine, ...]:
+        """Where another computer has made the same names at the same time, one of the two is enough.
+
+        The older stays. A client that saw no rival has its machine in use already, and will not take it back: so whoever
+        is the older waits a moment for the younger to go, and else goes itself.
+        """
+        deadline = self.client.clock.monotonic() + RIVAL_SECONDS
+        while True:
+            mine = {machine.id: machine for machine in there if machine.id in made}
+            names = {machine.name for machine in mine.values()}
+            rivals = [machine for machine in there if machine.name in names and machine.id not in mine]
+            if not rivals:
+                return tuple(there)
+            is_late = self.client.clock.monotonic() >= deadline
+            lost = [
+                machine.id
+                for machine in mine.values()
+                for rival in rivals
+                if rival.name == machine.name and (is_late or machine_key(rival) < machine_key(machine))
+            ]
+            if lost:
+                await power.delete(self.client, lost, is_fresh=True)
+                made = [each for each in made if each not in lost]
+            else:
+                await self.client.clock.sleep(POLL_SECONDS)
+            there = await self.machines()
+
+
+def _purpose(client: Client, job: str) -> str:
+    return f"machines {client.region} {job}"
+
+
+def _jobs(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(job_of(name) or name for name in names))
+
+
+def _ids(created: Created) -> list[str]:
+    return list(texts(created.answer, "InstanceIdSets.InstanceIdSet"))
+
+
+def _names_of(entry: Entry) -> list[str]:
+    """The names that a launch gives, from its own words: `task[0,1].bert` with an amount of 8."""
+    form, amount = entry.form.get("InstanceName", ""), int(entry.form.get("Amount", "1"))
+    before, _, rest = form.partition("[")
+    begin, _, after = rest.partition(",")
+    if not begin.isdigit():
+        return [form]
+    suffix = after.partition("]")[2]
+    return [f"{before}{number}{suffix}" for number in range(int(begin), int(begin) + amount)]
+
+
+def _make_host_key() -> HostKey:
+    key: HostKey = import_module("trainyard.backends.aliyun.hostkey").make()
+    return key
+
+
+def _nobody_has(names: Sequence[str], tried: dict[str, Error]) -> CapacityError:
+    places = "; ".join(f"{about}: {error.message}" for about, error in tried.items())
+    what = names[0] if len(names) == 1 else f"{len(names)} machines"
+    return CapacityError(
+        f"no place has {what} now; tried {places}",
+        hint="Try again later, ask for fewer or for another type, or leave --zone-id out.",
+    )

@@ -1,0 +1,59 @@
+"""What a machine is told before its first boot: its host key, who may log in, and the script in `boot.sh`.
+
+The host key is made here, so that the very first connection is verified; its public half goes into a tag, where every
+client of the account finds it. Written as JSON, which is YAML, which cloud-init reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from trainyard.lib.errors import InvalidError
+
+FOLDER = "/root/.trainyard-boot"
+LONGEST = 32 * 1024  # bytes before encoding, by the provider's rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKey:
+    """The key by which machines prove who they are."""
+
+    private: str
+    public: str  # `ssh-ed25519 AAAA…`, without a comment
+
+
+def user_data(
+    key: HostKey,
+    *,
+    authorized: Sequence[str] = (),
+    has_data_disk: bool = False,
+    has_shared_storage: bool = False,
+    wants_driver: bool = False,
+) -> str:
+    """The UserData of a launch, in base64 as the provider takes it."""
+    wishes = {"wants_data": has_data_disk, "wants_nfs": has_shared_storage, "wants_driver": wants_driver}
+    script = "".join(f"{name}={'yes' if value else ''}\n" for name, value in wishes.items()) + _boot_script()
+    config = {
+        "disable_root": False,
+        "ssh_deletekeys": True,
+        "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
+        "ssh_authorized_keys": list(authorized),
+        "write_files": [{"path": f"{FOLDER}/boot.sh", "permissions": "0700", "content": script}],
+        "runcmd": ['sh "${HOME:-/root}/.trainyard-boot/boot.sh"'],
+    }
+    data = ("#cloud-config\n" + json.dumps(config)).encode()
+    if len(data) > LONGEST:
+        raise InvalidError(
+            f"what the machine is told at its first boot has {len(data)} bytes", hint="Admit fewer keys."
+        )
+    return base64.b64encode(data).decode()
+
+
+@cache
+def _boot_script() -> str:
+    return Path(__file__).with_name("boot.sh").read_text(encoding="utf-8")
