@@ -121,9 +121,7 @@ def make_group(vendor, client, region, vpc):
             region_id=region, security_group_id=group, nic_type="intranet"
         )
     ).body.permissions.permission
-    assert [(one.port_range, one.source_cidr_ip) for one in shown] == [
-        ("22/22", "127.0.0.1/32")
-    ]  # a /32 is shown without
+    assert [(one.port_range, one.source_cidr_ip) for one in shown] == [("22/22", "127.0.0.1/32")]
     return group
 
 
