@@ -10,6 +10,7 @@ import pytest
 
 from emulated import PUBLIC_KEY, Cloud
 from trainyard.emulators.aliyun import state
+from trainyard.emulators.aliyun.control import _without_secrets
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.world import World
 
@@ -61,6 +62,15 @@ def test_user_data_is_saved_once_however_many_have_it():
     loaded = state.decode(World, json.loads(saved))
     assert loaded == cloud.world
     assert loaded.machines(cloud.now)[49].user_data == b"ABC" * 5000
+
+
+def test_what_machines_were_told_is_not_shown_to_those_who_look_inside():
+    cloud = Cloud(seed="the-seed").ready()
+    cloud.run(UserData="QUJD" * 100, Password="Secret-Word-1")
+    cloud.run(UserData="c2hvcnQ=")
+    shown = json.dumps(_without_secrets(cloud.world.dump()))
+    assert not [word for word in ("the-seed", "QUJD", "Secret-Word-1", "c2hvcnQ=") if word in shown]
+    assert "instances" in shown
 
 
 def test_passing_time_in_steps_or_at_once_comes_to_the_same():

@@ -24,7 +24,8 @@ from trainyard.emulators.aliyun.world import World
 from trainyard.lib.errors import InvalidError
 
 PREFIX = "/_emulator/"
-HIDDEN = frozenset({"password", "next_password", "user_data", "content", "script", "file"})
+# What machines were told, and the seed that key pairs are made of.
+HIDDEN = frozenset({"password", "next_password", "user_data", "texts", "content", "script", "file", "seed"})
 
 
 class Running(Protocol):
