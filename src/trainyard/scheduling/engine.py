@@ -81,6 +81,7 @@ class Scheduler(State):
         """Decide who starts now. Admitted workloads run from `now`; victims leave when `end` is called for them."""
         self.now = max(now, self.now)
         self._cycle = Cycle(self.now)
+        self._expect()
         for line in self.lines.values():
             line.promote(self.now, self._waits)
         self._settle_claims(self.now)
@@ -143,8 +144,8 @@ class Scheduler(State):
         kinds = [kind for kind in self._possible if kind.failed_at < 0]
         blocked = []
         for room in list(line.heads):
-            if self._wants(line, room):
-                first = line.first(room, self._waits)
+            if self._wants(line, room, strict=False):
+                first = line.first(room, self._waits, self._may_reserve)
                 if first is not None and first.kind.failed_at >= 0:
                     blocked.append(first)
         if self.reservations:
@@ -223,11 +224,22 @@ class Scheduler(State):
             share = self._shares[owner] = self.shares.share(owner, self.now)
         return share
 
-    def _wants(self, line: Line, room: object) -> bool:
+    def _wants(self, line: Line, room: object, *, strict: bool) -> bool:
         """Whether a blocked workload of this line that needs such room should get a reservation."""
-        if line.strategy is Strategy.ROUND_ROBIN:
+        # Where the strategy says that a blocked one is skipped, nothing is kept for it.
+        if line.strategy is not Strategy.BACKFILL and not (strict and line.strategy is not Strategy.BALANCE):
             return False
         return self._reserved.get(room, 0) < self.policy.reservations
+
+    def _is_hopeful(self, entry: Entry) -> bool:
+        return entry.kind.hopeless != self.cluster.layout
+
+    def _may_reserve(self, entry: Entry) -> bool:
+        """Whether only room keeps it waiting: nothing is kept free for whom no room or no quota would help."""
+        if not self._is_hopeful(entry):
+            return False
+        request = entry.request
+        return self.tree.limit(self.tree.place(request.workspace), request.user, entry.kind.least) is None
 
     def everybody(self, line: Line) -> Iterator[Entry]:
         """All who stand in a line, in order."""
@@ -250,16 +262,17 @@ class Scheduler(State):
         """Look at one workload, and then at the next that may start."""
         line, kind = walk.line, entry.kind
         if walk.pass_blocked(entry):
-            if self._wants(line, kind.reserve_key):
+            if self._wants(line, kind.reserve_key, strict=False) and self._may_reserve(entry):
                 self._reserve(entry)
             return
         known = kind.failed_at >= 0 and not kind.may_fit(self.cluster)
         outcome = Outcome.FIT if known else self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
             return
-        if outcome is Outcome.FIT and self._wants(line, kind.reserve_key):
+        strict = line.is_strict(entry.request.priority)
+        if outcome is Outcome.FIT and self._wants(line, kind.reserve_key, strict=strict):
             self._reserve(entry)
-        if line.is_strict(entry.request.priority):
+        if strict:
             walk.pass_strict(entry)
         elif outcome is Outcome.FIT:
             walk.drop()
@@ -347,8 +360,11 @@ class Scheduler(State):
     def _reserve(self, entry: Entry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
         key = entry.kind.reserve_key
-        self._reserved[key] = self._reserved.get(key, 0) + 1
         made = reserve(self.ledger, entry.kind.gang, entry.request, self.now)
+        if made is None:
+            entry.kind.hopeless = self.cluster.layout
+            return
+        self._reserved[key] = self._reserved.get(key, 0) + 1
         last = self._last.get(key)
         if last is None or (last.id, last.start, last.keep) != (made.id, made.start, made.keep):
             self._numbers += 1
@@ -383,7 +399,7 @@ class Scheduler(State):
         """The first few blocked ones of a line, each in want of another kind of room."""
         if line.strict:
             return [item[3] for item in line.strict[:1]]
-        firsts = [line.first(room, self._waits) for room in list(line.heads)]
+        firsts = [line.first(room, self._waits, self._is_hopeful) for room in list(line.heads)]
         found = [(-first.level, first.order, first) for first in firsts if first is not None]
         return [first[2] for first in nsmallest(PREEMPTORS, found)]
 

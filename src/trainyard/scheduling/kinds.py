@@ -24,7 +24,7 @@ class Kind:
         "failed_at",
         "failed_layout",
         "gang",
-        "groups",
+        "hopeless",
         "least",
         "most",
         "reserve_key",
@@ -41,7 +41,7 @@ class Kind:
         self.delays: dict[tuple[int, ...], tuple[int, int]] = {}
         first = max(gang.parts, key=lambda part: part.shape.count)
         self.reserve_key: Room = (first.shape.device, first.shape.key[0])
-        self.groups: set[object] = set()  # parked until it may fit
+        self.hopeless = -1  # layout of the cluster in which it would not fit if all nodes were empty
 
     def may_fit(self, cluster: Cluster) -> bool:
         """Whether anything has changed since it was seen not to fit."""

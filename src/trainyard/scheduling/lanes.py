@@ -15,6 +15,7 @@ from trainyard.scheduling.model import Policy, Request, Strategy
 
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
+PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
 Share = Callable[[Owner], float]
@@ -139,16 +140,25 @@ class Line:
         likes.add(entry)
         heappush(self.heads.setdefault(entry.kind.reserve_key, []), (-entry.level, entry.order, entry))
 
-    def first(self, room: Room, waits: Callable[[Entry], bool]) -> Entry | None:
-        """Of those who need this kind of room the oldest of the highest priority, whoever's it is."""
+    def first(self, room: Room, waits: Callable[[Entry], bool], may: Callable[[Entry], bool]) -> Entry | None:
+        """Of those who need this kind of room and `may` have it, the oldest of the highest priority."""
         heap = self.heads.get(room, [])
-        while heap:
+        passed: list[tuple[int, tuple[float, int], Entry]] = []
+        found: Entry | None = None
+        while heap and len(passed) < PASSED:
             level, _, entry = heap[0]
-            if -level == entry.level and waits(entry):
-                return entry
-            heappop(heap)  # it is gone, or has risen
-        self.heads.pop(room, None)
-        return None
+            if -level != entry.level or not waits(entry):
+                heappop(heap)  # it is gone, or has risen
+            elif may(entry):
+                found = entry
+                break
+            else:
+                passed.append(heappop(heap))
+        for item in passed:
+            heappush(heap, item)
+        if not heap:
+            self.heads.pop(room, None)
+        return found
 
     def remove(self, entry: Entry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""

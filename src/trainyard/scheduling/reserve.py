@@ -7,12 +7,13 @@ how small workloads fill gaps without making a large gang wait for ever.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 
 from trainyard.scheduling.cluster import Cluster, Keep, Shape, bits, replicas
 from trainyard.scheduling.model import Request
-from trainyard.scheduling.placement import Gang, Part, Taken
+from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
 
 MANY = 1024  # replicas of one gang on one node, at most counted
 NO_KEEP = Keep()
@@ -60,7 +61,7 @@ def expected_end(running: Running, assumed: float, now: float) -> float:
     """When it ends: at its limit; without one, twice as long as it is known to run, and again."""
     limit = running.request.limit
     if running.leaving is not None:
-        return max(running.leaving, now)
+        return running.leaving if running.leaving > now else now + OVERRUN
     if limit is not None:
         end = running.started + limit
         return end if end > now else now + OVERRUN
@@ -149,29 +150,99 @@ class Reservation:
     """The blocked head's room to come."""
 
     id: str
-    start: float  # inf: not before something changes
+    start: float
     keep: dict[int, Keep]
     number: int = 0
 
 
-def reserve(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation:
-    """When and where the gang could start, if nothing else started, and what must stay free for that."""
+def reserve(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation | None:
+    """When and where the gang could start, if nothing else started, and what must stay free; None: never."""
+    first = gang.parts[0]
+    rule = ledger.cluster.rules.get(first.shape.device)
+    if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):
+        return _reserve_by_trial(ledger, gang, request, now)
+    order = ledger.earliest(first.shape, first.least)
+    if len(order) < first.least:
+        return None
     start = now
-    chosen: list[tuple[Part, dict[int, int]]] = []
-    for part in gang.parts:
-        order = ledger.earliest(part.shape, part.least)
-        if len(order) < part.least:
-            return Reservation(request.id, float("inf"), {})
-        nodes: dict[int, int] = {}
-        for moment, node in order:
-            nodes[node] = nodes.get(node, 0) + 1
-            start = max(start, moment)
-        chosen.append((part, nodes))
-    keep: dict[int, Keep] = {}
-    for part, nodes in chosen:
-        for node, count in nodes.items():
-            keep[node] = _add(keep.get(node), _keep(ledger, part.shape, node, count, start))
+    nodes: dict[int, int] = {}
+    for moment, node in order:
+        nodes[node] = nodes.get(node, 0) + 1
+        start = max(start, moment)
+    keep = {node: _keep(ledger, first.shape, node, count, start) for node, count in nodes.items()}
     return Reservation(request.id, start, keep)
+
+
+def _reserve_by_trial(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation | None:
+    """The same where replicas depend on each other: what ends is given back on trial until the gang fits."""
+    cluster = ledger.cluster
+    kept, cluster.keep = cluster.keep, {}
+    trial = _Trial(ledger, least_of(gang))
+    found = trial.earliest()
+    trial.move(0)
+    cluster.keep = kept
+    if found is None:
+        return None
+    end, taken = found
+    start = max(now, end)
+    need: dict[int, list[Taken]] = {}
+    for one in taken:
+        need.setdefault(one.node, []).append(one)
+    keep = {
+        node: still_needed(many, (one for end, _, one in ledger.releases.get(node, ()) if end <= start))
+        for node, many in need.items()
+    }
+    return Reservation(request.id, start, keep)
+
+
+class _Trial:
+    """The cluster as it will be, end by end."""
+
+    def __init__(self, ledger: Ledger, gang: Gang) -> None:
+        self.cluster = ledger.cluster
+        self.gang = gang
+        for part in gang.parts:
+            self.cluster.refresh(part.shape)
+        rows = (row for node in ledger.releases for row in ledger.releases[node])
+        self.rows = sorted(
+            row for row in rows if any(part.shape.allowed >> row[2].node & 1 for part in gang.parts)
+        )
+        self.at = 0
+
+    def move(self, to: int) -> None:
+        """Let the first `to` replicas have ended, and no others."""
+        while self.at < to:
+            one = self.rows[self.at][2]
+            self.cluster.give(one.node, one.shape, one.devices)
+            self.at += 1
+        while self.at > to:
+            self.at -= 1
+            one = self.rows[self.at][2]
+            self.cluster.take(one.node, one.shape, one.devices)
+
+    def places(self, at: int) -> list[Taken] | None:
+        """Where the gang fits after so many ends."""
+        self.move(at)
+        taken = place(self.cluster, self.gang, {})
+        if taken is not None:
+            release(self.cluster, taken)
+        return taken
+
+    def earliest(self) -> tuple[float, list[Taken]] | None:
+        """The first end after which the gang fits, and where: in steps that double, then by halving."""
+        low, high = -1, 0
+        while (taken := self.places(high)) is None:
+            if high == len(self.rows):
+                return None
+            low, high = high, min(len(self.rows), max(1, 2 * high))
+        while high - low > 1:
+            middle = (low + high) // 2
+            here = self.places(middle)
+            if here is None:
+                low = middle
+            else:
+                high, taken = middle, here
+        return (self.rows[high - 1][0] if high else 0.0), taken
 
 
 def _keep(ledger: Ledger, shape: Shape, node: int, count: int, start: float) -> Keep:
@@ -193,8 +264,19 @@ def _keep(ledger: Ledger, shape: Shape, node: int, count: int, start: float) -> 
     )
 
 
-def _add(one: Keep | None, other: Keep) -> Keep:
-    return other if one is None else merge(one, other)
+def still_needed(parts: Iterable[Taken], going: Iterable[Taken]) -> Keep:
+    """What somebody needs on a node beyond what those who are going will give back there."""
+    cpu = memory = shared = 0
+    devices: dict[str, int] = {}
+    for sign, many in ((1, parts), (-1, going)):
+        for one in many:
+            cpu += sign * one.shape.cpu
+            memory += sign * one.shape.memory
+            shared += sign * one.shape.shared_memory
+            if one.shape.count:
+                devices[one.shape.device] = devices.get(one.shape.device, 0) + sign * one.shape.count
+    kept = {device: count for device, count in devices.items() if count > 0}
+    return Keep(max(0, cpu), max(0, memory), max(0, shared), kept or None)
 
 
 def merge(one: Keep, other: Keep, sign: int = 1) -> Keep:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
@@ -26,6 +26,7 @@ from trainyard.scheduling.reserve import (
     cost_of,
     expected_end,
     merge,
+    still_needed,
 )
 from trainyard.scheduling.shares import Shares
 
@@ -75,6 +76,7 @@ class State:
         self.now = now
         self.totals: dict[str, int] = {}
         self._serial = 0
+        self._ends: list[tuple[float, int, Running]] = []  # heap of estimated ends
         self._hard: dict[int, Keep] = self.cluster.keep  # what stays free for claims
         self._measure()
         for holding in snapshot.running:
@@ -240,7 +242,7 @@ class State:
         running = Running(request, taken, started, self._serial)
         running.amounts = taken_amounts(taken)
         running.charge = charge(running.amounts, self.totals)
-        running.end = expected_end(running, self.policy.assumed_run, now)
+        self._estimate(running, now)
         place_ = self.tree.place(request.workspace)
         if not charged:
             self.tree.use(place_, request.user, running.amounts)
@@ -254,11 +256,24 @@ class State:
             insort(self.preemptible_by_cost.setdefault(request.workspace, []), (cost_of(running), running))
         return running
 
+    def _expect(self) -> None:
+        """Look again at those who have run longer than was expected."""
+        while self._ends and self._ends[0][0] <= self.now:
+            end, _, running = heappop(self._ends)
+            if self.running.get(running.request.id) is running and running.end == end:
+                self.ledger.drop(running)
+                self._estimate(running, self.now)
+                self.ledger.add(running)
+
+    def _estimate(self, running: Running, now: float) -> None:
+        running.end = expected_end(running, self.policy.assumed_run, now)
+        heappush(self._ends, (running.end, running.serial, running))
+
     def _leave(self, running: Running, leave_by: float, for_id: str, now: float) -> None:
         """Count a workload as going: its quota is free, its room not yet."""
         self.ledger.drop(running)
         running.leaving, running.leaving_for = leave_by, for_id
-        running.end = expected_end(running, self.policy.assumed_run, now)
+        self._estimate(running, now)
         self.ledger.add(running)
         request = running.request
         self.tree.use(self.tree.place(request.workspace), request.user, running.amounts, -1)
@@ -304,7 +319,7 @@ class State:
         for victim in claim.victims:
             for one in self.running[victim].taken:
                 going.setdefault(one.node, []).append(one)
-        return {node: _still_needed(parts, going.get(node, ())) for node, parts in need.items()}
+        return {node: still_needed(parts, going.get(node, ())) for node, parts in need.items()}
 
 
 def _remove(rows: list[tuple[Cost, Running]], running: Running) -> None:
@@ -313,18 +328,3 @@ def _remove(rows: list[tuple[Cost, Running]], running: Running) -> None:
 
 def _accounts(request: Request) -> tuple[object, ...]:
     return (request.workspace, (request.workspace, request.user))
-
-
-def _still_needed(parts: Iterable[Taken], going: Iterable[Taken]) -> Keep:
-    """What a claim needs on a node beyond what its victims there will give back."""
-    cpu = memory = shared = 0
-    devices: dict[str, int] = {}
-    for sign, many in ((1, parts), (-1, going)):
-        for one in many:
-            cpu += sign * one.shape.cpu
-            memory += sign * one.shape.memory
-            shared += sign * one.shape.shared_memory
-            if one.shape.count:
-                devices[one.shape.device] = devices.get(one.shape.device, 0) + sign * one.shape.count
-    kept = {device: count for device, count in devices.items() if count > 0}
-    return Keep(max(0, cpu), max(0, memory), max(0, shared), kept or None)
