@@ -32,6 +32,7 @@ def test_an_instance_has_all_that_was_asked_for_when_it_runs(cloud):
         InternetMaxBandwidthOut=100,
         RamRoleName="role",
         DeletionProtection=True,
+        ImageOptions={"LoginAsNonRoot": True},
         AutoReleaseTime="2026-03-01T14:00:59Z",
         Tag=[{"Key": "job", "Value": "b e'r\"t 中文"}],
         SystemDisk={"Category": "cloud_essd", "Size": 300, "PerformanceLevel": "PL1"},
@@ -47,6 +48,7 @@ def test_an_instance_has_all_that_was_asked_for_when_it_runs(cloud):
     assert shown["Status"] == "Running"
     assert shown["InstanceName"] == "task0.bert"
     assert shown["HostName"] == "task0-bert"
+    assert shown["ImageOptions"]["LoginAsNonRoot"]
     assert shown["CreationTime"] == "2026-03-01T12:30Z"
     assert shown["AutoReleaseTime"] == "2026-03-01T14:00Z"
     assert shown["StoppedMode"] == "Not-applicable"

@@ -181,6 +181,7 @@ def _show_identity(instance: Instance, system: str) -> dict[str, Value]:
         "HpcClusterId": "",
         "ClusterId": "",
         "CreditSpecification": "",
+        "ImageOptions": {"LoginAsNonRoot": instance.login_as_non_root},
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": instance.http_tokens},
     }
 

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 
 from trainyard.emulators.aliyun import ledger, stock, timeline
 from trainyard.emulators.aliyun.answers import parse_time, read_tags, refuse_dry_run, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text, texts
+from trainyard.emulators.aliyun.call import Call, Handler, Value, flag, text, texts
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, Type
 from trainyard.emulators.aliyun.ecs import naming
 from trainyard.emulators.aliyun.ecs.disks import plan_disks, require_disk_quota
@@ -406,6 +406,7 @@ def _instance(world: World, call: Call, order: Order, index: int, inner: str) ->
         ram_role=call.text("RamRoleName"),
         deployment_set=call.text("DeploymentSetId"),
         deletion_protection=call.flag("DeletionProtection"),
+        login_as_non_root=flag(call.struct("ImageOptions"), "LoginAsNonRoot"),
         http_tokens=call.text("HttpTokens", "optional"),
         resource_group=call.text("ResourceGroupId"),
         tags=dict(order.tags),
