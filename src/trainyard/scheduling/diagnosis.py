@@ -122,7 +122,9 @@ class Diagnosis:
         key = (entry.kind, request.workspace, request.user)
         if key not in self._limits:
             place = self.scheduler.tree.place(request.workspace)
+            self.scheduler.growth.charge(1)  # what was asked for in this cycle is spoken for
             found = self.scheduler.tree.limit(place, request.user, entry.kind.least)
+            self.scheduler.growth.charge(-1)
             self._limits[key] = None if found is None else found[1]
         return self._limits[key]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from trainyard.scheduling.cluster import Cluster, healthy_masks
-from trainyard.scheduling.kinds import taken_amounts
 from trainyard.scheduling.model import Acquire, Node, NodeState, Pool
 from trainyard.scheduling.placement import Gang, Part, Taken, least_of, place, release
 
@@ -49,29 +48,41 @@ class Growth:
         """Start a cycle with nothing asked for."""
         self.asked = {}
         self._orders = {}
+        self._charged = []
 
     def ask(self, entry: Entry) -> bool:
         """Hold room that is coming for a blocked workload, or ask for more; False: no pool could hold it."""
         scheduler = self.scheduler
         if not self.can_grow():
             return False
-        taken = place(scheduler.cluster, least_of(entry.kind.gang), scheduler.spreads, wide=True)
+        gang = least_of(entry.kind.gang)
+        taken = place(scheduler.cluster, gang, scheduler.spreads, wide=True)
         pool = ""
-        if taken is not None:
-            self._trial += taken
-            amounts = taken_amounts(taken)
-        else:
-            best = self._cheapest(entry.kind.gang)
+        if taken is None:
+            taken = self._there(gang)
+            rest = _without(gang, len(taken))
+            best = self._cheapest(rest)
             if best is None:
+                release(scheduler.cluster, taken)
                 return False
             pool, count = best
-            self._order(pool, entry, count)
-            amounts = entry.kind.least
+            self._order(pool, entry, rest, count)
+        self._trial += taken
         request = entry.request
+        amounts = entry.kind.least
         scheduler.tree.use(scheduler.tree.place(request.workspace), request.user, amounts)
         self._charged.append((request.workspace, request.user, amounts))
         self.asked[request.id] = pool
         return True
+
+    def _there(self, gang: Gang) -> list[Taken]:
+        """Room for a part of the gang on nodes that are there or coming, taken on trial."""
+        cluster, part = self.scheduler.cluster, gang.parts[0]
+        rule = cluster.rules.get(part.shape.device)
+        if len(gang.parts) > 1 or gang.same_switch or part.least < 2 or (rule and rule.whole_when_many):
+            return []
+        some = Gang((Part(part.role, part.shape, 1, part.least - 1),))
+        return place(cluster, some, self.scheduler.spreads, wide=True) or []
 
     def _cheapest(self, gang: Gang) -> tuple[str, int] | None:
         """The pool that holds the whole gang on new nodes for the least money, and how many more it takes."""
@@ -98,14 +109,14 @@ class Growth:
                 return extra
         return None
 
-    def _order(self, name: str, entry: Entry, count: int) -> None:
+    def _order(self, name: str, entry: Entry, gang: Gang, count: int) -> None:
         pool = self.scheduler.pools[name]
         order = self._orders.setdefault(name, _Order(Cluster((), self.scheduler.cluster.rules)))
         for node in _nodes(pool, count, order.count):
             order.cluster.add(node)
         order.count += count
         order.ids.append(entry.request.id)
-        place(order.cluster, _unbound(least_of(entry.kind.gang)), {})
+        place(order.cluster, _unbound(gang), {})
 
     def finish(self, cycle: Cycle) -> None:
         """Say what to acquire, and give back what was held on trial."""
@@ -117,9 +128,13 @@ class Growth:
         release(scheduler.cluster, self._trial)
         scheduler.cluster.grown += {one.node: None for one in self._trial}
         self._trial = []
+        self.charge(-1)
+
+    def charge(self, sign: int) -> None:
+        """Count what those who wait for nodes will use, or with -1 no longer."""
+        tree = self.scheduler.tree
         for workspace, user, amounts in self._charged:
-            scheduler.tree.use(scheduler.tree.place(workspace), user, amounts, -1)
-        self._charged = []
+            tree.use(tree.place(workspace), user, amounts, sign)
 
 
 def _nodes(pool: Pool, count: int, first: int) -> list[Node]:
@@ -129,6 +144,14 @@ def _nodes(pool: Pool, count: int, first: int) -> list[Node]:
         replace(pool.promise, name=f"{pool.name}+{first + at}", pool=pool.name, state=NodeState.READY)
         for at in range(count)
     ]
+
+
+def _without(gang: Gang, count: int) -> Gang:
+    """The gang without so many replicas of its only role."""
+    if not count:
+        return gang
+    part = gang.parts[0]
+    return Gang((Part(part.role, part.shape, part.least - count, part.least - count),))
 
 
 def _unbound(gang: Gang) -> Gang:

@@ -165,8 +165,9 @@ def compare(case: Case, decisions: list[Decision]) -> list[str]:
     problems += _compare_acquires(want.pop("acquire", []), decisions)
     problems += _compare_quotas(want.pop("quota", []), case)
     borrowed = want.pop("borrowed", None)
-    if borrowed is not None and borrowed != sorted(id for id, one in admits.items() if one.borrowed):
-        problems.append(f"borrowed: {[id for id, one in admits.items() if one.borrowed]}, not {borrowed}")
+    borrowers = sorted(one.id for one in admits.values() if one.borrowed)
+    if borrowed is not None and borrowed != borrowers:
+        problems.append(f"borrowed: {borrowers}, not {borrowed}")
     order = want.pop("order", None)  # the waiting, by position, line by line
     found = [one.id for one in decisions if isinstance(one, Wait)]
     if order is not None and order != found:
@@ -181,28 +182,32 @@ def _compare_admits(want: list[str] | dict[str, Any], admits: dict[str, Admit]) 
     if isinstance(want, list):
         return [] if list(admits) == want else [f"admitted in the order {list(admits)}, not {want}"]
     return [
-        problem for id, places in want.items() for problem in _compare_places(id, places, admits[id].slots)
+        problem
+        for name, places in want.items()
+        for problem in _compare_places(name, places, admits[name].slots)
     ]
 
 
-def _compare_places(id: str, want: Any, slots: tuple[Slot, ...]) -> list[str]:
+def _compare_places(name: str, want: Any, slots: tuple[Slot, ...]) -> list[str]:
     if isinstance(want, int):  # so many replicas
-        return [] if len(slots) == want else [f"{id} has {len(slots)} replicas, not {want}: {slots}"]
+        return [] if len(slots) == want else [f"{name} has {len(slots)} replicas, not {want}: {slots}"]
     if isinstance(want, dict):  # so many replicas on each node
         counts = {node: sum(slot.node == node for slot in slots) for node in {slot.node for slot in slots}}
-        return [] if counts == want else [f"{id} is on {counts}, not {want}"]
+        return [] if counts == want else [f"{name} is on {counts}, not {want}"]
     wanted = [read_slot(text) for text in want]
     exact = any(slot.devices for slot in wanted)
     found = [slot if exact else Slot(slot.role, slot.node) for slot in slots]
     key = lambda slot: (slot.role, slot.node, slot.devices)
-    return [] if sorted(found, key=key) == sorted(wanted, key=key) else [f"{id} is on {found}, not {wanted}"]
+    return (
+        [] if sorted(found, key=key) == sorted(wanted, key=key) else [f"{name} is on {found}, not {wanted}"]
+    )
 
 
 def _compare_waits(want: dict[str, Any], waits: dict[str, Wait]) -> list[str]:
     problems = [] if set(want) == set(waits) else [f"{sorted(waits)} wait, not {sorted(want)}"]
-    for id in sorted(set(want) & set(waits)):
-        told = want[id] if isinstance(want[id], dict) else {"code": want[id]}
-        wait = waits[id]
+    for name in sorted(set(want) & set(waits)):
+        told = want[name] if isinstance(want[name], dict) else {"code": want[name]}
+        wait = waits[name]
         found: dict[str, Any] = {
             "code": wait.reason.code.value,
             "subject": wait.reason.subject,
@@ -210,12 +215,12 @@ def _compare_waits(want: dict[str, Any], waits: dict[str, Wait]) -> list[str]:
             "position": wait.position,
             "start": wait.start if wait.start is not None else "never",
             "claim": [*wait.claim],
-            **wait.reason.figures,
         }
+        found = {**wait.reason.figures, **found}  # NB: a reason's own `start` is the reservation's
         for key, value in told.items():
             expected = [read_slot(text) for text in value] if key == "claim" else value
             if found.get(key) != expected:
-                problems.append(f"{id}: {key} is {found.get(key)!r}, not {expected!r} ({wait})")
+                problems.append(f"{name}: {key} is {found.get(key)!r}, not {expected!r} ({wait})")
     return problems
 
 
