@@ -10,7 +10,15 @@ import pytest
 from emulation import Emulation, emulated
 from trainyard import settings
 from trainyard.backends.aliyun.backend import AliyunBackend
-from trainyard.backends.api import Renamable, Stoppable
+from trainyard.backends.api import (
+    Catalogued,
+    Firewalled,
+    Mountable,
+    Priced,
+    Renamable,
+    Stoppable,
+    Surveyed,
+)
 from trainyard.backends.contract import BackendContract
 from trainyard.spec.machine import MachineSpec
 
@@ -32,7 +40,7 @@ class TestAliyunBackend(BackendContract):
     spec = MachineSpec(type="ecs.g7.large")
     other_spec = MachineSpec(type="ecs.c7.xlarge")
     scarce = (MachineSpec(type=SCARCE), 4)
-    capabilities = frozenset({Stoppable, Renamable})
+    capabilities = frozenset({Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed})
 
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path, cloud: Emulation) -> None:
@@ -40,4 +48,18 @@ class TestAliyunBackend(BackendContract):
 
     def open_backend(self) -> AliyunBackend:
         environ = {"HOME": str(self.home), "USER": "alice", **self.cloud.environ()}
+        return AliyunBackend.from_settings(settings.load(environ))
+
+
+class TestAliyunBackendWithSeveralComputers(TestAliyunBackend):
+    """Each client has files of its own: locks, journal and keys are not shared; the provider decides."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path, cloud: Emulation) -> None:
+        self.home, self.cloud, self.count = tmp_path, cloud, 0
+
+    def open_backend(self) -> AliyunBackend:
+        self.count += 1
+        home = self.home / str(self.count)
+        environ = {"HOME": str(home), "USER": "alice", **self.cloud.environ()}
         return AliyunBackend.from_settings(settings.load(environ))

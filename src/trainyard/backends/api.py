@@ -70,8 +70,13 @@ class Renamable(Protocol):
 class Firewalled(Protocol):
     """Machines stand behind a firewall that can admit an address."""
 
-    async def admit_address(self, machines: Sequence[Machine], address: str = "") -> str:
-        """Let an address (this client's own if empty) through; returns it."""
+    async def admit_address(
+        self, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
+    ) -> str:
+        """Let an address or a range (this client's own if empty) reach ssh, and services if named; returns it.
+
+        No machines: whatever firewalls of ours there are.
+        """
         ...
 
 
@@ -106,4 +111,13 @@ class Priced(Protocol):
 
         CapacityError where nobody has such machines; other errors as `acquire` would raise them.
         """
+        ...
+
+
+@runtime_checkable
+class Surveyed(Protocol):
+    """Machines of other people, and in other places than the usual one, can be seen."""
+
+    async def survey(self, *, everybody: bool = False, everywhere: bool = False) -> Sequence[Machine]:
+        """Our machines, or everybody's; here, or wherever the account may have some."""
         ...

@@ -16,13 +16,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
-from trainyard.backends.api import Backend, Catalogued, Firewalled, Mountable, Renamable, Stoppable
+from trainyard.backends.api import (
+    Backend,
+    Catalogued,
+    Firewalled,
+    Mountable,
+    Priced,
+    Renamable,
+    Stoppable,
+    Surveyed,
+)
 from trainyard.lib.errors import CapacityError, ConflictError, Error
 from trainyard.lib.ids import new_id
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import sort_key, task_name
 
-ALL_CAPABILITIES = (Stoppable, Renamable, Firewalled, Mountable, Catalogued)
+ALL_CAPABILITIES = (Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed)
 LOOK_AGAIN_SECONDS = 0.05
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from trainyard.backends.api import Backend, Catalogued, Firewalled, Mountable, Renamable, Stoppable
+from trainyard.backends.api import (
+    Backend,
+    Catalogued,
+    Firewalled,
+    Mountable,
+    Priced,
+    Renamable,
+    Stoppable,
+    Surveyed,
+)
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import (
     CapacityError,
@@ -17,8 +26,10 @@ from trainyard.lib.errors import (
 from trainyard.runtime import setup
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name
+from trainyard.spec.plan import Plan
 
 READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
+LONGEST_PAUSE = 1.0  # between two looks; a machine that is ready is noticed so much later at most
 SILENCES = 5  # a provider that does not answer this many times in a row, while we wait for machines, is down
 T = TypeVar("T")
 
@@ -32,7 +43,9 @@ async def acquire(
     on_wait: Callable[[int, int], None] = lambda _ready, _all: None,
     ready_seconds: float = READY_SECONDS,
 ) -> list[Machine]:
-    """Machines with these names, running. Made or found; all or none.
+    """Machines with these names, running, with shared storage if asked for. Made or found; all or none.
+
+    With `min_machines` in the spec fewer may come, in the order of `names`.
 
     A backend that breaks its promise (fewer machines than names, one that vanishes, one that never comes up) is an
     error here, and not an endless wait.
@@ -43,14 +56,19 @@ async def acquire(
     promised = list(await backend.acquire(spec, names))
     got = {machine.name for machine in promised}
     missing = [name for name in names if name not in got]
+    if missing and 0 < spec.min_machines <= len(got):
+        names, missing = [name for name in names if name in got], []
     if missing:
         raise CapacityError(
             f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}",
             hint="Release the others with `trainyard kill`, or run the same again.",
         )
-    return await _until_running(
+    machines = await _until_running(
         backend, names, promised, clock=clock, on_wait=on_wait, ready_seconds=ready_seconds
     )
+    if spec.shared_storage and isinstance(backend, Mountable):
+        await backend.mount(machines)
+    return machines
 
 
 async def _until_running(
@@ -78,7 +96,7 @@ async def _until_running(
                 hint="See `trainyard ls --stop`; run the same command again to go on waiting, or `trainyard kill` them.",
             )
         await clock.sleep(pause)
-        pause = min(pause * 1.5, 5.0)
+        pause = min(pause * 1.5, LONGEST_PAUSE)
         try:
             listed = await backend.machines()
         except UnreachableError:
@@ -109,7 +127,7 @@ async def stop(backend: Backend, machines: Sequence[Machine]) -> None:
 
 
 async def start(backend: Backend, machines: Sequence[Machine]) -> list[Machine]:
-    """Start stopped machines and wait until they run; returns them as they are now."""
+    """Start stopped machines and wait until they run, shared storage mounted again; returns them as they are now."""
     stopped = [machine for machine in machines if machine.state is not MachineState.RUNNING]
     if stopped:
         await _capable(backend, Stoppable, "start").start(stopped)
@@ -118,7 +136,11 @@ async def start(backend: Backend, machines: Sequence[Machine]) -> list[Machine]:
     gone = set(names) - {machine.name for machine in fresh}
     if gone:
         raise NotFoundError(f"these machines are gone: {', '.join(sorted(gone))}")
-    return await _until_running(backend, names, fresh, clock=SystemClock())
+    started = await _until_running(backend, names, fresh, clock=SystemClock())
+    sharing = [machine for machine in started if machine.details.get("shared_storage")]
+    if sharing and isinstance(backend, Mountable):
+        await backend.mount(sharing)
+    return started
 
 
 async def rename(backend: Backend, machine: Machine, name: str) -> Machine:
@@ -134,9 +156,26 @@ async def mount(backend: Backend, machines: Sequence[Machine]) -> str:
     return await _capable(backend, Mountable, "mount").mount(machines)
 
 
-async def admit_address(backend: Backend, machines: Sequence[Machine]) -> str:
-    """Let this client's address through the machines' firewall; returns it."""
-    return await _capable(backend, Firewalled, "addip").admit_address(machines)
+async def admit_address(
+    backend: Backend, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
+) -> str:
+    """Let an address (this client's own if empty) through the machines' firewall; returns it."""
+    capable = _capable(backend, Firewalled, "addip")
+    return await capable.admit_address(machines, address, services=services)
+
+
+async def plan(backend: Backend, spec: MachineSpec, names: Sequence[str]) -> Plan | None:
+    """What acquiring these machines would do and cost; None where machines cost nothing."""
+    return await backend.plan(spec, names) if isinstance(backend, Priced) else None
+
+
+async def survey(
+    backend: Backend, *, everybody: bool = False, everywhere: bool = False
+) -> Sequence[Machine] | None:
+    """Machines beyond our own; None where the backend sees no others."""
+    if not isinstance(backend, Surveyed):
+        return None
+    return await backend.survey(everybody=everybody, everywhere=everywhere)
 
 
 async def machine_types(backend: Backend) -> Sequence[dict[str, str]]:

@@ -7,34 +7,64 @@ The pieces: `client.py` (calls), `ground.py` (network and key), `wishes.py` (wha
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from trainyard.backends.aliyun import emulator, power
-from trainyard.backends.aliyun.catalogue import Misses
+from trainyard.backends.aliyun import assistant, emulator, groups, power, shop, storage, wishes
+from trainyard.backends.aliyun.address import own_address
+from trainyard.backends.aliyun.catalogue import Misses, fetch_regions
 from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.ecs import NAME, Login, by_region, check_fit, fetch_machines, one_of_each
+from trainyard.backends.aliyun.ecs import (
+    NAME,
+    Login,
+    by_region,
+    check_fit,
+    fetch_machines,
+    machine_key,
+    one_of_each,
+)
+from trainyard.backends.aliyun.images import fetch_images
 from trainyard.backends.aliyun.keypair import key_name
 from trainyard.backends.aliyun.launching import Launcher
+from trainyard.backends.aliyun.leash import Leash, renew
 from trainyard.backends.aliyun.locks import hold
+from trainyard.backends.aliyun.money import SPENT_TAG, spent_text
+from trainyard.backends.aliyun.offers import fetch_gpu_offers
 from trainyard.backends.aliyun.paging import check_list_permission
 from trainyard.backends.aliyun.wire import Parameter
-from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.aio import finish, gather_all, map_bounded
 from trainyard.lib.clock import Clock, SystemClock
-from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, NotFoundError
+from trainyard.lib.errors import (
+    CapacityError,
+    ConflictError,
+    DeniedError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    TaskErrors,
+    UnreachableError,
+)
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name, job_of
+from trainyard.spec.plan import Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from trainyard.backends.aliyun.way import InstanceTransport
 
+logger = logging.getLogger(__name__)
+
+CONCURRENT_REGIONS = 8
+CONCURRENT_MOUNTS = 32
 BOOT = timedelta(minutes=5)  # from the start of a machine until its sshd answers
 MINUTE = timedelta(minutes=1)  # the provider's times are cut off to it
 
@@ -49,6 +79,7 @@ class AliyunBackend:
         self.clock = clock or SystemClock()
         self.client = Client.from_settings(settings, clock=self.clock)
         self._misses = Misses(self.clock)
+        self._leash = Leash(self.client)
         self._login: Login | None = None
         self._learning = asyncio.Lock()
         self._has_sight = False
@@ -83,6 +114,7 @@ class AliyunBackend:
 
     async def release(self, machines: Sequence[Machine]) -> None:
         """Delete machines with their disks, and wait until they are gone."""
+        self._leash.let_go([machine.id for machine in machines])
         for region, part in by_region(machines):
             await power.delete(self._client(region), [machine.id for machine in part])
         for machine in machines:
@@ -110,6 +142,7 @@ class AliyunBackend:
         ways = [*self._ways.values(), *self._old_ways]
         self._ways.clear()
         self._old_ways.clear()
+        await finish(self._leash.aclose())
         await finish(gather_all([way.aclose() for way in ways]))
 
     # -- capabilities ----------------------------------------------------------------------------------------------
@@ -121,7 +154,14 @@ class AliyunBackend:
                 self._ways[machine.id].refuse(f"the machine {machine.name!r} is stopped")
         for region, part in by_region(machines):
             client = self._client(region)
-            await power.stop(client, [machine.id for machine in part])
+            ids = [machine.id for machine in part]
+            await self._note_spending(client, ids)
+            await power.stop(client, ids)
+            for machine in await self._fetch_in(client):
+                if machine.id in ids and machine.details.get("stopped_mode") == "KeepCharging":
+                    logger.warning(
+                        "%s", machine.details.get("cost_note") or f"{machine.name} goes on costing"
+                    )
 
     async def start(self, machines: Sequence[Machine]) -> None:
         """Start machines; their public addresses may be others then. All or none where there is no stock."""
@@ -144,6 +184,75 @@ class AliyunBackend:
         if not renamed:
             raise _gone(machine)
         return renamed[0]
+
+    async def admit_address(
+        self, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
+    ) -> str:
+        """Let an address or range reach ssh on the machines' groups, or on all groups of ours; services only if named."""
+        unknown = [each for each in services if each not in groups.SERVICE_PORTS]
+        if unknown:
+            raise InvalidError(
+                f"there is no service {unknown[0]!r}", hint=f"Choose of: {', '.join(groups.SERVICE_PORTS)}."
+            )
+        given = address or await own_address(self.client.host("ecs"), given=self.settings.cloud.own_address)
+        block = groups.checked_range(given)
+        ports = {"ssh": groups.SSH_PORT} | {name: groups.SERVICE_PORTS[name] for name in services}
+        label = groups.rule_label(self.settings.owner)
+        for region, found in await self._groups_of(machines):
+            for group in found:
+                await groups.admit(self._client(region), group, [block], ports=ports, description=label)
+        return block
+
+    async def mount(self, machines: Sequence[Machine]) -> str:
+        """Mount the user's NAS on machines, made if missing. Also at every later boot."""
+        name = storage.storage_name(self.settings.cloud.prefix, self.settings.user)
+        for region, part in by_region(machines):
+            for vpc_id in dict.fromkeys(machine.details.get("vpc_id", "") for machine in part):
+                inside = [machine for machine in part if machine.details.get("vpc_id", "") == vpc_id]
+                made = await storage.ensure_storage(
+                    self._client(region),
+                    name,
+                    zone_id=inside[0].zone,
+                    vpc_id=vpc_id,
+                    vswitch_id=inside[0].details.get("vswitch_id", ""),
+                )
+                await self._mount_on(inside, storage.mount_script(made))
+        return storage.FOLDER
+
+    async def machine_types(self) -> Sequence[dict[str, str]]:
+        """Types with GPUs: where they can be had, and what they cost without disks."""
+        return shop.type_rows(await fetch_gpu_offers(self.client))
+
+    async def images(self) -> Sequence[dict[str, str]]:
+        """The images there are, the account's own too."""
+        return shop.image_rows(await fetch_images(self.client))
+
+    async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
+        """What `acquire` would do now: which machines are there, where the others would be looked for, at what price."""
+        there = one_of_each(await self._fetch())
+        have = [there[name] for name in names if name in there]
+        for machine in have:
+            check_fit(machine, spec)
+        if len(have) == len(names):
+            return shop.plan_of(names, there)
+        found = await wishes.find(self.client, spec, misses=self._misses, near=have)
+        return shop.plan_of(names, there, image=found.image, candidates=found.candidates)
+
+    async def survey(self, *, everybody: bool = False, everywhere: bool = False) -> Sequence[Machine]:
+        """Machines of the whole account, or in all its regions."""
+        regions = await fetch_regions(self.client) if everywhere else [self.client.region]
+
+        async def one(region: str) -> Sequence[Machine]:
+            return await self._fetch_in(self._client(region), everybody=everybody)
+
+        results = await map_bounded(one, list(regions), limit=CONCURRENT_REGIONS)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        found = [machine for part in results if not isinstance(part, BaseException) for machine in part]
+        if not found:
+            await self._check_sight()
+        return sorted(found, key=machine_key)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -170,6 +279,10 @@ class AliyunBackend:
             raise
         if started:
             there = one_of_each(await launcher.machines())
+        if spec.max_hours:
+            ids = [there[name].id for name in names if name in there]
+            await renew(self.client, [each for each in ids if each not in made], spec.max_hours)
+            self._leash.hold(ids, spec.max_hours)
         return [there[name] for name in names if name in there]
 
     async def _make(
@@ -201,10 +314,56 @@ class AliyunBackend:
             raise
 
     async def _fetch(self) -> Sequence[Machine]:
-        found = await fetch_machines(self.client, user=self.settings.user, login=await self._learn())
+        found = await self._fetch_in(self.client)
         if not found:
             await self._check_sight()
         return found
+
+    async def _fetch_in(self, client: Client, *, everybody: bool = False) -> Sequence[Machine]:
+        login = await self._learn()
+        return await fetch_machines(client, user=self.settings.user, login=login, everybody=everybody)
+
+    async def _note_spending(self, client: Client, ids: Sequence[str]) -> None:
+        """Write on machines what they have cost, before the provider forgets when they ran."""
+        now = self.clock.now()
+        found = {
+            machine.id: spent_text(Decimal(machine.details["spent"]), now)
+            for machine in await self._fetch_in(client)
+            if machine.id in ids and machine.state is MachineState.RUNNING and "spent" in machine.details
+        }
+        with suppress(Error):  # stopping matters more than keeping accounts
+            await power.write_tag(client, SPENT_TAG, found)
+
+    async def _groups_of(self, machines: Sequence[Machine]) -> list[tuple[str, list[groups.Group]]]:
+        if not machines:
+            return [(self.client.region, list(await groups.fetch_groups(self.client)))]
+        found = []
+        for region, part in by_region(machines):
+            ids = {
+                each
+                for machine in part
+                for each in machine.details.get("security_group_ids", "").split(",")
+                if each
+            }
+            found.append((region, [groups.Group(id=each, name=each, vpc_id="") for each in sorted(ids)]))
+        return found
+
+    async def _mount_on(self, machines: Sequence[Machine], script: str) -> None:
+        async def one(machine: Machine) -> None:
+            done = await self.transport(machine).run(script)
+            if done.status:
+                said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+                raise UnreachableError(
+                    f"the shared storage cannot be mounted on {machine.name}: {said[-1] if said else done.status}",
+                    hint=f"Try again with `trainyard mount {machine.name}`.",
+                )
+
+        results = await map_bounded(one, machines, limit=CONCURRENT_MOUNTS)
+        errors = [result for result in results if isinstance(result, Exception)]
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise TaskErrors(f"{len(errors)} of {len(machines)} machines have no shared storage", errors)
 
     async def _check_sight(self) -> None:
         """Whether an empty list means that there is nothing: to who may not look, the provider shows nothing."""
@@ -251,15 +410,32 @@ class AliyunBackend:
             identity_files=self._identity_files(machine),
             known_hosts=known,
         )
-        made: InstanceTransport = way.InstanceTransport(address, name=machine.name, clock=self.clock)
+        made: InstanceTransport = way.InstanceTransport(
+            address, name=machine.name, clock=self.clock, admit=partial(self._admit_key, machine)
+        )
         return made
 
     def _identity_files(self, machine: Machine) -> tuple[Path, ...]:
-        """Our own key, and the one that the family's tools made, where they are."""
+        """Our own key, made if missing, and the one that the family's tools made, where it is."""
         name = key_name(self.settings.cloud.prefix, self.settings.user)
         own = self.client.folder / "keys" / f"{name}.pem"
         family = self.settings.cloud.user_home / ".ncluster" / f"{name}-{machine.region}.pem"
+        if not own.exists() and not family.exists():
+            import_module("trainyard.backends.aliyun.rsakey").load_or_make(own)
         return tuple(path for path in (own, family) if path.exists())
+
+    async def _admit_key(self, machine: Machine) -> bool:
+        """Put our key into a machine that was made from another computer; whether that was possible."""
+        name = key_name(self.settings.cloud.prefix, self.settings.user)
+        own = self.client.folder / "keys" / f"{name}.pem"
+        if not own.exists():
+            return False
+        line: str = import_module("trainyard.backends.aliyun.rsakey").public_line(own)
+        try:
+            await assistant.admit_key(self._client(machine.region), machine.id, line)
+        except (DeniedError, NotFoundError):
+            return False
+        return True
 
     def _patience(self, machine: Machine) -> float:
         """Seconds for which silence of a machine is put down to its booting."""

@@ -289,11 +289,18 @@ def _costs(row: Answer, own: Mapping[str, str], *, state: MachineState, now: dat
         is_charged_in_full=is_charged_in_full,
         now=now,
     )
+    name, current = text(row, "InstanceName"), _rate_now(rates, is_stopped and not is_charged_in_full)
+    note = ""
+    if is_charged_in_full:
+        note = f"{name} is stopped but goes on costing {money(current)} {rates.currency} an hour: its type cannot stop costing"
+    elif is_stopped:
+        note = f"{name} goes on costing {money(current)} {rates.currency} an hour for its disks"
     return {
+        "cost_note": note,
         "currency": rates.currency,
         "price_per_hour": money(rates.running),
         "stopped_price_per_hour": money(rates.stopped),
-        "price_per_hour_now": money(_rate_now(rates, is_stopped and not is_charged_in_full)),
+        "price_per_hour_now": money(current),
         "spent": money(amount),
     }
 

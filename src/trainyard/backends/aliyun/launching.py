@@ -6,6 +6,7 @@ Every launch is journalled before it is sent, and tagged with its token. What a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -39,6 +40,8 @@ from trainyard.lib.ids import new_id
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import job_of
+
+logger = logging.getLogger(__name__)
 
 VISIBLE_SECONDS = 60.0  # from a launch until everybody sees it
 RIVAL_SECONDS = 5.0  # in which a client that has made the same names takes its own back
@@ -136,6 +139,8 @@ class Launcher:
             ),
             in_thread(_make_host_key),
         )
+        if found.image.note:
+            logger.warning("%s", found.image.note)
         launch = self._launch(spec, found, ground, key)
         tried: dict[str, Error] = {}
         for candidate in found.candidates:
