@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainyard.simulation.result import Experiment, PolicyResult
     from trainyard.simulation.simulator import Simulation
 
-SHIPPED = ("small", "large")
+SHIPPED = ("small", "medium", "large")
 TRACES = ("philly", "helios", "pai")
 DAYS, LOAD = 7.0, 0.9
 SIDE_BY_SIDE = ("default", "fifo", "first-fit", "easy")
@@ -35,7 +35,10 @@ BAR = 20
 
 @click.command("simulate", cls=PlainVerb)
 @click.option(
-    "--cluster", default="small", metavar="FILE", help="A cluster in TOML, or the shipped small or large."
+    "--cluster",
+    default="small",
+    metavar="FILE",
+    help="A cluster in TOML, or the shipped small, medium or large.",
 )
 @click.option("--jobs", metavar="FILE", help="Jobs in CSV, instead of invented ones.")
 @click.option(
@@ -95,7 +98,7 @@ def _read_cluster(name: str, policies: Sequence[str]) -> tuple[Cluster, list[Pol
 
         text = (files("trainyard.simulation") / "data" / f"{name}.toml").read_text(encoding="utf-8")
     else:
-        text = _read(name, f"Shipped clusters are {' and '.join(SHIPPED)}; others are files.")
+        text = _read(name, f"Shipped clusters are {', '.join(SHIPPED)}; others are files.")
     cluster = parse_cluster(text, POLICIES, name=name)
     known: dict[str, Policy] = {**POLICIES, **cluster.policies}
     return cluster, [_policy(each, known) for each in dict.fromkeys(policies)]

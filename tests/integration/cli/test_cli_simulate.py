@@ -99,7 +99,7 @@ def test_nothing_is_left_behind_when_it_is_interrupted(terminals, folder):
     ("words", "status", "error", "hint"),
     [
         (["--policy", "defalt"], 3, "there is no policy 'defalt'", "Did you mean 'default'?"),
-        (["--cluster", "nowhere.toml"], 3, "there is no file 'nowhere.toml'", "small and large"),
+        (["--cluster", "nowhere.toml"], 3, "there is no file 'nowhere.toml'", "small, medium, large"),
         (["--jobs", "x.csv", "--days", "3"], 2, "--jobs has its own jobs", "Leave out"),
         (["--days", "0"], 2, "days and a load above 0", "--days 7"),
         (["--trace", "filly"], 2, "'filly'", "simulate --help"),

@@ -134,7 +134,7 @@ def test_what_is_wrong_is_named_with_its_line_when_a_file_is_refused(text, words
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize(("name", "devices"), [("small", 256), ("large", 2048)])
+@pytest.mark.parametrize(("name", "devices"), [("small", 256), ("medium", 512), ("large", 2048)])
 def test_the_shipped_clusters_can_be_read(name, devices):
     text = (files("trainyard.simulation") / "data" / f"{name}.toml").read_text(encoding="utf-8")
     cluster = read(text)

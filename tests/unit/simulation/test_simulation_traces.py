@@ -9,16 +9,16 @@ import pytest
 from trainyard.lib.errors import InvalidError
 from trainyard.simulation.traces import DAY, HOUR, LIMITS, SHAPES, Room, generate, quantile
 
-ROOM = Room(devices=512, workspaces={"a": 3.0, "b": 1.0})
+ROOM = Room(devices=1024, workspaces={"a": 3.0, "b": 1.0})
 
-# Means as published, and how far two invented weeks on 512 devices may be from them: long jobs are cut.
+# Means as published, and how far an invented week on 1024 devices may be from them: long jobs are cut.
 PUBLISHED_DEVICES = {"philly": 1.75, "helios": 3.72, "pai": 6.25}
 PUBLISHED_MEDIAN = {"philly": 1560.0, "helios": 206.0, "pai": 1380.0}
 
 
 @pytest.fixture(scope="module")
 def traces():
-    return {name: generate(shape, ROOM, days=14, load=0.9, seed=7) for name, shape in SHAPES.items()}
+    return {name: generate(shape, ROOM, days=7, load=0.9, seed=7) for name, shape in SHAPES.items()}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -56,7 +56,7 @@ def test_a_few_users_submit_most_when_the_shape_is_pais(traces):
     for job in traces["pai"]:
         counts[job.user] = counts.get(job.user, 0) + job.replicas
     busiest = sorted(counts.values(), reverse=True)
-    assert 0.65 < sum(busiest[: len(busiest) // 20]) / sum(busiest) < 0.9
+    assert 0.6 < sum(busiest[: len(busiest) // 20]) / sum(busiest) < 0.9
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -66,8 +66,8 @@ def test_jobs_are_ordered_and_fit_and_announce_enough(traces, name):
     assert len({job.id for job in jobs}) == len(jobs)
     assert {job.workspace for job in jobs} == {"a", "b"}
     for job in jobs:
-        assert 0 <= job.submitted <= 14 * DAY + HOUR
-        assert job.total_devices <= ROOM.devices // 4
+        assert 0 <= job.submitted <= 7 * DAY + HOUR
+        assert job.total_devices <= ROOM.devices // 8
         assert job.devices <= ROOM.node_devices
         assert job.limit is not None
         assert job.limit >= max(job.duration, *job.failures, 0.0)
@@ -85,7 +85,7 @@ def test_people_submit_by_day_and_overestimate(traces):
 
 def test_small_clusters_get_small_gangs_and_one_workspace():
     jobs = generate(SHAPES["pai"], Room(devices=16, node_devices=4), days=3, load=0.5, seed=1)
-    assert max(job.total_devices for job in jobs) <= 4
+    assert max(job.total_devices for job in jobs) <= 2
     assert {job.workspace for job in jobs} == {"default"}
 
 
