@@ -141,7 +141,7 @@ _QUOTA_KEYS = frozenset(
     {"name", "parent", "nominal", "borrow", "lend", "per_user", "users", "weight", "strategy"}
 )
 _RULE_KEYS = frozenset({"rule", "ring", "sizes", "whole_when_many"})
-_TIMES = frozenset({"half_life", "ageing", "grace", "balance_timeout", "assumed_run"})
+_TIMES = frozenset({"half_life", "ageing", "patience", "grace", "balance_timeout", "assumed_run"})
 _POLICY_KEYS = frozenset({each.name for each in fields(Policy)} - {"name"} | {"base"})
 _RULES = {"ascend-910": ASCEND_910}
 
