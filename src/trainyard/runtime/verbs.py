@@ -128,14 +128,15 @@ async def stop(backend: Backend, machines: Sequence[Machine]) -> None:
 
 async def start(backend: Backend, machines: Sequence[Machine]) -> list[Machine]:
     """Start stopped machines and wait until they run, shared storage mounted again; returns them as they are now."""
-    stopped = [machine for machine in machines if machine.state is not MachineState.RUNNING]
-    if stopped:
-        await _capable(backend, Stoppable, "start").start(stopped)
     names = [machine.name for machine in machines]
     fresh = [machine for machine in await backend.machines() if machine.name in names]
     gone = set(names) - {machine.name for machine in fresh}
     if gone:
         raise NotFoundError(f"these machines are gone: {', '.join(sorted(gone))}")
+    stopped = [machine for machine in fresh if machine.state is not MachineState.RUNNING]
+    if stopped:
+        await _capable(backend, Stoppable, "start").start(stopped)
+        fresh = [machine for machine in await backend.machines() if machine.name in names]
     started = await _until_running(backend, names, fresh, clock=SystemClock())
     sharing = [machine for machine in started if machine.details.get("shared_storage")]
     if sharing and isinstance(backend, Mountable):

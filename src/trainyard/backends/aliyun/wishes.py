@@ -67,13 +67,16 @@ async def _find_places(
 ) -> tuple[Wish, tuple[Candidate, ...]]:
     types = wanted_types(spec) or list(dict.fromkeys(machine.type for machine in near))
     types = types or await _types_with_gpus(client, spec)
-    failure: CapacityError | None = None
+    failure: Error | None = None
     for category in DISK_CATEGORIES:
         wish = wish_of(spec, types, category)
         try:
             return wish, await find_candidates(client, wish, misses=misses)
-        except CapacityError as error:
+        except (CapacityError, InvalidError) as error:
+            # Where no disk of this kind goes with the type, the provider says one or the other.
             failure = failure or error
+            if spec.max_price_per_hour is not None:
+                break  # it may have been the price, which no other disk cures
     raise failure or CapacityError("there are no machines")
 
 
