@@ -105,8 +105,20 @@ def quotas(draw):
 
 
 @st.composite
+def extras(draw):
+    """Numbers that only some versions of the policy have."""
+    drawn = {
+        "short_first": draw(st.booleans()),
+        "gang_reservations": draw(st.integers(0, 2)),
+        "patience": 25.0,
+    }
+    return {key: value for key, value in drawn.items() if key in Policy.__slots__}
+
+
+@st.composite
 def policies(draw):
     return Policy(
+        **draw(extras()),
         strategy=draw(st.sampled_from([Strategy.BACKFILL, Strategy.BACKFILL, *Strategy])),
         one_line=draw(st.integers(0, 5)) == 0,
         fair_share=draw(st.booleans()),

@@ -189,8 +189,9 @@ class World:
 
     # -- views
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, now: float | None = None) -> Snapshot:
         """The world as another scheduler would be shown it."""
+        now = self.now if now is None else now
         shares = self.scheduler.shares
         keys: list[Any] = list(shares.accounts)
         return replace(
@@ -200,8 +201,8 @@ class World:
                 replace(request, claim=self.claims.get(name, ())) for name, request in self.waiting.items()
             ),
             running=tuple(self.running.values()),
-            past_use={key: shares.past(key, self.now) for key in keys if isinstance(key, str)},
-            past_use_by_user={key: shares.past(key, self.now) for key in keys if isinstance(key, tuple)},
+            past_use={key: shares.past(key, now) for key in keys if isinstance(key, str)},
+            past_use_by_user={key: shares.past(key, now) for key in keys if isinstance(key, tuple)},
         )
 
 
