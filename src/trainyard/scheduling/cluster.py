@@ -42,6 +42,9 @@ class Keep:
     devices: Mapping[str, int] | None = None
 
 
+NO_KEEP = Keep()
+
+
 class Shape:
     """What one replica needs, and the nodes that could hold it if they were empty. One object per distinct need."""
 
@@ -106,6 +109,7 @@ class Cluster:
         self.grown: list[int] = []  # nodes that got room, in order: what failed before may fit now
         self.by_pool: dict[str, int] = {}
         self.domains: list[dict[str, int]] = []  # level → domain → set of nodes, narrowest level first
+        self.domain_of: list[list[int]] = []  # level → node → which of the level's domains, -1: none
         self._masks_by_key: dict[object, tuple[int, int]] = {}
         for node in nodes:
             self._append(node)
@@ -184,8 +188,10 @@ class Cluster:
         self._masks_by_key.clear()
         self.ready = self.coming = self.suspect = self.present = 0
         self.by_pool = {}
+        numbers: dict[tuple[int, str], int] = {}
         levels = max((len(node.topology) for node in self.nodes), default=0)
         self.domains = [{} for _ in range(levels)]
+        self.domain_of = [[-1] * len(self.nodes) for _ in range(levels)]
         for index, node in enumerate(self.nodes):
             bit = 1 << index
             if node.name:
@@ -200,7 +206,10 @@ class Cluster:
             for level in range(len(node.topology)):
                 # NB: the path, not the last word: two rows may both have a switch-1.
                 path = "/".join(node.topology[: len(node.topology) - level])
-                self.domains[level][path] = self.domains[level].get(path, 0) | bit
+                domains = self.domains[level]
+                domains[path] = domains.get(path, 0) | bit
+                numbers.setdefault((level, path), len(domains) - 1)
+                self.domain_of[level][index] = numbers[level, path]
 
     # -- amounts
 
@@ -311,24 +320,28 @@ class Cluster:
 
     def fits(self, index: int, shape: Shape) -> int:
         """How many replicas of this shape the node has room for, after what is kept for others."""
-        cpu, memory, shared = self.cpu[index], self.memory[index], self.shared[index]
-        held = 0
-        if self.keep:
-            keep = self.keep.get(index)
-            if keep is not None:
-                cpu, memory, shared = cpu - keep.cpu, memory - keep.memory, shared - keep.shared_memory
-                held = (keep.devices or {}).get(shape.device, 0)
-        free = 0
+        keep = self.keep.get(index, NO_KEEP) if self.keep else NO_KEEP
+        count = UNLIMITED
         if shape.count:
-            free = self.masks[shape.device][index] if shape.device in self.masks else 0
-            if held or free.bit_count() < shape.count:
-                return self._fits_beside(shape, cpu, memory, shared, free, held)
-        return replicas(shape, cpu, memory, shared, free)
-
-    def _fits_beside(self, shape: Shape, cpu: int, memory: int, shared: int, free: int, held: int) -> int:
-        """The same where some devices must stay free."""
-        count = room(free, shape, held)
-        return 0 if count <= 0 else min(count, replicas(shape, cpu, memory, shared, free))
+            masks = self.masks.get(shape.device)
+            if masks is None:
+                return 0
+            held = keep.devices.get(shape.device, 0) if keep.devices else 0
+            count = room(masks[index], shape, held)
+        # NB: the hottest lines of all: neither calls nor comparisons of what is not asked for.
+        if count > 0 and shape.cpu:
+            here = (self.cpu[index] - keep.cpu) // shape.cpu
+            if here < count:  # noqa: PLR1730  # a call more
+                count = here
+        if count > 0 and shape.memory:
+            here = (self.memory[index] - keep.memory) // shape.memory
+            if here < count:  # noqa: PLR1730  # a call more
+                count = here
+        if count > 0 and shape.shared_memory:
+            here = (self.shared[index] - keep.shared_memory) // shape.shared_memory
+            if here < count:  # noqa: PLR1730  # a call more
+                count = here
+        return max(0, count)
 
     def pick(self, index: int, shape: Shape) -> int:
         """A mask of devices for one replica: the fullest ring that has enough, the lowest indices in it."""
@@ -368,10 +381,10 @@ def add_node(total: dict[str, int], node: Node, times: int = 1) -> None:
 
 def room(free: int, shape: Shape, held: int) -> int:
     """How many replicas the free devices of one node have room for, `held` devices staying free."""
-    if shape.ring:
-        by_rings = sum(part.bit_count() // shape.count for part in rings(free, shape.ring))
-        return min(by_rings, (free.bit_count() - held) // shape.count) if held else by_rings
-    return (free.bit_count() - held) // shape.count
+    if not shape.ring:
+        return (free.bit_count() - held) // shape.count
+    by_rings = sum(part.bit_count() // shape.count for part in rings(free, shape.ring))
+    return min(by_rings, (free.bit_count() - held) // shape.count) if held else by_rings
 
 
 def replicas(shape: Shape, cpu: int, memory: int, shared: int, free: int) -> int:

@@ -16,8 +16,8 @@ from operator import itemgetter
 
 from trainyard.scheduling.cluster import Keep
 from trainyard.scheduling.growth import Growth
-from trainyard.scheduling.kinds import Kind
-from trainyard.scheduling.lanes import INFINITY, Entry, Likes, Line, Owner, Share, Walk
+from trainyard.scheduling.kinds import Kind, Room
+from trainyard.scheduling.lanes import INFINITY, OVERDUE, Entry, Likes, Line, Owner, Share, Walk
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -25,7 +25,7 @@ from trainyard.scheduling.model import (
     Snapshot,
     Strategy,
 )
-from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
+from trainyard.scheduling.placement import Gang, Taken, least_of, place, release, would_fit
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
 from trainyard.scheduling.reserve import Reservation, merge_all, reserve
@@ -71,7 +71,7 @@ class Scheduler(State):
         self._blocked: list[Kind] = []
         self._shares: dict[object, float] = {}  # as they stand in this cycle
         self._keeps: dict[Mode, dict[int, Keep]] = {}
-        self._reserved: dict[object, int] = {}
+        self._reserved: dict[Room, int] = {}
         self._last: dict[
             object, Reservation
         ] = {}  # the same reservation keeps its number from cycle to cycle
@@ -105,6 +105,7 @@ class Scheduler(State):
         self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
         self.growth.begin()
         self._shares = {}
+        self._last = {reservation.id: reservation for reservation in self.reservations}
         self.reservations = []
         self._reserved = {}
         self._keeps = {(): self._hard}
@@ -189,7 +190,11 @@ class Scheduler(State):
         if self.policy.one_line:
             return ()
         borrows = self.tree.guarantees and not line.strict and self._all_borrow(line)
-        return (borrows, self._workspace_share(line.name))
+        return (borrows, OVERDUE if self._has_overdue(line) else self._workspace_share(line.name))
+
+    def _has_overdue(self, line: Line) -> bool:
+        """Whether somebody in the line may have waited longer than anybody should."""
+        return self.policy.fair_share and any(heap[0][2].overdue for heap in line.heads.values() if heap)
 
     def _all_borrow(self, line: Line) -> bool:
         """Whether even one more device would be above the workspace's guarantee, for all who stand in the line."""
@@ -202,7 +207,8 @@ class Scheduler(State):
             return (-entry.level, *entry.order)
         workspace = entry.request.workspace
         borrows = self.tree.guarantees and self.tree.borrows(self.tree.place(workspace), entry.kind.least)
-        return (borrows, self._workspace_share(workspace), -entry.level, *entry.order)
+        share = OVERDUE if entry.overdue else self._workspace_share(workspace)
+        return (borrows, share, -entry.level, *entry.order)
 
     def _workspace_share(self, workspace: str) -> float:
         if not self.policy.fair_share:
@@ -224,12 +230,17 @@ class Scheduler(State):
             share = self._shares[owner] = self.shares.share(owner, self.now)
         return share
 
-    def _wants(self, line: Line, room: object, *, strict: bool) -> bool:
+    def _wants(self, line: Line, room: Room, *, strict: bool) -> bool:
         """Whether a blocked workload of this line that needs such room should get a reservation."""
         # Where the strategy says that a blocked one is skipped, nothing is kept for it.
         if line.strategy is not Strategy.BACKFILL and not (strict and line.strategy is not Strategy.BALANCE):
             return False
-        return self._reserved.get(room, 0) < self.policy.reservations
+        most = self.policy.gang_reservations if room[2] else self.policy.reservations
+        return self._reserved.get(self._counted(room), 0) < (most or self.policy.reservations)
+
+    def _counted(self, room: Room) -> Room:
+        """Where gangs have no reservations of their own, they are counted with the others."""
+        return room if self.policy.gang_reservations else (room[0], room[1], False)
 
     def _is_hopeful(self, entry: Entry) -> bool:
         return entry.kind.hopeless != self.cluster.layout
@@ -311,7 +322,7 @@ class Scheduler(State):
             del self.entries[request.id]
             self._start(entry, taken, self.now)
             return Outcome.ADMITTED
-        if mode and self._would_fit(gang):
+        if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
             if len(kind.delays) > 8:
                 kind.delays.clear()
             kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
@@ -339,14 +350,6 @@ class Scheduler(State):
         self.cluster.keep = self._hard
         return taken
 
-    def _would_fit(self, gang: Gang) -> bool:
-        """Whether it fits if nobody's reservation counted."""
-        taken = place(self.cluster, gang, self.spreads)
-        if taken is None:
-            return False
-        release(self.cluster, taken)
-        return True
-
     def _start(self, entry: Entry, taken: list[Taken], now: float) -> None:
         request = entry.request
         if request.claim or request.head_since is not None:
@@ -359,17 +362,17 @@ class Scheduler(State):
 
     def _reserve(self, entry: Entry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
-        key = entry.kind.reserve_key
-        made = reserve(self.ledger, entry.kind.gang, entry.request, self.now)
+        key = self._counted(entry.kind.reserve_key)
+        made = reserve(self.ledger, entry.kind.gang, entry.request, self.now, self.reservations)
         if made is None:
             entry.kind.hopeless = self.cluster.layout
             return
         self._reserved[key] = self._reserved.get(key, 0) + 1
-        last = self._last.get(key)
-        if last is None or (last.id, last.start, last.keep) != (made.id, made.start, made.keep):
+        last = self._last.get(made.id)
+        if last is None or (last.start, last.keep) != (made.start, made.keep):
             self._numbers += 1
             made.number = self._numbers
-            self._last[key] = last = made
+            last = made
         self.reservations.append(last)
 
     def _preempt_lines(self) -> None:

@@ -42,15 +42,17 @@ def estimate(scheduler: Scheduler) -> dict[str, float]:
         free[resource] = left
         if left < amount:
             continue
-        limit = entry.request.limit
-        heappush(rows, (moment + (scheduler.policy.assumed_run if limit is None else limit), amount))
+        run = scheduler.policy.assumed_run if entry.limit == float("inf") else entry.limit
+        heappush(rows, (moment + run, amount))
         free[resource] = left - amount
         clock[resource] = moment
         start = max(moment, starts.get(entry.request.id, moment))
         if start < float("inf"):
             found[entry.request.id] = start
     for id, claim in scheduler.claims.items():  # noqa: A001
-        found[id] = max((scheduler.running[one].leaving or now for one in claim.victims), default=now)
+        found[id] = max(
+            (max(now, scheduler.running[one].leaving or now) for one in claim.victims), default=now
+        )
     return found
 
 

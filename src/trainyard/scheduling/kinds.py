@@ -12,7 +12,8 @@ from trainyard.scheduling.quota import Amounts
 BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do not depend on their order
 
 
-Room = tuple[str, str]  # a kind of room: device type ("" for none) and pool ("" for any)
+# A kind of room: device type ("" for none), pool ("" for any), whether one node is not enough.
+Room = tuple[str, str, bool]
 
 
 class Kind:
@@ -30,7 +31,7 @@ class Kind:
         "reserve_key",
     )
 
-    def __init__(self, gang: Gang, least: Amounts, most: Amounts) -> None:
+    def __init__(self, gang: Gang, least: Amounts, most: Amounts, *, is_large: bool) -> None:
         self.gang = gang
         self.least = least  # amounts of all replicas that must start
         self.most = most  # amounts of all that may
@@ -40,7 +41,7 @@ class Kind:
         # Reservations that it would delay → how much of Cluster.grown had been seen then, and the layout.
         self.delays: dict[tuple[int, ...], tuple[int, int]] = {}
         first = max(gang.parts, key=lambda part: part.shape.count)
-        self.reserve_key: Room = (first.shape.device, first.shape.key[0])
+        self.reserve_key: Room = (first.shape.device, first.shape.key[0], is_large)
         self.hopeless = -1  # layout of the cluster in which it would not fit if all nodes were empty
 
     def may_fit(self, cluster: Cluster) -> bool:
@@ -92,7 +93,15 @@ class Kinds:
         parts = tuple(self._part(role, request.avoid) for role in request.roles)
         least = amounts_of((part.shape, part.least) for part in parts)
         most = amounts_of((part.shape, part.most) for part in parts)
-        return Kind(Gang(parts, request.same_switch), least, most)
+        return Kind(Gang(parts, request.same_switch), least, most, is_large=self._is_large(parts))
+
+    def _is_large(self, parts: tuple[Part, ...]) -> bool:
+        """Whether the devices of one node, of any there is, are too few."""
+        for part in parts:
+            sets = self.cluster.by_free.get(part.shape.device)
+            if part.shape.count and sets and part.shape.count * part.least > len(sets) - 1:
+                return True
+        return False
 
     def _part(self, role: Role, avoid: frozenset[str]) -> Part:
         return Part(role.name, self.shape(role, avoid), role.least, role.replicas)

@@ -15,6 +15,7 @@ from trainyard.scheduling.model import Policy, Request, Strategy
 
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
+OVERDUE = -1.0  # a share before all others
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
@@ -24,13 +25,15 @@ Share = Callable[[Owner], float]
 class Entry:
     """One waiting workload in its line."""
 
-    __slots__ = ("kind", "level", "order", "request")
+    __slots__ = ("kind", "level", "limit", "order", "overdue", "request")
 
     def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
         self.request = request
         self.kind = kind
-        self.order = order  # submitted, then as they came
+        self.order = order  # when it is due, then as they came
         self.level = request.priority  # with its age counted in
+        self.limit = INFINITY if request.limit is None else request.limit  # how long it may run
+        self.overdue = False  # it has waited longer than anybody should
 
     def __lt__(self, other: Entry) -> bool:
         return self.order < other.order
@@ -39,11 +42,6 @@ class Entry:
     def owner(self) -> Owner:
         """Whose it is."""
         return (self.request.workspace, self.request.user)
-
-    @property
-    def limit(self) -> float:
-        """How long it may run; unknown is for ever."""
-        return INFINITY if self.request.limit is None else self.request.limit
 
 
 def level_of(request: Request, policy: Policy, strategy: Strategy, now: float) -> tuple[int, float]:
@@ -123,10 +121,19 @@ class Line:
         if self.is_strict(request.priority):
             insort(self.strict, self._strict_key(entry))
             return
-        level, rises = level_of(request, self.policy, self.strategy, now)
+        self._join(entry, self._age(entry, now))
+
+    def _age(self, entry: Entry, now: float) -> int:
+        """The level of an entry, and a note of when to look at it again."""
+        level, rises = level_of(entry.request, self.policy, self.strategy, now)
+        if self.policy.fair_share and self.strategy is Strategy.BACKFILL:
+            patience = self.policy.gang_patience if entry.kind.reserve_key[2] else self.policy.patience
+            due = entry.request.submitted + patience
+            entry.overdue = now >= due
+            rises = rises if entry.overdue else min(rises, due)
         if rises != INFINITY:
             heappush(self.promotions, (rises, entry.order[1], entry))
-        self._join(entry, level)
+        return level
 
     def _strict_key(self, entry: Entry) -> tuple[int, float, int, Entry]:
         last = LAST if self.policy.preemptible_last and entry.request.preemptible else 0
@@ -174,14 +181,11 @@ class Line:
     def promote(self, now: float, waits: Callable[[Entry], bool]) -> None:
         """Raise the priority of those who have waited long enough."""
         while self.promotions and self.promotions[0][0] <= now:
-            _, serial, entry = heappop(self.promotions)
+            _, _, entry = heappop(self.promotions)
             if not waits(entry):
                 continue  # it is gone
             self.kinds[entry.kind].remove(entry)
-            level, rises = level_of(entry.request, self.policy, self.strategy, now)
-            if rises != INFINITY:
-                heappush(self.promotions, (rises, serial, entry))
-            self._join(entry, level)
+            self._join(entry, self._age(entry, now))
 
     def window(self, now: float) -> int:
         """How many of the strict part may be looked at."""
@@ -204,7 +208,9 @@ class Line:
                     if owner not in shares:
                         shares[owner] = share(owner)
                     mine = shares[owner]
-                    members += [(-level, mine, entry.order, entry) for entry in entries]
+                    members += [
+                        (-level, OVERDUE if entry.overdue else mine, entry.order, entry) for entry in entries
+                    ]
         members.sort()
         yield from (member[3] for member in members)
 
@@ -230,7 +236,7 @@ class Cursor:
                 at = self.skipped.get((level, owner), 0) if self.skipped else 0
                 if at >= len(entries) or owner in self.users:
                     continue
-                mine = share(owner)
+                mine = OVERDUE if entries[at].overdue else share(owner)
                 if first is None or mine < least or (mine == least and entries[at].order < first.order):
                     first, least = entries[at], mine
             if first is not None:
@@ -274,7 +280,11 @@ class Walk:
                     self._heap.append((best, cursor))
         # Those known not to fit, who are shown for the sake of a reservation only.
         self._blocked = sorted(
-            ((-entry.level, share(entry.owner), entry.order, entry) for entry in blocked), reverse=True
+            (
+                (-entry.level, OVERDUE if entry.overdue else share(entry.owner), entry.order, entry)
+                for entry in blocked
+            ),
+            reverse=True,
         )
         heapify(self._heap)
 

@@ -145,6 +145,9 @@ class Request:
     priority: int = 5
     submitted: float = 0.0
     limit: float | None = None  # longest running time in seconds; None: unknown
+    expected: float | None = (
+        None  # how long it will run, if somebody knows better than its owner's past tells
+    )
     preemptible: bool = False
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
@@ -199,9 +202,14 @@ class Policy:
     fair_share: bool = True
     half_life: float = 7 * 86400.0  # past use counts half after this
     ageing: float = 6 * 3600.0  # waiting so long is worth one level of priority; 0: no ageing
+    # Who has waited longer goes before others of its priority, whatever their shares; gangs over nodes much sooner.
+    patience: float = 4 * 3600.0
+    gang_patience: float = 3600.0
     top_priority: int = 9
     level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
     reservations: int = 1  # blocked heads that keep a reservation, in each pool
+    gang_reservations: int = 4  # the same of workloads that need more than one node
+    short_first: bool = True  # of equal priority and share, whoever's submission plus limit is earlier
     preemption: bool = True
     grace: float = 30.0  # seconds that a victim has to save its work
     balance_timeout: float = 600.0

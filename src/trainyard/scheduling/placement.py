@@ -6,7 +6,7 @@ turn) is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trainyard.scheduling.cluster import Cluster, Shape, bits
@@ -77,6 +77,22 @@ def place(
     return finder.search(tuple(ordered)) if found is None else found
 
 
+def would_fit(cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread]) -> bool:
+    """Whether `place` would find room; nothing stays taken."""
+    part = gang.parts[0]
+    rule = cluster.rules.get(part.shape.device)
+    if len(gang.parts) == 1 and not gang.same_switch and not (rule and rule.whole_when_many):
+        cluster.refresh(part.shape)
+        return _Finder(cluster, gang, spreads, wide=False).has_room(
+            part.shape, part.least, cluster.candidates(part.shape, part.shape.allowed)
+        )
+    taken = place(cluster, gang, spreads)
+    if taken is None:
+        return False
+    release(cluster, taken)
+    return True
+
+
 def least_of(gang: Gang) -> Gang:
     """The same gang with no more replicas than must start."""
     if all(part.least == part.most for part in gang.parts):
@@ -139,11 +155,11 @@ class _Finder:
             return self._whole(part, allowed, rule.whole_when_many)
         allowed = self.cluster.candidates(shape, allowed)
         bound = self._bound(shape, allowed)
-        if bound < part.least:
+        if bound < part.least or (part.least > 1 and not self.has_room(shape, part.least, allowed)):
             return None
         count = min(part.most, bound)
         for nodes in self._preferences(allowed, near):
-            if self._bound(shape, nodes) >= count:
+            if nodes == allowed or self._bound(shape, nodes) >= count:
                 found = self._count(part, count, nodes)
                 if found is not None:
                     return found
@@ -165,12 +181,25 @@ class _Finder:
 
     def _bound(self, shape: Shape, nodes: int) -> int:
         """At most so many replicas have room on these nodes, as far as devices go."""
-        if not shape.count:
+        need = shape.count
+        if not need:
             return 1 << 30 if nodes else 0
-        sets = self.cluster.by_free.get(shape.device, ())
-        return sum(
-            (sets[free] & nodes).bit_count() * (free // shape.count) for free in range(shape.count, len(sets))
-        )
+        total = 0
+        for free, at in enumerate(self.cluster.by_free.get(shape.device, ())):
+            if free >= need and at:
+                total += (at & nodes).bit_count() * (free // need)
+        return total
+
+    def has_room(self, shape: Shape, count: int, nodes: int) -> bool:
+        """Whether so many replicas have room on these nodes, CPU, memory and what is kept for others counted."""
+        left = count
+        sets = self.cluster.by_free.get(shape.device, ())[: shape.count - 1 : -1] if shape.count else (nodes,)
+        for at in sets:
+            for index in bits(at & nodes):
+                left -= self.cluster.fits(index, shape)
+                if left <= 0:
+                    return True
+        return left <= 0
 
     def _count(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
         """Exactly `count` replicas on these nodes."""
@@ -181,18 +210,38 @@ class _Finder:
             return self._take(part, one, count)
         if count == 1:
             return None
-        for domains in self.cluster.domains:
-            sets = [domain & nodes for domain in domains.values()]
-            ranked = sorted((self._bound(part.shape, domain), at) for at, domain in enumerate(sets) if domain)
-            for bound, at in ranked:
-                if bound >= count and part.shape.count:
-                    found = self._fewest(part, count, sets[at])
+        if not part.shape.count or not self.cluster.domains:
+            return self._fewest(part, count, nodes)
+        bounds: dict[int, int] = {}
+        for level, domains in enumerate(self.cluster.domains):
+            bounds = self._bounds(part.shape, level, nodes)
+            enough = sorted((bound, at) for at, bound in bounds.items() if bound >= count and at >= 0)
+            if enough:
+                sets = list(domains.values())
+                for _, at in enough:
+                    found = self._fewest(part, count, sets[at] & nodes)
                     if found is not None:
                         return found
-        if part.shape.count and self.cluster.domains:
-            # The widest level may leave nodes out that have a shorter path, or none.
-            return self._over_domains(part, count, [*sets, nodes & ~_union(sets)])
-        return self._fewest(part, count, nodes)
+        return self._over_domains(part, count, bounds, nodes)
+
+    def _bounds(self, shape: Shape, level: int, nodes: int) -> dict[int, int]:
+        """The same bound for each domain of a level that has room at all; -1 are the nodes that are in none."""
+        domain_of, domains = self.cluster.domain_of[level], self.cluster.domains[level]
+        bounds: dict[int, int] = {}
+        rest = nodes & ~_union(domains.values()) if -1 in domain_of else 0
+        for free, at in enumerate(self.cluster.by_free.get(shape.device, ())):
+            each = free // shape.count
+            here = at & nodes if each else 0
+            if here.bit_count() <= len(domains):
+                for index in bits(here):
+                    domain = domain_of[index]
+                    bounds[domain] = bounds.get(domain, 0) + each
+            else:
+                for domain, members in enumerate((rest, *domains.values()), -1):
+                    count = (members & here).bit_count()
+                    if count:
+                        bounds[domain] = bounds.get(domain, 0) + each * count
+        return bounds
 
     def _one_node(self, shape: Shape, times: int, nodes: int) -> int | None:
         """The fullest node with room for `times` replicas."""
@@ -263,18 +312,21 @@ class _Finder:
                     left -= here
         return taken, left
 
-    def _over_domains(self, part: Part, count: int, sets: list[int]) -> list[Taken] | None:
-        """Over the fewest switches: the smallest that is enough for the rest, else the roomiest."""
+    def _over_domains(
+        self, part: Part, count: int, bounds: Mapping[int, int], nodes: int
+    ) -> list[Taken] | None:
+        """Over the fewest of the widest domains: the smallest that is enough for the rest, else the roomiest."""
+        sets = list(self.cluster.domains[-1].values())
+        # That level may leave nodes out that have a shorter path, or none: they come last.
+        sets.append(nodes & ~_union(sets))
         taken: list[Taken] = []
         left = count
-        rest = [domain for domain in sets if domain]
+        rest = {at % len(sets): bound for at, bound in bounds.items()}
         while left and rest:
-            bounds = [(self._bound(part.shape, domain), at) for at, domain in enumerate(rest)]
-            enough = [pair for pair in bounds if pair[0] >= left]
-            bound, at = min(enough) if enough else max(bounds, key=lambda pair: (pair[0], -pair[1]))
-            if not bound:
-                break
-            found, left = self._greedy(part, left, rest.pop(at))
+            enough = [(bound, at) for at, bound in rest.items() if bound >= left]
+            at = min(enough)[1] if enough else max(rest, key=lambda at: (rest[at], -at))
+            del rest[at]
+            found, left = self._greedy(part, left, sets[at] & nodes)
             taken += found
         if left:
             release(self.cluster, taken)
@@ -397,7 +449,7 @@ class _Finder:
         return any(domain & nodes == nodes for domain in self.cluster.domains[0].values())
 
 
-def _union(sets: list[int]) -> int:
+def _union(sets: Iterable[int]) -> int:
     union = 0
     for nodes in sets:
         union |= nodes

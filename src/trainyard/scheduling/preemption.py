@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.scheduling.cluster import Shape, bits, replicas
 from trainyard.scheduling.model import Request
-from trainyard.scheduling.placement import Taken, least_of, place, release, retake
+from trainyard.scheduling.placement import Taken, least_of, place, release, retake, would_fit
 from trainyard.scheduling.quota import Place
 from trainyard.scheduling.reasons import Code, Reason
 from trainyard.scheduling.reserve import Cost, Running, cost_of
@@ -119,10 +119,12 @@ def _candidates(scheduler: State, entry: Entry, place_: Place) -> list[Victim]:
         elif not request.preemptible:
             rows.append(_victims(preemptible, theirs, branches[1], Code.YIELDED))
     ordered = chain(merge(*borrowers, key=itemgetter(0)), merge(*rows, key=itemgetter(0)))
+    anywhere = nodes & scheduler.cluster.present == scheduler.cluster.present
     useful = (
         victim
         for _, victim in ordered
-        if victim.running.leaving is None and any(nodes >> one.node & 1 for one in victim.running.taken)
+        if victim.running.leaving is None
+        and (anywhere or any(nodes >> one.node & 1 for one in victim.running.taken))
     )
     return list(islice(useful, NEAREST))
 
@@ -149,7 +151,7 @@ class _Attempt:
         self.refused = (
             False  # somebody could not go because others of its branch had gone: another set may do
         )
-        self.by_node: dict[int, list[Victim]] = {}
+        self.by_node: dict[int, list[tuple[Victim, list[Taken]]]] = {}  # with what each holds there
         self.free: dict[str, int] = {}  # replicas of each role that have no room yet
 
     def _remove(self, victim: Victim) -> None:
@@ -167,11 +169,7 @@ class _Attempt:
         scheduler, request = self.scheduler, self.entry.request
         if scheduler.tree.limit(self.place, request.user, self.amounts) is not None:
             return False
-        taken = place(scheduler.cluster, self.gang, scheduler.spreads)
-        if taken is None:
-            return False
-        release(scheduler.cluster, taken)
-        return True
+        return would_fit(scheduler.cluster, self.gang, scheduler.spreads)
 
     def _may(self, victim: Victim) -> bool:
         """Whether its branch is still above its guarantee, with the others gone."""
@@ -239,8 +237,10 @@ class _Attempt:
         for victim in candidates:
             for one in victim.running.taken:
                 here = self.by_node.setdefault(one.node, [])
-                if not here or here[-1] is not victim:
-                    here.append(victim)
+                if here and here[-1][0] is victim:
+                    here[-1][1].append(one)
+                else:
+                    here.append((victim, [one]))
         for part in self.entry.kind.gang.parts:
             left = part.least
             for node in bits(cluster.roomy(part.shape)):
@@ -257,19 +257,18 @@ class _Attempt:
                 return False
         return True
 
-    def _room(self, node: int, shape: Shape, victims: list[Victim]) -> int:
+    def _room(self, node: int, shape: Shape, victims: list[tuple[Victim, list[Taken]]]) -> int:
         """How many replicas the node has room for without these."""
         cluster = self.scheduler.cluster
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
-        for victim in victims:
-            for one in victim.running.taken:
-                if one.node == node:
-                    cpu += one.shape.cpu
-                    memory += one.shape.memory
-                    shared += one.shape.shared_memory
-                    if one.shape.device == shape.device:
-                        free |= one.devices
+        for _, taken in victims:
+            for one in taken:
+                cpu += one.shape.cpu
+                memory += one.shape.memory
+                shared += one.shape.shared_memory
+                if one.shape.device == shape.device:
+                    free |= one.devices
         return replicas(shape, cpu, memory, shared, free)
 
     def node_by_node(self) -> list[Victim] | None:
@@ -294,23 +293,22 @@ class _Attempt:
                 chosen[id(victim.running)] = victim
         return self.greedy(sorted(chosen.values(), key=_cost))
 
-    def _clear(self, node: int, candidates: list[Victim]) -> list[Victim] | None:
+    def _clear(self, node: int, candidates: list[tuple[Victim, list[Taken]]]) -> list[Victim] | None:
         """Who must go from this node until one replica has room; None: all of them are not enough."""
         cluster = self.scheduler.cluster
         shape = self.entry.kind.gang.parts[0].shape
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
         gone: list[Victim] = []
-        for victim in candidates:
+        for victim, taken in candidates:
             gone.append(victim)
-            for one in victim.running.taken:
-                if one.node == node:
-                    cpu += one.shape.cpu
-                    memory += one.shape.memory
-                    shared += one.shape.shared_memory
-                    if one.shape.device == shape.device:
-                        free |= one.devices
-            if replicas(shape, cpu, memory, shared, free):
+            for one in taken:
+                cpu += one.shape.cpu
+                memory += one.shape.memory
+                shared += one.shape.shared_memory
+                if one.shape.device == shape.device:
+                    free |= one.devices
+            if free.bit_count() >= shape.count and replicas(shape, cpu, memory, shared, free):
                 return gone
         return None
 

@@ -102,14 +102,14 @@ class Ledger:
                 del self.releases[one.node]
                 del self.soonest[one.node]
 
-    def earliest(self, shape: Shape, count: int) -> list[tuple[float, int]]:
-        """The first `count` moments at which a replica of this shape has room somewhere, with the nodes."""
+    def earliest(self, shape: Shape, count: int, spoken_for: int = 0) -> list[tuple[float, int]]:
+        """The first `count` moments at which a replica of this shape has room somewhere else, with the nodes."""
         self.cluster.refresh(shape)
-        now = self.cluster.roomy(shape)
+        now = self.cluster.roomy(shape) & ~spoken_for
         found: list[tuple[float, int]] = []  # a heap of the best so far, the latest on top
         for node in bits(now):
             self._collect(found, shape, node, count)
-        allowed = shape.allowed & ~now
+        allowed = shape.allowed & ~now & ~spoken_for
         for node, moment in self.soonest.items():
             if (len(found) < count or moment < -found[0][0]) and allowed >> node & 1:
                 self._collect(found, shape, node, count)
@@ -155,13 +155,21 @@ class Reservation:
     number: int = 0
 
 
-def reserve(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation | None:
+def reserve(
+    ledger: Ledger, gang: Gang, request: Request, now: float, others: list[Reservation]
+) -> Reservation | None:
     """When and where the gang could start, if nothing else started, and what must stay free; None: never."""
+    spoken_for = 0
+    for other in others:
+        for node in other.keep:
+            spoken_for |= 1 << node
     first = gang.parts[0]
     rule = ledger.cluster.rules.get(first.shape.device)
     if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):
         return _reserve_by_trial(ledger, gang, request, now)
-    order = ledger.earliest(first.shape, first.least)
+    order = ledger.earliest(first.shape, first.least, spoken_for)
+    if len(order) < first.least:
+        order = ledger.earliest(first.shape, first.least)
     if len(order) < first.least:
         return None
     start = now

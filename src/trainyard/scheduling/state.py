@@ -14,7 +14,7 @@ from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
 from trainyard.scheduling.kinds import Kinds, charge, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
-from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread
+from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread, Strategy
 from trainyard.scheduling.placement import Taken
 from trainyard.scheduling.quota import Amounts, QuotaTree
 from trainyard.scheduling.reserve import (
@@ -100,11 +100,20 @@ class State:
         kind = self.kinds.of(request)
         if not kind.charge:
             kind.charge = charge(kind.most, self.totals)
-        entry = Entry(request, kind, (request.submitted, self._serial))
+        entry = Entry(request, kind, (self._due(request), self._serial))
         if request.claim:
             self._restore_claim(entry)
             return
         self._enqueue(entry, self.now if now is None else now)
+
+    def _due(self, request: Request) -> float:
+        """What stands for time in the order: short ones are due sooner, and nobody is passed for longer than patience."""
+        policy = self.policy
+        if not policy.short_first or self._line(request.workspace).strategy is not Strategy.BACKFILL:
+            return request.submitted
+        return request.submitted + min(
+            policy.patience if request.limit is None else request.limit, policy.patience
+        )
 
     def _enqueue(self, entry: Entry, now: float) -> None:
         request = entry.request
