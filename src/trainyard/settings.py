@@ -45,6 +45,8 @@ VARIABLES = {
     "TRAINYARD_OWN_ADDRESS": "the address or range that ssh is opened for (default: what the world sees of this computer)",
     "ALIYUN_VPC_PREFIX": "the name of the network machines are put into (default ncluster-vpc; NCLUSTER_VPC_PREFIX works too)",
     "NCLUSTER_PREFIX": "what names of key pairs and shared storage begin with (default ncluster)",
+    "FASTGPU_SKIP_COST_CONFORM": "anything: make machines that cost money without asking (NCLUSTER_SKIP_CONFIRMATION works too)",
+    "NCLUSTER_ALIYUN_SNAPSHOT_ID": "the snapshot that data disks are made from",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
 }
 
@@ -96,8 +98,15 @@ class Settings:
     region: str = ""  # of the cloud, for scripts that ask
     zone: str = ""
     data_disk_gib: int = 0
+    snapshot: str = ""
+    skips_cost_question: bool = False
     cloud: CloudSettings = field(default_factory=CloudSettings)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)  # what local machines inherit from
+
+    @property
+    def has_cloud(self) -> bool:
+        """Whether the environment names an account of the cloud, or the emulator."""
+        return bool(self.cloud.endpoint or (self.cloud.access_key_id and self.region))
 
     @property
     def owner(self) -> str:
@@ -123,6 +132,8 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         region=_first(env, "ALIYUN_DEFAULT_REGION", "ALIBABA_CLOUD_REGION_ID", "ALIBABA_CLOUD_REGION"),
         zone=env.get("ALIYUN_DEFAULT_ZONE") or env.get("NCLUSTER_ZONE", ""),
         data_disk_gib=_count(env, "ALIYUN_DATA_DISK_SIZE") or 0,
+        snapshot=env.get("NCLUSTER_ALIYUN_SNAPSHOT_ID", ""),
+        skips_cost_question=bool(_first(env, "FASTGPU_SKIP_COST_CONFORM", "NCLUSTER_SKIP_CONFIRMATION")),
         cloud=_cloud(env, user_home),
         environ=dict(env),
     )

@@ -12,6 +12,7 @@ from trainyard import settings
 from trainyard.backends.aliyun.backend import AliyunBackend
 from trainyard.backends.api import (
     Catalogued,
+    Cleanable,
     Firewalled,
     Mountable,
     Priced,
@@ -40,7 +41,9 @@ class TestAliyunBackend(BackendContract):
     spec = MachineSpec(type="ecs.g7.large")
     other_spec = MachineSpec(type="ecs.c7.xlarge")
     scarce = (MachineSpec(type=SCARCE), 4)
-    capabilities = frozenset({Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed})
+    capabilities = frozenset(
+        {Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed, Cleanable}
+    )
 
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path, cloud: Emulation) -> None:

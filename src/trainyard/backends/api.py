@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from trainyard.spec.machine import Machine, MachineSpec
-from trainyard.spec.plan import Plan
+from trainyard.spec.plan import Leftover, Plan
 from trainyard.transport.api import Transport
 
 
@@ -120,4 +120,17 @@ class Surveyed(Protocol):
 
     async def survey(self, *, everybody: bool = False, everywhere: bool = False) -> Sequence[Machine]:
         """Our machines, or everybody's; here, or wherever the account may have some."""
+        ...
+
+
+@runtime_checkable
+class Cleanable(Protocol):
+    """Things remain when machines are gone, and can be removed."""
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        """What of ours nobody uses, in the order in which it can be removed. Removes nothing."""
+        ...
+
+    async def remove(self, leftovers: Sequence[Leftover]) -> Sequence[Leftover]:
+        """Remove what was listed; returns what somebody has begun to use meanwhile. Gone already is no error."""
         ...

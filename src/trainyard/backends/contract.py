@@ -19,6 +19,7 @@ from typing import ClassVar
 from trainyard.backends.api import (
     Backend,
     Catalogued,
+    Cleanable,
     Firewalled,
     Mountable,
     Priced,
@@ -31,7 +32,7 @@ from trainyard.lib.ids import new_id
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import sort_key, task_name
 
-ALL_CAPABILITIES = (Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed)
+ALL_CAPABILITIES = (Stoppable, Renamable, Firewalled, Mountable, Catalogued, Priced, Surveyed, Cleanable)
 LOOK_AGAIN_SECONDS = 0.05
 
 

@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "mount": ("cloud", "Mount the shared storage on machines."),
         "queryimage": ("cloud", "List the images there are."),
         "querygpu": ("cloud", "List the GPUs or GPU machine types there are."),
+        "cleanup": ("cleanup", "Remove what machines left behind in a cloud."),
         "emulate": ("emulate", "Run a cloud on this computer, to try and test scripts."),
     },
     "Plan": {

@@ -9,20 +9,25 @@ import click
 
 from trainyard.backends.api import Backend
 from trainyard.cli import fleet
-from trainyard.cli.fleet import DEFAULT_BACKEND, Fleet
+from trainyard.cli.fleet import Fleet
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
 from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.runtime import verbs
 from trainyard.settings import Settings
+from trainyard.spec.machine import Machine
 
 
 @click.command("addip", cls=Verb)
 @click.option("-a", "--all", "everything", is_flag=True, help="For all machines.")
+@click.option("--cidr", default="", metavar="RANGE", help="Another address or range than this computer's.")
+@click.option(
+    "--service", "services", multiple=True, metavar="NAME", help="Not only ssh: notebook, tensorboard ..."
+)
 @names_argument(many=True, required=False)
-def addip_command(names: tuple[str, ...], everything: bool) -> int:
-    """Let this computer's public address through the firewall of machines."""
+def addip_command(names: tuple[str, ...], everything: bool, cidr: str, services: tuple[str, ...]) -> int:
+    """Let this computer's public address through the firewall of machines, to ssh."""
     invocation = current()
     if everything == bool(names):
         raise InvalidError(
@@ -30,9 +35,13 @@ def addip_command(names: tuple[str, ...], everything: bool) -> int:
         )
 
     async def work(machines: Fleet) -> int:
-        chosen = await (machines.machines() if everything else machines.select(names))
-        groups = machines.by_backend(chosen) or [(machines.backend(machines.chosen or DEFAULT_BACKEND), [])]
-        answers = [(backend.name, await verbs.admit_address(backend, part)) for backend, part in groups]
+        groups: list[tuple[Backend, list[Machine]]] = [(machines.backend(machines.place), [])]
+        if not everything:
+            groups = machines.by_backend(await machines.select(names))
+        answers = [
+            (backend.name, await verbs.admit_address(backend, part, cidr, services=services))
+            for backend, part in groups
+        ]
         if invocation.json:
             invocation.output.json([{"backend": name, "address": address} for name, address in answers])
         for name, address in answers if not invocation.json else []:

@@ -14,7 +14,7 @@ COMMAND_SECTION = "cmd"
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0", ""})
 
-Value = str | int | bool
+Value = str | int | float | bool
 
 
 def load(path: Path) -> tuple[dict[str, Value], list[str]]:
@@ -71,6 +71,13 @@ def _number(text: str, where: str) -> int:
         raise InvalidError(f"{where} = {text!r} is not a whole number", hint="Write a number.") from error
 
 
+def _hours(text: str, where: str) -> float:
+    try:
+        return float(text.strip() or 0)
+    except ValueError as error:
+        raise InvalidError(f"{where} = {text!r} is not a number of hours", hint="Write a number.") from error
+
+
 def _switch(text: str, where: str) -> bool:
     word = text.strip().lower()
     if word not in _TRUE | _FALSE:
@@ -97,6 +104,11 @@ KEYS: dict[str, Callable[[str, str], Value]] = {
     "install_script": _text,
     "gpus": _number,
     "npus": _number,
+    "snapshot": _text,
+    "min_machines": _number,
+    "max_hours": _hours,
+    "max_price_per_hour": _text,
+    "spot_price_limit": _text,
 }
 ALIASES = {"machine": "machines", "num_tasks": "machines", "image": "image_name", "nas": "enable_nas", "vpc": "vpc_name",
            "cuda_install": "install_cuda"}  # fmt: skip

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import click
 
 from trainyard.cli import config, fleet
-from trainyard.cli.fleet import DEFAULT_BACKEND, Fleet
+from trainyard.cli.fleet import Fleet
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.ls import machine_table, record
 from trainyard.cli.progress import CountBar
 from trainyard.cli.verb import Verb
 from trainyard.lib.errors import InvalidError
-from trainyard.runtime import verbs
+from trainyard.runtime import cost, verbs
+from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, parse_task, task_name
 
@@ -29,6 +31,11 @@ CLOUD_ONLY = {
     "zone_id": "--zone-id",
     "system_disk_size": "--system-disk-size",
     "data_disk_size": "--data-disk-size",
+    "snapshot": "--snapshot",
+    "min_machines": "--min-machines",
+    "max_hours": "--max-hours",
+    "max_price_per_hour": "--max-price-per-hour",
+    "spot_price_limit": "--spot-price-limit",
 }
 WITHOUT_CLOUD = frozenset({"local", "ssh"})
 
@@ -53,6 +60,16 @@ WITHOUT_CLOUD = frozenset({"local", "ssh"})
 @click.option("--zone-id", metavar="ZONE", help="The zone; any that has such machines.")
 @click.option("-vpc", "--vpc-name", "--vpc", metavar="NAME", help="The private network.")
 @click.option("-cuda", "--install-cuda", "--cuda-install", is_flag=True, default=None, help="Install CUDA.")
+@click.option("--snapshot", metavar="ID", help="What the data disk begins as.")
+@click.option("--min-machines", type=int, metavar="N", help="Be content with so many of them.")
+@click.option(
+    "--max-hours", type=float, metavar="H", help="Let the provider release them when nobody renews it."
+)
+@click.option(
+    "--max-price-per-hour", type=str, metavar="PRICE", help="Of one machine; dearer ones are left out."
+)
+@click.option("--spot-price-limit", type=str, metavar="PRICE", help="The most to pay on the spot market.")
+@click.option("--dry-run", is_flag=True, default=None, help="Show places and prices, and make nothing.")
 @click.option("-y", "--yes", "--confirm-cost", "confirm_cost", is_flag=True, default=None, help="Do not ask.")
 def create_command(config_file: str | None, **flags: Any) -> int:
     """Make the machines task0.NAME, task1.NAME and so on, or find them again.
@@ -63,8 +80,13 @@ def create_command(config_file: str | None, **flags: Any) -> int:
     options = _gather(invocation, config_file, flags)
 
     async def work(machines: Fleet) -> int:
-        place = machines.chosen or DEFAULT_BACKEND
+        place = machines.place
         _remark(invocation, place, options)
+        if options.get("dry_run"):
+            return await _show_plan(machines, place, options)
+        if not await _agree(machines, place, options):
+            invocation.output.note("Nothing was done.")
+            return 1
         made = await _make(machines, place, options)
         _tell(invocation, place, str(options["name"]), made)
         return 0
@@ -106,32 +128,63 @@ def _remark(invocation: Invocation, place: str, options: dict[str, Any]) -> None
         invocation.output.warn(f"{', '.join(idle)} {verb} no effect on {place} machines")
 
 
+async def _show_plan(machines: Fleet, place: str, options: dict[str, Any]) -> int:
+    output = machines.invocation.output
+    names = _names(options)
+    plan = await verbs.plan(machines.backend(place), _spec(options, machines.settings), names)
+    if machines.invocation.json:
+        from dataclasses import asdict
+
+        output.json(None if plan is None else {**asdict(plan), "price_per_hour": plan.price_per_hour})
+    elif plan is None:
+        output.line(f"{place} machines cost nothing; this would make or find {', '.join(names)}")
+    else:
+        for line in cost.lines(plan):
+            output.line(line)
+    return 0
+
+
+async def _agree(machines: Fleet, place: str, options: dict[str, Any]) -> bool:
+    """Whether the machines may cost what they cost; asked only where something begins to cost."""
+    if options.get("confirm_cost") or machines.settings.skips_cost_question:
+        return True
+    plan = await verbs.plan(machines.backend(place), _spec(options, machines.settings), _names(options))
+    if plan is None or plan.is_free:
+        return True
+    machines.invocation.output.plan(cost.lines(plan))
+    return await machines.confirm(f"Spend {cost.amount(plan.price_per_hour, plan.currency)} an hour?")
+
+
+def _names(options: dict[str, Any]) -> list[str]:
+    return [task_name(options["name"], index) for index in range(options["machines"])]
+
+
 async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Machine]:
     from trainyard.runtime.job import make_job
 
-    names = [task_name(options["name"], index) for index in range(options["machines"])]
+    names, spec = _names(options), _spec(options, machines.settings)
     bar = CountBar(machines.invocation.output, "starting")
     bar.update(0, len(names))
     try:
         # Twice the same question to the backend: here to show how far it is, below to set the machines up.
-        made = await verbs.acquire(machines.backend(place), _spec(options), names, on_wait=bar.update)
+        made = await verbs.acquire(machines.backend(place), spec, names, on_wait=bar.update)
         if options.get("skip_setup"):
             return made
         bar.label = "setting up"
-        bar.update(0, len(names))
+        bar.update(0, len(made))
         job = await make_job(
             machines.context(place),
             name=options["name"],
-            num_tasks=len(names),
+            num_tasks=len(made),
             install_script=options.get("install_script") or "",
-            spec=_spec(options),
+            spec=spec,
         )
     finally:
         bar.close()
     return [task.machine for task in job.tasks]
 
 
-def _spec(options: dict[str, Any]) -> MachineSpec:
+def _spec(options: dict[str, Any], settings: Settings) -> MachineSpec:
     return MachineSpec(
         type=options.get("instance_type") or "",
         image=options.get("image_name") or "",
@@ -140,12 +193,27 @@ def _spec(options: dict[str, Any]) -> MachineSpec:
         npus=options.get("npus") or 0,
         spot=bool(options.get("spot")),
         system_disk_gib=options.get("system_disk_size") or 0,
-        data_disk_gib=options.get("data_disk_size") or 0,
-        zone_id=options.get("zone_id") or "",
+        data_disk_gib=options.get("data_disk_size") or settings.data_disk_gib,
+        zone_id=options.get("zone_id") or settings.zone,
         vpc_name=options.get("vpc_name") or "",
         shared_storage=bool(options.get("enable_nas")),
-        labels={"install_cuda": "yes"} if options.get("install_cuda") else {},
+        snapshot=options.get("snapshot") or settings.snapshot,
+        with_driver=bool(options.get("install_cuda")),
+        min_machines=options.get("min_machines") or 0,
+        max_hours=options.get("max_hours") or 0.0,
+        max_price_per_hour=_money(options, "max_price_per_hour"),
+        spot_price_limit=_money(options, "spot_price_limit"),
     )
+
+
+def _money(options: dict[str, Any], name: str) -> Decimal | None:
+    text = options.get(name)
+    try:
+        return Decimal(text) if text else None
+    except ArithmeticError as error:
+        raise InvalidError(
+            f"{name} = {text!r} is not a price", hint="Write a number, for example 26.5."
+        ) from error
 
 
 def _tell(invocation: Invocation, place: str, name: str, made: list[Machine]) -> None:

@@ -17,6 +17,7 @@ from trainyard.cli.output import Output
 from trainyard.cli.reporter import TerminalReporter
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
+from trainyard.runtime import verbs
 from trainyard.runtime.context import Context
 from trainyard.runtime.select import select
 from trainyard.settings import Settings
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_BACKEND = "local"
+CLOUD = "aliyun"
 SLOW_SECONDS = 1.0  # after which a wait is explained
 
 
 class Fleet:
-    """All machines of the backends that were asked for: one if one was named, else local and the ssh hosts."""
+    """All machines of the backends that were asked for: one if one was named, else local, the ssh hosts and the cloud."""
 
     def __init__(self, invocation: Invocation, settings: Settings) -> None:
         self.invocation = invocation
@@ -53,7 +55,17 @@ class Fleet:
         """The backends that are looked at."""
         if self.chosen:
             return [self.chosen]
-        return [DEFAULT_BACKEND, "ssh"] if self._has_hosts() else [DEFAULT_BACKEND]
+        hosts = ["ssh"] if self._has_hosts() else []
+        return [DEFAULT_BACKEND, *hosts, *([CLOUD] if self.settings.has_cloud else [])]
+
+    @property
+    def place(self) -> str:
+        """Where new machines come from: the cloud where its emulator is named, or where the family's names are used."""
+        if self.chosen:
+            return self.chosen
+        is_family = self.invocation.program in {"fastgpu", "ecluster"}
+        is_cloud = bool(self.settings.cloud.endpoint) or (is_family and self.settings.has_cloud)
+        return CLOUD if is_cloud else DEFAULT_BACKEND
 
     def backend(self, name: str) -> Backend:
         """The backend called `name`, opened on first use."""
@@ -90,10 +102,10 @@ class Fleet:
             self._listed = sorted(listed, key=lambda machine: (sort_key(machine.name), machine.backend))
         return self._listed
 
-    async def everybody(self) -> list[Machine]:
-        """Every machine, those of other people too where a backend can see them: on ssh hosts."""
-        machines = await self.machines()
-        if "ssh" not in self.names or "ssh" in self.failures:
+    async def everybody(self, *, everywhere: bool = False, foreign: bool = True) -> list[Machine]:
+        """Every machine, those of other people too where a backend can see them, and `everywhere` an account has some."""
+        machines = await self._survey(await self.machines(), everybody=foreign, everywhere=everywhere)
+        if "ssh" not in self.names or "ssh" in self.failures or not foreign:
             return machines
         from trainyard.backends.ssh.backend import SshBackend, describe
 
@@ -101,12 +113,21 @@ class Fleet:
         if not isinstance(backend, SshBackend):
             return machines
         look = await backend.fleet.look(backend.fleet.inventory(allow_empty=True))
-        foreign = [
+        others = [
             describe(host, lease, MachineState(lease.state))
             for host, lease in look.leased()
             if not lease.is_mine
         ]
-        return sorted([*machines, *foreign], key=lambda machine: (sort_key(machine.name), machine.backend))
+        return sorted([*machines, *others], key=lambda machine: (sort_key(machine.name), machine.backend))
+
+    async def _survey(self, machines: list[Machine], *, everybody: bool, everywhere: bool) -> list[Machine]:
+        """The machines, and what backends see beyond them."""
+        found = {(machine.backend, machine.id): machine for machine in machines}
+        for name in self.names:
+            if name not in self.failures:
+                seen = await verbs.survey(self.backend(name), everybody=everybody, everywhere=everywhere)
+                found |= {(machine.backend, machine.id): machine for machine in seen or ()}
+        return sorted(found.values(), key=lambda machine: (sort_key(machine.name), machine.backend))
 
     async def select(self, words: Iterable[str]) -> list[Machine]:
         """The machines that the words mean, each once, in the order of the words."""

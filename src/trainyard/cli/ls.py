@@ -29,13 +29,18 @@ FAMILY_WIDTH = 120  # of the 1.0.x table: as wide as its dashes
 @click.command("ls", cls=Verb)
 @click.option("-a", "--all", "everybody", is_flag=True, help="Machines of everybody, with owner and id.")
 @click.option("--stop", "with_stopped", is_flag=True, help="Stopped machines too.")
-def ls_command(everybody: bool, with_stopped: bool) -> int:
-    """List machines: name, age in hours, addresses, GPUs, type and state."""
+@click.option("--all-regions", is_flag=True, help="Wherever the account has machines.")
+def ls_command(everybody: bool, with_stopped: bool, all_regions: bool) -> int:
+    """List machines: name, age in hours, addresses, GPUs, type and state; in a cloud also what they cost."""
     invocation = current()
     output = invocation.output
 
     async def work(machines: Fleet) -> int:
-        listed = await (machines.everybody() if everybody else machines.machines())
+        listed = await (
+            machines.everybody(everywhere=all_regions, foreign=everybody)
+            if everybody or all_regions
+            else machines.machines()
+        )
         if invocation.json:
             output.json([record(machine) for machine in listed if with_stopped or not _is_stopped(machine)])
         else:
@@ -45,6 +50,9 @@ def ls_command(everybody: bool, with_stopped: bool) -> int:
             if hidden:
                 names = ", ".join(printable(machine.name) for machine in hidden)
                 output.line(wrap(f"stopped: {names}", output.width or 10**6, 9), "dim")
+            for machine in listed:
+                if note := machine.details.get("cost_note"):
+                    output.note(printable(note), "dim")
         for failure in machines.failures.values():
             output.failure(failure)
         return max(map(exit_code_of, machines.failures.values()), default=0)
@@ -74,6 +82,9 @@ def machine_table(machines: Sequence[Machine], *, everybody: bool = False, separ
         "Type": (Column("Type", shrink=12, drop=4), lambda machine: machine.type or "-"),
         "State": (Column("State", drop=9, styles=STATE_STYLES), lambda machine: str(machine.state)),
     }
+    columns |= _cost_columns(machines)
+    if len({machine.region for machine in machines if machine.region}) > 1:
+        columns["Region"] = (Column("Region", drop=6), lambda machine: machine.region or "-")
     if len(places) > 1:
         columns["From"] = (Column("From", drop=3), lambda machine: machine.backend)
     if everybody:
@@ -84,6 +95,25 @@ def machine_table(machines: Sequence[Machine], *, everybody: bool = False, separ
         columns["instance_id"] = (Column("instance_id", drop=1), lambda machine: machine.id)
     rows = [[value(machine) for _, value in columns.values()] for machine in machines]
     return Table([column for column, _ in columns.values()], rows, separator=separator)
+
+
+def _cost_columns(machines: Sequence[Machine]) -> dict[str, tuple[Column, Callable[[Machine], str]]]:
+    """What machines cost, where some do."""
+
+    def detail(key: str) -> Callable[[Machine], str]:
+        return lambda machine: machine.details.get(key, "-")
+
+    columns: dict[str, tuple[Column, Callable[[Machine], str]]] = {}
+    currencies = {machine.details["currency"] for machine in machines if "currency" in machine.details}
+    if currencies:
+        unit = f"({currencies.pop()})" if len(currencies) == 1 else ""
+        columns["Price"] = (Column(f"Per hour{unit}", right=True, drop=8), detail("price_per_hour_now"))
+        columns["Spent"] = (Column("Spent", right=True, drop=7), detail("spent"))
+    if any(machine.spot for machine in machines):
+        columns["Spot"] = (Column("Spot", drop=4), lambda machine: "spot" if machine.spot else "-")
+    if any("release_time" in machine.details for machine in machines):
+        columns["Released at"] = (Column("Released at", drop=5), detail("release_time"))
+    return columns
 
 
 def _print(output: Output, program: str, machines: Sequence[Machine], *, everybody: bool) -> None:

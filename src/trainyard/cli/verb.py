@@ -27,7 +27,7 @@ def common_options(*, before_verb: bool = False, backend: bool = True) -> list[c
             expose_value=False,
             callback=_note("backend"),
             hidden=not backend,
-            help="Which machines: local or ssh.",
+            help="Which machines: local, ssh or aliyun.",
         ),
         click.Option(
             ["--debug"],

@@ -8,6 +8,7 @@ from typing import TypeVar
 from trainyard.backends.api import (
     Backend,
     Catalogued,
+    Cleanable,
     Firewalled,
     Mountable,
     Priced,
@@ -26,7 +27,7 @@ from trainyard.lib.errors import (
 from trainyard.runtime import setup
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name
-from trainyard.spec.plan import Plan
+from trainyard.spec.plan import Leftover, Plan
 
 READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
 LONGEST_PAUSE = 1.0  # between two looks; a machine that is ready is noticed so much later at most
@@ -189,7 +190,18 @@ async def images(backend: Backend) -> Sequence[dict[str, str]]:
     return await _capable(backend, Catalogued, "queryimage").images()
 
 
+async def leftovers(backend: Backend) -> Sequence[Leftover]:
+    """What nobody uses any more, in the order in which it can be removed."""
+    return await _capable(backend, Cleanable, "cleanup").leftovers()
+
+
+async def remove_leftovers(backend: Backend, things: Sequence[Leftover]) -> Sequence[Leftover]:
+    """Remove what was listed; returns what is in use again."""
+    return await _capable(backend, Cleanable, "cleanup").remove(things)
+
+
 _WHY = {
+    "cleanup": "nothing remains when its machines are gone",
     "stop": "its machines cannot be stopped",
     "start": "its machines cannot be started",
     "rename": "its machines cannot be renamed",

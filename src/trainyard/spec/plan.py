@@ -1,4 +1,7 @@
-"""What a wish for machines would cost, and where they would be looked for: a plan, before any money is spent."""
+"""What a wish for machines would cost, and where they would be looked for: a plan, before any money is spent.
+
+And what is left lying about when machines are gone.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +46,14 @@ class Plan:
     def is_free(self) -> bool:
         """Whether nothing begins to cost money."""
         return not self.new and not self.starting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that machines stood on, and that nobody uses any more."""
+
+    kind: str
+    id: str
+    name: str
+    place: str
+    note: str = ""  # what it costs or uses up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import warnings
+from decimal import Decimal
 from typing import Any
 
 from trainyard import settings
@@ -13,9 +14,11 @@ from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.ids import short_hash
 from trainyard.lib.portal import Portal
+from trainyard.runtime import cost, verbs
 from trainyard.runtime import job as core
 from trainyard.runtime.context import Context
 from trainyard.spec.machine import MachineSpec
+from trainyard.spec.names import task_name
 from trainyard.sync.console import ConsoleReporter
 from trainyard.sync.job import Job, Run
 from trainyard.sync.task import Task
@@ -27,8 +30,7 @@ TRY_OUT_REGION = "cn-beijing"  # what get_region() says when a cloud's script ru
 
 # Keyword arguments of the family that mean nothing to machines that exist already.
 _ACCEPTED = {
-    "create_resources", "confirm_cost", "ssh_auth_for_task0", "preemptible", "logging_task", "is_chief",
-    "install_cuda", "cuda_install",
+    "create_resources", "ssh_auth_for_task0", "preemptible", "logging_task", "is_chief",
 }  # fmt: skip
 
 
@@ -176,12 +178,17 @@ class Yard:
         """Make a job of `num_tasks` machines, task0.NAME, task1.NAME, …; or find it: the same name is the same job.
 
         Further keywords: instance_type, image_name, image_type, gpus, npus, spot, system_disk_size, data_disk_size,
-        zone_id, vpc_name, enable_nas, disable_nas, skip_setup, and others of the family, which are accepted.
+        zone_id, vpc_name, enable_nas, disable_nas, skip_setup, and others of the family, which are accepted. Where
+        machines cost money: confirm_cost=True does not ask, min_tasks is content with fewer, max_hours lets the provider
+        release them when no client has renewed it for so long, max_price_per_hour and spot_price_limit are for one
+        machine, install_cuda wants an image with the GPU driver, snapshot is what the data disk begins as.
         """
         name = name or self.unnamed("job")
         if name.count(".") > 1:
             raise InvalidError(f"the job name {name!r} has more than one dot", hint="Use at most one.")
         run = self._run(run_name or name)
+        spec = self._spec(kwargs)
+        self._agree(spec, [task_name(name, index) for index in range(num_tasks)], kwargs)
         made = self.portal.call(
             core.make_job(
                 self.context,
@@ -190,7 +197,7 @@ class Yard:
                 run_name=run.name,
                 install_script=install_script,
                 skip_setup=self._skips_setup(kwargs),
-                spec=self._spec(kwargs),
+                spec=spec,
             )
         )
         job = Job(self.portal, made, install_script=install_script, **kwargs)
@@ -202,6 +209,8 @@ class Yard:
         """Make one machine of that very name, or find it. Keywords as for `make_job`."""
         name = name or self.unnamed("task")
         run = self._run(run_name or name)
+        spec = self._spec(kwargs)
+        self._agree(spec, [name], kwargs)
         made = self.portal.call(
             core.make_task(
                 self.context,
@@ -209,7 +218,7 @@ class Yard:
                 run_name=run.name,
                 install_script=install_script,
                 skip_setup=self._skips_setup(kwargs),
-                spec=self._spec(kwargs),
+                spec=spec,
             )
         )
         task = Task(self.portal, made, install_script=install_script, **kwargs)
@@ -262,6 +271,25 @@ class Yard:
         self._counters[kind] += 1
         return f"unnamed{kind}-{number}-{short_hash(sys.argv[0] if sys.argv else '')}"
 
+    def _agree(self, spec: MachineSpec, names: list[str], kwargs: dict[str, Any]) -> None:
+        """Show what machines cost and ask, where something begins to cost money and nobody has said not to ask."""
+        if kwargs.get("confirm_cost") or settings.load().skips_cost_question:
+            return
+        plan = self.portal.call(verbs.plan(self.context.backend, spec, names))
+        if plan is None or plan.is_free:
+            return
+        sys.stderr.write("".join(f"{line}\n" for line in cost.lines(plan)))
+        question = f"Spend {cost.amount(plan.price_per_hour, plan.currency)} an hour?"
+        if not sys.stdin or not sys.stdin.isatty():
+            raise InvalidError(
+                f"this asks first, and standard input is no terminal: {question}",
+                hint="Pass confirm_cost=True, or run `export FASTGPU_SKIP_COST_CONFORM=1`.",
+            )
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise InvalidError("nothing was made: the cost was not agreed to")
+
     def _skips_setup(self, kwargs: dict[str, Any]) -> bool:
         return bool(kwargs.get("skip_setup", self.skip_setup))
 
@@ -271,7 +299,9 @@ class Yard:
         words = {key: value for key, value in kwargs.items() if value not in (None, "")}
         known = _ACCEPTED | {
             "instance_type", "image_name", "image_type", "gpus", "npus", "spot", "disk_size", "system_disk_size",
-            "data_disk_size", "zone_id", "vpc_name", "enable_nas", "disable_nas", "skip_setup", "labels",
+            "data_disk_size", "zone_id", "vpc_name", "enable_nas", "disable_nas", "skip_setup", "labels", "confirm_cost",
+            "install_cuda", "cuda_install", "min_tasks", "max_hours", "max_price_per_hour", "spot_price_limit",
+            "snapshot",
         }  # fmt: skip
         for key in kwargs.keys() - known:
             warnings.warn(f"make_job does not know the argument {key!r}; it is ignored", stacklevel=3)
@@ -288,8 +318,21 @@ class Yard:
             zone_id=str(words.get("zone_id", now.zone)),
             vpc_name=str(words.get("vpc_name", "")),
             shared_storage=nas,
+            snapshot=str(words.get("snapshot", now.snapshot)),
+            with_driver=bool(words.get("install_cuda", words.get("cuda_install", False))),
+            min_machines=int(words.get("min_tasks", 0)),
+            max_hours=float(words.get("max_hours", 0)),
+            max_price_per_hour=_money(words.get("max_price_per_hour")),
+            spot_price_limit=_money(words.get("spot_price_limit")),
             labels=dict(words.get("labels", {})),
         )
+
+
+def _money(value: Any) -> Decimal | None:
+    try:
+        return None if value is None else Decimal(str(value))
+    except ArithmeticError as error:
+        raise InvalidError(f"{value!r} is not a price", hint="Write a number, for example 26.5.") from error
 
 
 async def _let_go(context: Context, tasks: list[Any]) -> None:

@@ -17,12 +17,13 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from trainyard.backends.aliyun import assistant, emulator, groups, power, shop, storage, wishes
+from trainyard.backends.aliyun import assistant, emulator, groups, leavings, power, shop, storage, wishes
 from trainyard.backends.aliyun.address import own_address
 from trainyard.backends.aliyun.catalogue import Misses, fetch_regions
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.ecs import (
     NAME,
+    STORAGE_TAG,
     Login,
     by_region,
     check_fit,
@@ -54,7 +55,7 @@ from trainyard.lib.errors import (
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name, job_of
-from trainyard.spec.plan import Plan
+from trainyard.spec.plan import Leftover, Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,6 +158,9 @@ class AliyunBackend:
             ids = [machine.id for machine in part]
             await self._note_spending(client, ids)
             await power.stop(client, ids)
+            # Whoever stops a machine wants its files back one day: it is not released meanwhile.
+            self._leash.let_go(ids)
+            await renew(client, [machine.id for machine in part if "release_time" in machine.details], 0)
             for machine in await self._fetch_in(client):
                 if machine.id in ids and machine.details.get("stopped_mode") == "KeepCharging":
                     logger.warning(
@@ -166,7 +170,11 @@ class AliyunBackend:
     async def start(self, machines: Sequence[Machine]) -> None:
         """Start machines; their public addresses may be others then. All or none where there is no stock."""
         for region, part in by_region(machines):
-            await self._start(self._client(region), part)
+            client = self._client(region)
+            await self._start(client, part)
+            for hours in {machine.details["max_hours"] for machine in part if "max_hours" in machine.details}:
+                ids = [machine.id for machine in part if machine.details.get("max_hours") == hours]
+                await renew(client, ids, float(hours))
 
     async def rename(self, machine: Machine, name: str) -> Machine:
         """Rename a machine, running or not."""
@@ -217,6 +225,8 @@ class AliyunBackend:
                     vswitch_id=inside[0].details.get("vswitch_id", ""),
                 )
                 await self._mount_on(inside, storage.mount_script(made))
+            new = {machine.id: "shared" for machine in part if "shared_storage" not in machine.details}
+            await power.write_tag(self._client(region), STORAGE_TAG, new)  # so that a start mounts it again
         return storage.FOLDER
 
     async def machine_types(self) -> Sequence[dict[str, str]]:
@@ -253,6 +263,14 @@ class AliyunBackend:
         if not found:
             await self._check_sight()
         return sorted(found, key=machine_key)
+
+    async def leftovers(self) -> Sequence[Leftover]:
+        """Groups, vSwitches, networks and key pairs that nobody uses, and disks that outlived their machines."""
+        return await leavings.find(self.client)
+
+    async def remove(self, leftovers: Sequence[Leftover]) -> Sequence[Leftover]:
+        """Remove them; returns what is in use again."""
+        return await leavings.remove(self.client, leftovers)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ CLIENT_TAG = "trainyard-client"
 HOST_KEY_TAG = "trainyard-host-key"
 TOKEN_TAG = "trainyard-token"  # noqa: S105  # of the launch, no secret
 STORAGE_TAG = "trainyard-storage"
+HOURS_TAG = "trainyard-max-hours"
 LABEL = "label:"  # in front of the user's own
 BANDWIDTH_MBIT = 50  # as the family has it; paid by traffic
 LEAST_LEASH = timedelta(minutes=31)  # the provider refuses less than thirty minutes ahead
@@ -164,6 +165,7 @@ def _tag_list(launch: Launch, candidate: Candidate) -> Sequence[Parameter]:
         HOST_KEY_TAG: launch.host_key,
         PRICE_TAG: price_text(candidate.price),
         STORAGE_TAG: "shared" if launch.spec.shared_storage else "",
+        HOURS_TAG: f"{launch.spec.max_hours:g}" if launch.spec.max_hours else "",
     }
     found |= {f"{LABEL}{name}": value for name, value in launch.spec.labels.items()}
     return [{"Key": key, "Value": value} for key, value in found.items() if value]
@@ -267,6 +269,7 @@ def _details(
         "locks": ",".join(lock for lock in locks if lock),
         "launch": own.get(TOKEN_TAG, ""),
         "shared_storage": own.get(STORAGE_TAG, ""),
+        "max_hours": own.get(HOURS_TAG, ""),
         "started": text(row, "StartTime"),
         **_costs(row, own, state=state, now=now),
     }

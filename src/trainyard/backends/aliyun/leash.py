@@ -22,8 +22,8 @@ CONCURRENT = 8
 
 
 async def renew(client: Client, ids: Sequence[str], max_hours: float) -> list[str]:
-    """Let the provider release these machines `max_hours` from now; returns those that are still there."""
-    moment = release_time(max_hours, client.clock.now())
+    """Let the provider release these machines `max_hours` from now, never if 0; returns those that are still there."""
+    moment = release_time(max_hours, client.clock.now()) if max_hours else None
 
     async def one(instance_id: str) -> bool:
         parameters: dict[str, Parameter] = {"InstanceId": instance_id, "AutoReleaseTime": moment}

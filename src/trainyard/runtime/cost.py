@@ -1,0 +1,48 @@
+"""What making machines costs, in sentences: shown before money is spent, by the command line and by scripts alike.
+
+Asking is for the doors, which know their terminal. Prices come from the backend (`verbs.plan`).
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from trainyard.spec.plan import Plan
+
+SHOWN_OPTIONS = 5
+
+
+def amount(value: Decimal | None, currency: str) -> str:
+    """`26.46 CNY`, or that it is not known."""
+    return "unknown" if value is None else f"{value:.2f} {currency}".strip()
+
+
+def summary(plan: Plan) -> str:
+    """One sentence: what would be made or started, and what that costs an hour."""
+    deeds = []
+    if plan.new:
+        first = plan.options[0] if plan.options else None
+        what = f" {first.type}{' (spot)' if first.spot else ''}" if first else ""
+        deeds.append(f"make {len(plan.new)}{what} machine{_s(plan.new)}")
+    if plan.starting:
+        deeds.append(f"start {len(plan.starting)} stopped machine{_s(plan.starting)}")
+    if not deeds:
+        return f"all {len(plan.existing)} machines are there already"
+    return f"this would {' and '.join(deeds)}, for {amount(plan.price_per_hour, plan.currency)} an hour"
+
+
+def lines(plan: Plan) -> list[str]:
+    """The summary, and the places that would be tried."""
+    told = [summary(plan)]
+    for option in plan.options[:SHOWN_OPTIONS]:
+        price = amount(option.price_per_hour, plan.currency)
+        way = " on the spot market" if option.spot else ""
+        told.append(f"  {option.type} in {option.place}{way}: {price} an hour each, stock: {option.stock}")
+    more = len(plan.options) - SHOWN_OPTIONS
+    if more > 0:
+        told.append(f"  and {more} more place{'s' if more > 1 else ''}")
+    return [*told, *plan.notes]
+
+
+def _s(names: object) -> str:
+    return "" if isinstance(names, (list, tuple)) and len(names) == 1 else "s"
