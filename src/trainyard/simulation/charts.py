@@ -14,7 +14,7 @@ from trainyard.simulation.metrics import LARGE, percentile
 from trainyard.simulation.result import PolicyResult
 
 WIDTH, HEIGHT = 420, 280  # small, so that letters stay legible where the chart is as wide as a phone
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 14, 36
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 36
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 TIMES = (
     (1, "1 s"), (10, "10 s"), (MINUTE, "1 min"), (10 * MINUTE, "10 min"), (HOUR, "1 h"), (6 * HOUR, "6 h"),
@@ -208,15 +208,15 @@ def balance_chart(results: Sequence[PolicyResult]) -> _Canvas:
             canvas.text(LEFT - 6, up(tick) + 4, label, "end")
     canvas.text(WIDTH - RIGHT, bottom + 31, "mean wait of all", "end")
     canvas.text(LEFT + 6, TOP + 2, "p95 wait of large gangs", "halo")
-    taken: list[float] = []
+    taken: list[tuple[float, float]] = []
     for place, result in enumerate(results):
         x, y = across(result.wait.mean), up(result.wait_large.p95)
         tip = f"{result.policy}: mean {span(result.wait.mean)}, large p95 {span(result.wait_large.p95)}"
         canvas.dot(x, y, 6.5, f"f{place % 8}", tip)
         level = y + 4
-        while any(abs(level - other) < 14 for other in taken):
+        while any(abs(level - below) < 14 and abs(x - beside) < 100 for beside, below in taken):
             level += 14 if level < bottom - 30 else -28
-        taken.append(level)
+        taken.append((x, level))
         if abs(level - y - 4) > 1:
             canvas.line(x, y, x + (-9 if x > WIDTH - 110 else 9), level - 4)
         near = x > WIDTH - 110
