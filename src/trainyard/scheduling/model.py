@@ -145,9 +145,6 @@ class Request:
     priority: int = 5
     submitted: float = 0.0
     limit: float | None = None  # longest running time in seconds; None: unknown
-    expected: float | None = (
-        None  # how long it will run, if somebody knows better than its owner's past tells
-    )
     preemptible: bool = False
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait

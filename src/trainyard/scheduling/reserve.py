@@ -77,6 +77,7 @@ class Ledger:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.releases: dict[int, list[tuple[float, int, Taken]]] = {}
+        self.changes: list[int] = []  # nodes whose releases have changed, in order
         self.soonest: dict[int, float] = {}  # node → when the first of its releases comes
         self._serial = 0
 
@@ -87,6 +88,7 @@ class Ledger:
             rows = self.releases.setdefault(one.node, [])
             insort(rows, (running.end, self._serial, one))
             self.soonest[one.node] = rows[0][0]
+            self.changes.append(one.node)
 
     def drop(self, running: Running) -> None:
         """It has come back, or the estimate changes."""
@@ -96,6 +98,7 @@ class Ledger:
             while rows[at][2] is not one:
                 at += 1
             del rows[at]
+            self.changes.append(one.node)
             if rows:
                 self.soonest[one.node] = rows[0][0]
             else:
@@ -116,7 +119,7 @@ class Ledger:
         return sorted((-moment, node) for moment, node in found)
 
     def _collect(self, found: list[tuple[float, int]], shape: Shape, node: int, count: int) -> None:
-        for moment in self._times(shape, node, -found[0][0] if len(found) == count else float("inf")):
+        for moment in self.times(shape, node, -found[0][0] if len(found) == count else float("inf")):
             if len(found) < count:
                 heappush(found, (-moment, node))
             elif moment < -found[0][0]:
@@ -124,7 +127,7 @@ class Ledger:
             else:
                 break
 
-    def _times(self, shape: Shape, node: int, until: float) -> list[float]:
+    def times(self, shape: Shape, node: int, until: float) -> list[float]:
         """When, before `until`, the node has room for one, two, three … replicas of this shape."""
         cluster = self.cluster
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
@@ -153,16 +156,51 @@ class Reservation:
     start: float
     keep: dict[int, Keep]
     number: int = 0
+    spoken_for: int = 0  # nodes of those who came before it
+    seen: int = 0  # how many changes of the ledger it knows
+    layout: int = -1
+
+
+def still_holds(ledger: Ledger, gang: Gang, last: Reservation, now: float, others: list[Reservation]) -> bool:
+    """Whether nothing has changed that could move a reservation of the cycle before."""
+    news = ledger.changes[last.seen :]
+    if last.layout != ledger.cluster.layout or last.start <= now or len(news) > 64:
+        return False
+    if last.spoken_for != _nodes_of(others):
+        return False
+    shape = gang.parts[0].shape
+    for node in set(news):
+        if len(gang.parts) > 1 or node in last.keep:
+            return False
+        if shape.allowed >> node & 1 and ledger.times(shape, node, last.start):
+            return False
+    last.seen = len(ledger.changes)
+    return True
+
+
+def _nodes_of(reservations: list[Reservation]) -> int:
+    nodes = 0
+    for reservation in reservations:
+        for node in reservation.keep:
+            nodes |= 1 << node
+    return nodes
 
 
 def reserve(
     ledger: Ledger, gang: Gang, request: Request, now: float, others: list[Reservation]
 ) -> Reservation | None:
     """When and where the gang could start, if nothing else started, and what must stay free; None: never."""
-    spoken_for = 0
-    for other in others:
-        for node in other.keep:
-            spoken_for |= 1 << node
+    found = _reserve(ledger, gang, request, now, _nodes_of(others))
+    if found is not None:
+        found.spoken_for, found.seen, found.layout = (
+            _nodes_of(others),
+            len(ledger.changes),
+            ledger.cluster.layout,
+        )
+    return found
+
+
+def _reserve(ledger: Ledger, gang: Gang, request: Request, now: float, spoken_for: int) -> Reservation | None:
     first = gang.parts[0]
     rule = ledger.cluster.rules.get(first.shape.device)
     if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):

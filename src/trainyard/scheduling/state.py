@@ -61,7 +61,7 @@ class State:
             pool.name: pool.spread for pool in snapshot.pools if pool.spread is Spread.SPREAD
         }
         self.lines: dict[str, Line] = {}
-        self.entries: dict[str, tuple[Line, Entry]] = {}
+        self.entries: dict[str, Entry] = {}
         self.running: dict[str, Running] = {}
         self.preemptible: Counter[str] = (
             Counter()
@@ -72,7 +72,7 @@ class State:
         self.preemptible_by_cost: dict[str, list[tuple[Cost, Running]]] = {}
         self.claims: dict[str, Claim] = {}
         self.reservations: list[Reservation] = []
-        self.blockers: dict[str, str] = {}  # line → who blocks it
+        self.blockers: dict[str, Entry] = {}  # line → who blocks it
         self.now = now
         self.totals: dict[str, int] = {}
         self._serial = 0
@@ -118,7 +118,7 @@ class State:
     def _enqueue(self, entry: Entry, now: float) -> None:
         request = entry.request
         line = self._line(request.workspace)
-        self.entries[request.id] = (line, entry)
+        self.entries[request.id] = entry
         line.add(entry, now)
 
     def withdraw(self, id: str) -> None:  # noqa: A002  # the noun everywhere
@@ -130,9 +130,10 @@ class State:
             self.cluster.grown += claim.keep
             self._keep_for(claim, {})
             return
-        line, entry = self._waiting(id)
-        line.remove(entry)
-        del self.entries[id]
+        entry = self.entries.pop(id, None)
+        if entry is None:
+            raise NotFoundError(f"Workload {id!r} is not waiting.", hint="Name one that waits.")
+        self._line(entry.request.workspace).remove(entry)
 
     def end(self, id: str, now: float) -> None:  # noqa: A002
         """A running workload has ended, or a victim has gone: its room is free."""
@@ -211,12 +212,6 @@ class State:
                 strategy = quota.strategy
             line = self.lines[name] = Line(name, strategy, self.policy)
         return line
-
-    def _waiting(self, id: str) -> tuple[Line, Entry]:  # noqa: A002
-        found = self.entries.get(id)
-        if found is None:
-            raise NotFoundError(f"Workload {id!r} is not waiting.", hint="Name one that waits.")
-        return found
 
     def _hold(self, holding: Holding, now: float) -> None:
         """Take what a running workload has held since before we came."""

@@ -14,12 +14,17 @@ WORKSPACES = ("x", "y", "z")
 USERS = ("ann", "bob")
 
 
+def rarely(draw, often):
+    """True once in a while; what shrinks to nothing shrinks to False."""
+    return draw(st.integers(0, often)) == often
+
+
 @st.composite
 def nodes(draw, most=4, device=None):
     found = []
-    for at in range(draw(st.integers(1, most))):
+    for at in range(draw(st.sampled_from([most, most - 1, 2, 1]))):
         kind = device or draw(st.sampled_from([A100, A100, A100, ASCEND]))
-        count = 8 if kind == ASCEND else draw(st.sampled_from([1, 2, 4, 4]))
+        count = 8 if kind == ASCEND else draw(st.sampled_from([4, 4, 2, 1]))
         found.append(
             Node(
                 name=f"n{at}",
@@ -28,11 +33,11 @@ def nodes(draw, most=4, device=None):
                 memory=draw(st.sampled_from([64, 100])),
                 shared_memory=draw(st.sampled_from([None, 16])),
                 devices={kind: count},
-                unhealthy={kind: frozenset({0})} if draw(st.integers(0, 9)) == 0 else {},
-                labels={"net": "ib"} if draw(st.booleans()) else {},
-                taints=(Taint("slow"),) if draw(st.integers(0, 7)) == 0 else (),
+                unhealthy={kind: frozenset({0})} if rarely(draw, 9) else {},
+                labels={} if rarely(draw, 3) else {"net": "ib"},
+                taints=(Taint("slow"),) if rarely(draw, 7) else (),
                 topology=draw(st.sampled_from([(), ("a",), ("b",)])),
-                suspect=draw(st.integers(0, 5)) == 0,
+                suspect=rarely(draw, 5),
                 reserved_cpu=draw(st.sampled_from([0, 500])),
             )
         )
@@ -42,27 +47,27 @@ def nodes(draw, most=4, device=None):
 @st.composite
 def roles(draw, name="worker", device=None, most=4):
     kind = device or draw(st.sampled_from([A100, A100, A100, ASCEND]))
-    devices = draw(st.sampled_from([0, 1, 2, 4, 8, 3] if kind == ASCEND else [0, 1, 1, 2, 4]))
-    replicas = draw(st.sampled_from([1, 1, 2, 3, most]))
+    devices = draw(st.sampled_from([1, 2, 4, 8, 8, 0, 3] if kind == ASCEND else [1, 1, 2, 4, 4, 2, 0]))
+    replicas = draw(st.sampled_from([1, 1, 1, 2, 2, 3, most]))
     return Role(
         name=name,
         replicas=replicas,
         minimum=draw(st.sampled_from([None, None, None, 1])),
-        cpu=draw(st.sampled_from([0, 500, 1000, 4000])),
-        memory=draw(st.sampled_from([0, 8, 32])),
+        cpu=draw(st.sampled_from([0, 500, 500, 1000, 1000, 3000])),
+        memory=draw(st.sampled_from([0, 8, 8, 32])),
         shared_memory=draw(st.sampled_from([0, 0, 0, 8])),
         device=kind if devices else "",
         devices=devices,
-        pool=draw(st.sampled_from(["", "", "", "p"])),
-        selector=(("net", "ib"),) if draw(st.integers(0, 7)) == 0 else (),
-        tolerations=(Taint("slow"),) if draw(st.booleans()) else (),
+        pool="p" if rarely(draw, 7) else "",
+        selector=(("net", "ib"),) if rarely(draw, 7) else (),
+        tolerations=() if rarely(draw, 2) else (Taint("slow"),),
     )
 
 
 @st.composite
 def requests(draw, id="w", device=None):  # noqa: A002
     many = [draw(roles(device=device))]
-    if draw(st.integers(0, 4)) == 0:
+    if rarely(draw, 4):
         many = [replace(many[0], minimum=None), replace(draw(roles("ps", device, 2)), minimum=None)]
     return Request(
         id=id,
@@ -72,8 +77,8 @@ def requests(draw, id="w", device=None):  # noqa: A002
         priority=draw(st.sampled_from([1, 5, 5, 9])),
         limit=draw(st.sampled_from([None, 5.0, 50.0])),
         preemptible=draw(st.booleans()),
-        avoid=frozenset({"n0"}) if draw(st.integers(0, 9)) == 0 else frozenset(),
-        same_switch=draw(st.integers(0, 5)) == 0,
+        avoid=frozenset({"n0"}) if rarely(draw, 9) else frozenset(),
+        same_switch=rarely(draw, 9),
     )
 
 
@@ -92,14 +97,14 @@ def quotas(draw):
                 name=name,
                 parent="g" if group and draw(st.booleans()) else "",
                 nominal=nominal,
-                borrow={A100: draw(amount)} if draw(st.integers(0, 3)) == 0 else {},
-                lend={A100: draw(st.integers(0, 1))} if nominal and draw(st.integers(0, 3)) == 0 else {},
-                per_user={A100: draw(st.integers(1, 4))} if draw(st.integers(0, 3)) == 0 else {},
+                borrow={A100: draw(amount)} if rarely(draw, 3) else {},
+                lend={A100: draw(st.integers(0, 1))} if nominal and rarely(draw, 3) else {},
+                per_user={A100: draw(st.integers(1, 4))} if rarely(draw, 3) else {},
                 weight=draw(st.sampled_from([1.0, 3.0])),
                 strategy=draw(st.sampled_from([None, None, None, *Strategy])),
             )
         )
-    if draw(st.integers(0, 4)) == 0:
+    if rarely(draw, 4):
         found.append(Quota(name="cluster", nominal={A100: 12}))
     return tuple(found)
 
@@ -120,13 +125,13 @@ def policies(draw):
     return Policy(
         **draw(extras()),
         strategy=draw(st.sampled_from([Strategy.BACKFILL, Strategy.BACKFILL, *Strategy])),
-        one_line=draw(st.integers(0, 5)) == 0,
+        one_line=rarely(draw, 5),
         fair_share=draw(st.booleans()),
         ageing=draw(st.sampled_from([0.0, 20.0])),
         grace=3.0,
         assumed_run=30.0,
         balance_timeout=10.0,
-        preemptible_last=draw(st.integers(0, 5)) == 0,
+        preemptible_last=rarely(draw, 5),
     )
 
 
@@ -138,10 +143,10 @@ def snapshots(draw, most_nodes=4, device=None):
 # An event is a pair: what happens, and a number that says to whom.
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "submit", "submit", "end", "end", "go", "go", "wait", "withdraw", "node"]),
+        st.sampled_from(["submit", "submit", "burst", "go", "end", "wait", "go", "withdraw", "node"]),
         st.integers(0, 63),
     ),
-    min_size=5,
+    min_size=12,
     max_size=30,
 )
 
@@ -159,9 +164,10 @@ def live(snapshot, events, arrivals, watch=None):
 
 
 def happen(world, what, number, left):
-    if what == "submit" and left:
-        request = left.pop()
-        world.submit(replace(request, id=f"w{len(left)}", submitted=world.now))
+    if what in {"submit", "burst"}:
+        for _ in range(1 if what == "submit" else 4):
+            if left:
+                world.submit(replace(left.pop(), id=f"w{len(left)}", submitted=world.now))
     elif what == "end" and world.running:
         world.end(list(world.running)[number % len(world.running)])
     elif what == "go":

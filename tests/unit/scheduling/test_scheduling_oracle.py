@@ -18,8 +18,8 @@ from trainyard.scheduling.preemption import EXACT
 QUICK = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-FEW = st.lists(requests(), min_size=1, max_size=6)
-ALIKE = st.lists(requests(device=A100), min_size=1, max_size=6)
+FEW = st.lists(requests(), min_size=4, max_size=6)
+ALIKE = st.lists(requests(device=A100), min_size=4, max_size=6)
 NO_ROOM = {Code.NODE_FIT, Code.GANG, Code.TOPOLOGY, Code.NEVER_FITS}
 
 
@@ -31,7 +31,7 @@ def steady(snapshot):
 
 
 @QUICK
-@given(snapshots(), EVENTS, st.lists(requests(), min_size=1, max_size=12))
+@given(snapshots(), EVENTS, st.lists(requests(), min_size=6, max_size=14))
 def test_a_scheduler_with_a_memory_admits_what_a_fresh_one_would(snapshot, events, arrivals):
     world = World(steady(snapshot))
     left = [replace(one, limit=None) for one in arrivals]
@@ -44,7 +44,7 @@ def test_a_scheduler_with_a_memory_admits_what_a_fresh_one_would(snapshot, event
 
 
 @QUICK
-@given(snapshots(), EVENTS, st.lists(requests(), min_size=1, max_size=12))
+@given(snapshots(), EVENTS, st.lists(requests(), min_size=6, max_size=14))
 def test_nothing_more_is_admitted_when_a_second_cycle_follows_at_once(snapshot, events, arrivals):
     world = live(snapshot, events, arrivals)
     while world.cycle(0).preempts:  # what is called away frees quota at once
@@ -120,7 +120,7 @@ def starts_without(world, request, victims):
 
 
 @QUICK
-@given(snapshots(most_nodes=3, device=A100), EVENTS, st.lists(requests(device=A100), min_size=2, max_size=8))
+@given(snapshots(most_nodes=3, device=A100), EVENTS, st.lists(requests(device=A100), min_size=5, max_size=8))
 def test_victims_are_the_fewest_and_each_is_needed_when_somebody_has_to_go(snapshot, events, arrivals):
     world = World(snapshot)
     left = list(arrivals)
@@ -158,7 +158,7 @@ def judge_victims(world):
 
 
 @QUICK
-@given(snapshots(), EVENTS, st.lists(requests(), min_size=1, max_size=10))
+@given(snapshots(), EVENTS, st.lists(requests(), min_size=6, max_size=10))
 def test_a_snapshot_with_decisions_applied_is_accepted_again(snapshot, events, arrivals):
     world = live(snapshot, events, arrivals)
     for _ in range(3):

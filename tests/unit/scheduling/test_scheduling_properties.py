@@ -11,8 +11,8 @@ from trainyard.scheduling import Admit, Wait, schedule
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-ARRIVALS = st.lists(requests(), min_size=1, max_size=14)
-ALIKE = st.lists(requests(device=A100), min_size=1, max_size=14)
+ARRIVALS = st.lists(requests(), min_size=6, max_size=16)
+ALIKE = st.lists(requests(device=A100), min_size=6, max_size=16)
 
 
 @QUICK
