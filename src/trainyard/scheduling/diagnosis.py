@@ -78,8 +78,8 @@ class Diagnosis:
         if id in scheduler.growth.asked:
             return Reason(Code.ACQUIRING, scheduler.growth.asked[id], "", {"replicas": _least(entry.kind)})
         blocker = scheduler.blockers.get(line.name)
-        if blocker is not None and self._is_behind(line, entry, blocker):
-            return Reason(Code.STRATEGY, blocker, "", {"strategy": line.strategy.value})
+        if blocker is not None and line.is_behind(entry, blocker):
+            return Reason(Code.STRATEGY, blocker.request.id, "", {"strategy": line.strategy.value})
         return (
             self._never(entry.kind)
             or self._limit(entry)
@@ -107,15 +107,6 @@ class Diagnosis:
         return (bool(rule.sizes) and part.shape.count not in rule.sizes) or (
             bool(whole) and total > whole and total % whole != 0
         )
-
-    def _is_behind(self, line: Line, entry: Entry, blocker: str) -> bool:
-        """Whether the line's blocked head, or the end of its window, keeps this one from being looked at."""
-        if entry.request.id == blocker:
-            return False
-        if not line.is_strict(entry.request.priority):
-            return True
-        window = line.window(self.scheduler.now)
-        return all(item[3] is not entry for item in line.strict[:window])
 
     def _limit(self, entry: Entry) -> Reason | None:
         request = entry.request

@@ -28,7 +28,7 @@ from trainyard.scheduling.model import (
 from trainyard.scheduling.placement import Gang, Taken, least_of, place, release, would_fit
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
-from trainyard.scheduling.reserve import Reservation, merge_all, reserve
+from trainyard.scheduling.reserve import Reservation, merge_all, reserve, still_holds
 from trainyard.scheduling.state import State
 
 # Calling others away is a long look, and the next cycle is near: only the first few look in each.
@@ -111,7 +111,11 @@ class Scheduler(State):
         self.blockers = {}
 
     def _forget(self) -> None:
-        if len(self.cluster.grown) > 100_000:  # nobody needs what happened long ago
+        if len(self.ledger.changes) > 100_000:  # nobody needs what happened long ago
+            self.ledger.changes.clear()
+            for reservation in self.reservations:
+                reservation.layout = -1
+        if len(self.cluster.grown) > 100_000:
             self.cluster.grown.clear()
             for kind in self._blocked:
                 kind.forget()
@@ -181,7 +185,7 @@ class Scheduler(State):
         return not changed
 
     def _note_blocker(self, walk: Walk) -> None:
-        if walk.blocked_by:
+        if walk.blocked_by is not None:
             self.blockers[walk.line.name] = walk.blocked_by
 
     def _first_turn(self, line: Line) -> tuple[object, ...]:
@@ -294,13 +298,8 @@ class Scheduler(State):
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
             latest = max(reservation.start for reservation in self.reservations) - self.now
-            likes = walk.cursor.likes
-            if likes.shortest <= latest:
-                likes.recount()
-            if likes.shortest > latest:
-                walk.drop()
-            else:
-                walk.cursor.skip(entry)
+            walk.cursor.skip(entry)
+            walk.cursor.longest = min(walk.cursor.longest, latest)  # others of the kind, if they are shorter
 
     def _attempt(self, line: Line, entry: Entry) -> Outcome:
         request, kind = entry.request, entry.kind
@@ -362,16 +361,21 @@ class Scheduler(State):
     def _reserve(self, entry: Entry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
         key = self._counted(entry.kind.reserve_key)
+        last = self._last.get(entry.request.id)
+        if last is not None and still_holds(self.ledger, entry.kind.gang, last, self.now, self.reservations):
+            self._reserved[key] = self._reserved.get(key, 0) + 1
+            self.reservations.append(last)
+            return
         made = reserve(self.ledger, entry.kind.gang, entry.request, self.now, self.reservations)
         if made is None:
             entry.kind.hopeless = self.cluster.layout
             return
         self._reserved[key] = self._reserved.get(key, 0) + 1
-        last = self._last.get(made.id)
         if last is None or (last.start, last.keep) != (made.start, made.keep):
             self._numbers += 1
             made.number = self._numbers
             last = made
+        last.spoken_for, last.seen, last.layout = made.spoken_for, made.seen, made.layout
         self.reservations.append(last)
 
     def _preempt_lines(self) -> None:

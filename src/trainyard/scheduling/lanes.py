@@ -86,12 +86,6 @@ class Likes:
             if not owners:
                 del self.levels[entry.level]
 
-    def recount(self) -> None:
-        """Find the shortest limit again: it may be gone."""
-        self.shortest = min(
-            entry.limit for owners in self.levels.values() for entries in owners.values() for entry in entries
-        )
-
 
 class Line:
     """One workspace's queue (or, where all stand in one line, everybody's)."""
@@ -169,6 +163,12 @@ class Line:
             self.heads.pop(room, None)
         return found
 
+    def is_behind(self, entry: Entry, blocker: Entry) -> bool:
+        """Whether an entry is not looked at because the walk ended with `blocker`."""
+        if not self.is_strict(entry.request.priority):
+            return True
+        return self._strict_key(blocker) < self._strict_key(entry)
+
     def remove(self, entry: Entry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""
         self.size -= 1
@@ -220,23 +220,32 @@ class Line:
 class Cursor:
     """A place in the entries of one kind, during one walk."""
 
-    __slots__ = ("kind", "likes", "skipped", "users")
+    __slots__ = ("kind", "likes", "longest", "skipped", "users")
 
     def __init__(self, kind: Kind, likes: Likes) -> None:
         self.kind = kind
         self.likes = likes
+        self.longest = INFINITY  # nobody longer is looked at any more
         self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
         self.users: set[Owner] = set()  # of whom nobody is looked at any more
 
     def best(self, share: Share) -> tuple[int, float, tuple[float, int], Entry] | None:
         """Who is next among them, with the key that orders it among other kinds."""
         levels = self.likes.levels
+        if self.longest < self.likes.shortest:
+            return None
         for level in sorted(levels, reverse=True) if len(levels) > 1 else levels:
             first: Entry | None = None
             least = INFINITY
             for owner, entries in levels[level].items():
+                if owner in self.users:
+                    continue
                 at = self.skipped.get((level, owner), 0) if self.skipped else 0
-                if at >= len(entries) or owner in self.users:
+                if self.longest != INFINITY:
+                    while at < len(entries) and entries[at].limit > self.longest:
+                        at += 1
+                    self.skipped[level, owner] = at
+                if at >= len(entries):
                     continue
                 mine = OVERDUE if entries[at].overdue else share(owner)
                 if first is None or mine < least or (mine == least and entries[at].order < first.order):
@@ -271,7 +280,7 @@ class Walk:
         self.share = share
         self.window = line.window(now)
         self.at = 0  # in the strict part
-        self.blocked_by = ""  # who ends the walk
+        self.blocked_by: Entry | None = None  # who ends the walk
         self._heap: list[tuple[tuple[int, float, tuple[float, int], Entry], Cursor]] = []
         for kind in kinds:
             likes = line.kinds.get(kind)
@@ -292,7 +301,7 @@ class Walk:
 
     def peek(self) -> Entry | None:
         """Who is next; None: nobody more in this cycle."""
-        if self.blocked_by:
+        if self.blocked_by is not None:
             return None
         if self.at < min(self.window, len(self.line.strict)):
             return self.line.strict[self.at][3]
@@ -333,4 +342,4 @@ class Walk:
         """The strict part's candidate does not fit: look at the next one in the window, or stop."""
         self.at += 1
         if self.at >= self.window:
-            self.blocked_by = entry.request.id
+            self.blocked_by = entry

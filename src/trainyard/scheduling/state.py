@@ -72,7 +72,7 @@ class State:
         self.preemptible_by_cost: dict[str, list[tuple[Cost, Running]]] = {}
         self.claims: dict[str, Claim] = {}
         self.reservations: list[Reservation] = []
-        self.blockers: dict[str, str] = {}  # line → who blocks it
+        self.blockers: dict[str, Entry] = {}  # line → who blocks it
         self.now = now
         self.totals: dict[str, int] = {}
         self._serial = 0
