@@ -45,6 +45,7 @@ class Task:
         self._sessions: dict[int, Session] = {}
         self._announced: set[int] = set()
         self._outstanding: set[tuple[int, int]] = set()  # (window, number) of non-blocking commands
+        self.standing = ""  # the last command that was started without waiting
 
     @property
     def name(self) -> str:
@@ -116,6 +117,7 @@ class Task:
         if non_blocking:
             self._started(await self._submit(text))
             self._outstanding.add((self._window, self.last_number))
+            self.standing = text
             return "0"
         sink = TextSink()
 
@@ -335,6 +337,11 @@ class Task:
         await self._leave()
         await verbs.release(self.context.backend, [self.machine])
         self.machine = replace(self.machine, state=MachineState.RELEASED)
+
+    async def adopt(self, other: Task) -> None:
+        """Go on with the machine of another task of the same name, whose own is gone."""
+        await self._leave()
+        self.machine, self.env = other.machine, other.env
 
     async def aclose(self) -> None:
         """Let go of the connection; machine and commands stay."""

@@ -17,6 +17,7 @@ from trainyard.lib.portal import Portal
 from trainyard.runtime import cost, verbs
 from trainyard.runtime import job as core
 from trainyard.runtime.context import Context
+from trainyard.runtime.watch import Care, Watch, stop_when_done
 from trainyard.spec.machine import MachineSpec
 from trainyard.spec.names import task_name
 from trainyard.sync.console import ConsoleReporter
@@ -45,6 +46,7 @@ class Yard:
         self._portal: Portal | None = None
         self._tasks: list[Task] = []
         self._told: set[str] = set()
+        self._to_stop: list[core.Job] = []
         self._counters = {"task": 0, "job": 0, "run": 0}
         self.runs: dict[str, Run] = {}
         self.task_run: dict[str, str] = {}
@@ -83,6 +85,9 @@ class Yard:
         portal, self._portal = self._portal, None
         context, self._context = self._context, None
         if portal is not None:
+            done, self._to_stop = self._to_stop, []
+            for job in done:
+                portal.call(stop_when_done(job))
             if context is not None:
                 portal.call(_let_go(context, [task._task for task in self._tasks]))  # noqa: SLF001
             portal.close()
@@ -181,7 +186,10 @@ class Yard:
         zone_id, vpc_name, enable_nas, disable_nas, skip_setup, and others of the family, which are accepted. Where
         machines cost money: confirm_cost=True does not ask, min_tasks is content with fewer, max_hours lets the provider
         release them when no client has renewed it for so long, max_price_per_hour and spot_price_limit are for one
-        machine, install_cuda wants an image with the GPU driver, snapshot is what the data disk begins as.
+        machine, install_cuda wants an image with the GPU driver, snapshot is what the data disk begins as. While this
+        program lives: autostop_idle (minutes) stops idle machines, checkpoint is a command for machines that are about to
+        be taken back, recover=True gets others in their place and starts the command again, and stop_when_done=True
+        stops the machines at the end of the program, when their commands have ended.
         """
         name = name or self.unnamed("job")
         if name.count(".") > 1:
@@ -201,6 +209,7 @@ class Yard:
             )
         )
         job = Job(self.portal, made, install_script=install_script, **kwargs)
+        self._watch(made, spec, install_script, kwargs)
         run.jobs = [*(other for other in run.jobs if other.name != name), job]
         self.register(job.tasks, run.name)
         return job
@@ -290,6 +299,20 @@ class Yard:
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise InvalidError("nothing was made: the cost was not agreed to")
 
+    def _watch(self, job: core.Job, spec: MachineSpec, install_script: str, kwargs: dict[str, Any]) -> None:
+        """What a user wants done for a job while this program lives, and at its end."""
+        care = Care(
+            checkpoint=str(kwargs.get("checkpoint") or ""),
+            recover=bool(kwargs.get("recover")),
+            idle_minutes=float(kwargs.get("autostop_idle") or 0),
+        )
+        if care.is_needed:
+            skip_setup = self._skips_setup(kwargs)
+            watch = Watch(job=job, spec=spec, care=care, install_script=install_script, skip_setup=skip_setup)
+            self.portal.submit(watch.run())
+        if kwargs.get("stop_when_done"):
+            self._to_stop.append(job)
+
     def _skips_setup(self, kwargs: dict[str, Any]) -> bool:
         return bool(kwargs.get("skip_setup", self.skip_setup))
 
@@ -301,7 +324,7 @@ class Yard:
             "instance_type", "image_name", "image_type", "gpus", "npus", "spot", "disk_size", "system_disk_size",
             "data_disk_size", "zone_id", "vpc_name", "enable_nas", "disable_nas", "skip_setup", "labels", "confirm_cost",
             "install_cuda", "cuda_install", "min_tasks", "max_hours", "max_price_per_hour", "spot_price_limit",
-            "snapshot",
+            "snapshot", "checkpoint", "recover", "autostop_idle", "stop_when_done",
         }  # fmt: skip
         for key in kwargs.keys() - known:
             warnings.warn(f"make_job does not know the argument {key!r}; it is ignored", stacklevel=3)

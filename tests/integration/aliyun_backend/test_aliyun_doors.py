@@ -107,3 +107,17 @@ def test_no_secret_is_shown_when_everything_is_told(door: Door, yard: Emulation)
     for words in (["ls", "--json"], ["create", "--name", "x", "-i", "ecs.no.such", "-y", "--debug"]):
         done = door.run("trainyard", *words)
         assert secret not in done.stdout + done.stderr
+
+
+def test_machines_are_stopped_at_the_end_when_a_script_asks_for_it(door: Door, yard: Emulation) -> None:
+    script = (
+        "import trainyard as ty\nty.set_backend('aliyun')\n"
+        f"job = ty.make_job(name='done', instance_type='{KIND}', confirm_cost=True, stop_when_done=True)\n"
+        "job.run('sleep 1; echo trained > result', non_blocking=True)\n"
+    )
+    done = door.run("python", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert yard.instances()[0]["Status"] == "Stopped"
+    assert door.run("trainyard", "start", "task0.done").returncode == 0
+    assert "trained" in door.run("trainyard", "run", "task0.done", "cat result").stdout
+    assert door.run("trainyard", "kill", "-y", "task0.done").returncode == 0

@@ -38,6 +38,7 @@ HOST_KEY_TAG = "trainyard-host-key"
 TOKEN_TAG = "trainyard-token"  # noqa: S105  # of the launch, no secret
 STORAGE_TAG = "trainyard-storage"
 HOURS_TAG = "trainyard-max-hours"
+RECYCLING = "Recycling"  # the lock of a spot machine that has been given notice
 LABEL = "label:"  # in front of the user's own
 BANDWIDTH_MBIT = 50  # as the family has it; paid by traffic
 LEAST_LEASH = timedelta(minutes=31)  # the provider refuses less than thirty minutes ahead
@@ -267,6 +268,9 @@ def _details(
         "stopped_mode": text(row, "StoppedMode") if state is MachineState.STOPPED else "",
         "release_time": text(row, "AutoReleaseTime"),
         "locks": ",".join(lock for lock in locks if lock),
+        "notice": "the provider takes this spot machine back within five minutes"
+        if RECYCLING in locks
+        else "",
         "launch": own.get(TOKEN_TAG, ""),
         "shared_storage": own.get(STORAGE_TAG, ""),
         "max_hours": own.get(HOURS_TAG, ""),
