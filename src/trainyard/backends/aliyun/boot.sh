@@ -1,5 +1,5 @@
 # The first boot of a machine, after the provider's own set-up: what commands may rely on when the first one runs.
-# wants_data, wants_nfs and wants_driver are set in front of this. Ends by writing what it could not do into `booted`.
+# wants_data (GiB), wants_nfs and wants_driver are set in front of this. Ends by writing what it could not do into `booted`.
 folder=${HOME:-/root}/.trainyard-boot
 problems=''
 
@@ -23,11 +23,14 @@ install() {
 # Disks are touched on the provider's machines only, whoever runs this elsewhere.
 is_cloud() { grep -q Alibaba /sys/class/dmi/id/sys_vendor 2>/dev/null; }
 
-# The first whole disk that nothing is mounted from; it may take a moment to appear.
+# The whole disk of the size that was asked for which nothing is mounted from; it may take a moment to appear. By its
+# size, since some types have disks of their own, whose files go when the machine is stopped.
 find_disk() {
     looks=0
     while [ $looks -lt 60 ]; do
         for name in $(lsblk -dnr -o NAME,TYPE | awk '$2 == "disk" { print $1 }'); do
+            bytes=$(lsblk -dnrb -o SIZE "/dev/$name")
+            [ "$bytes" = $((wants_data * 1024 * 1024 * 1024)) ] || continue
             if ! lsblk -nr -o MOUNTPOINT "/dev/$name" | grep -q .; then
                 echo "/dev/$name"
                 return 0

@@ -176,7 +176,7 @@ class Launcher:
             user_data=user_data(
                 key,
                 authorized=[ground.key.public_line] if ground.key.public_line else (),
-                has_data_disk=found.data_disk is not None,
+                data_disk_gib=found.data_disk.gib if found.data_disk else 0,
                 has_shared_storage=spec.shared_storage,
                 wants_driver=spec.with_driver and not found.image.has_driver,
             ),

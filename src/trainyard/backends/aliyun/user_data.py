@@ -31,13 +31,17 @@ def user_data(
     key: HostKey,
     *,
     authorized: Sequence[str] = (),
-    has_data_disk: bool = False,
+    data_disk_gib: int = 0,
     has_shared_storage: bool = False,
     wants_driver: bool = False,
 ) -> str:
     """The UserData of a launch, in base64 as the provider takes it."""
-    wishes = {"wants_data": has_data_disk, "wants_nfs": has_shared_storage, "wants_driver": wants_driver}
-    script = "".join(f"{name}={'yes' if value else ''}\n" for name, value in wishes.items()) + _boot_script()
+    wishes = {
+        "wants_data": str(data_disk_gib or ""),
+        "wants_nfs": "yes" if has_shared_storage else "",
+        "wants_driver": "yes" if wants_driver else "",
+    }
+    script = "".join(f"{name}={value}\n" for name, value in wishes.items()) + _boot_script()
     config = {
         "disable_root": False,
         "ssh_deletekeys": True,

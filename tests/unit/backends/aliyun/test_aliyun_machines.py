@@ -152,13 +152,13 @@ def test_a_machine_is_described_when_the_provider_says_little():
 
 def test_the_host_key_and_the_script_are_in_the_user_data():
     key = HostKey(private="-----BEGIN-----\nx\n-----END-----\n", public="ssh-ed25519 AAAA")
-    text = base64.b64decode(user_data(key, authorized=["ssh-rsa BBBB"], has_data_disk=True)).decode()
+    text = base64.b64decode(user_data(key, authorized=["ssh-rsa BBBB"], data_disk_gib=50)).decode()
     head, _, body = text.partition("\n")
     config = json.loads(body)
     assert head == "#cloud-config"
     assert config["ssh_keys"]["ed25519_private"] == key.private
     assert config["ssh_deletekeys"] is True
     assert config["ssh_authorized_keys"] == ["ssh-rsa BBBB"]
-    assert "wants_data=yes\nwants_nfs=\n" in config["write_files"][0]["content"]
+    assert "wants_data=50\nwants_nfs=\n" in config["write_files"][0]["content"]
     with pytest.raises(InvalidError):
         user_data(key, authorized=["x" * 40000])
