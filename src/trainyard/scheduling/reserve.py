@@ -17,7 +17,7 @@ from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
 
 MANY = 1024  # replicas of one gang on one node, at most counted
 NO_KEEP = Keep()
-OVERRUN = 60.0  # what has run past its limit is expected to be gone in a minute
+OVERRUN = 5.0  # what has run past its limit is about to be gone; much longer, and short work would pass a head for ever
 
 
 class Running:
@@ -109,33 +109,35 @@ class Ledger:
         """The first `count` moments at which a replica of this shape has room somewhere else, with the nodes."""
         self.cluster.refresh(shape)
         now = self.cluster.roomy(shape) & ~spoken_for
-        found: list[tuple[float, int]] = []  # a heap of the best so far, the latest on top
+        # A heap of the best so far, the worst on top: the latest, and of those the node that joined last.
+        found: list[tuple[float, int]] = []
         for node in bits(now):
             self._collect(found, shape, node, count)
         allowed = shape.allowed & ~now & ~spoken_for
         for node, moment in self.soonest.items():
-            if (len(found) < count or moment < -found[0][0]) and allowed >> node & 1:
+            if (len(found) < count or moment <= -found[0][0]) and allowed >> node & 1:
                 self._collect(found, shape, node, count)
-        return sorted((-moment, node) for moment, node in found)
+        return sorted((-moment, -node) for moment, node in found)
 
     def _collect(self, found: list[tuple[float, int]], shape: Shape, node: int, count: int) -> None:
-        for moment in self.times(shape, node, -found[0][0] if len(found) == count else float("inf")):
+        until = -found[0][0] if len(found) == count else float("inf")
+        for moment in self.times(shape, node, until):
             if len(found) < count:
-                heappush(found, (-moment, node))
-            elif moment < -found[0][0]:
-                heapreplace(found, (-moment, node))
+                heappush(found, (-moment, -node))
+            elif (-moment, -node) > found[0]:
+                heapreplace(found, (-moment, -node))
             else:
                 break
 
     def times(self, shape: Shape, node: int, until: float) -> list[float]:
-        """When, before `until`, the node has room for one, two, three … replicas of this shape."""
+        """When, up to `until`, the node has room for one, two, three … replicas of this shape."""
         cluster = self.cluster
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
         releases = self.releases.get(node, ())
         times = [0.0] * min(replicas(shape, cpu, memory, shared, free), MANY)
         for moment, _, one in releases:
-            if moment >= until:
+            if moment > until:
                 break
             cpu += one.shape.cpu
             memory += one.shape.memory
@@ -156,6 +158,7 @@ class Reservation:
     start: float
     keep: dict[int, Keep]
     number: int = 0
+    spare: int = 0  # devices that those who pass it may hold
     spoken_for: int = 0  # nodes of those who came before it
     seen: int = 0  # how many changes of the ledger it knows
     layout: int = -1

@@ -72,7 +72,9 @@ class World:
             request = replace(self.waiting.pop(admit.id), claim=(), head_since=None)
             self.claims.pop(admit.id, None)
             self._check_gang(request, admit.slots)
-            self.running[admit.id] = Holding(request=request, started=self.now, slots=admit.slots)
+            self.running[admit.id] = Holding(
+                request=request, started=self.now, slots=admit.slots, passed=admit.passed
+            )
             self.log.append(f"{self.now} admit {admit.id} {admit.slots}")
         self.check_room()
         self.check_quotas()

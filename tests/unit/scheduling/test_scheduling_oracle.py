@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations, permutations
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scheduling_oracle import amounts, fits_anywhere
 from scheduling_strategies import A100, EVENTS, happen, live, requests, snapshots
@@ -15,8 +16,14 @@ from scheduling_world import World
 from trainyard.scheduling import Admit, Code, Holding, Preempt, Scheduler, Wait, schedule
 from trainyard.scheduling.preemption import EXACT
 
+pytestmark = pytest.mark.slow  # every test lives through dozens of small worlds, and tries everything
+# The same examples in every run; a longer search is a matter of these two numbers.
 QUICK = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 FEW = st.lists(requests(), min_size=4, max_size=6)
 ALIKE = st.lists(requests(device=A100), min_size=4, max_size=6)
@@ -141,7 +148,9 @@ def judge_victims(world):
     for one in decisions:
         if isinstance(one, Admit):
             request = books.waiting.pop(one.id)
-            books.running[one.id] = Holding(request=request, started=world.now, slots=one.slots)
+            books.running[one.id] = Holding(
+                request=request, started=world.now, slots=one.slots, passed=one.passed
+            )
     if books.tree().broken():
         return
     request = books.waiting[preempts[0].for_id]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scheduling_strategies import A100, EVENTS, live, requests, snapshots
 
 from trainyard.scheduling import Admit, Wait, schedule
 
+pytestmark = pytest.mark.slow  # every test lives through dozens of small worlds
+# The same examples in every run; a longer search is a matter of these two numbers.
 QUICK = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=25,
+    derandomize=True,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 ARRIVALS = st.lists(requests(), min_size=6, max_size=16)
 ALIKE = st.lists(requests(device=A100), min_size=6, max_size=16)
