@@ -311,14 +311,17 @@ class Scheduler(State):
             gang = least_of(gang)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
-        mode = self._mode(entry.limit)
+        mode = outlived = self._mode(entry.limit)
+        if mode and kind.devices and self._may_pass(kind, mode):
+            mode = ()
         if mode and self._is_delaying(kind, mode):
             return Outcome.RESERVATION
         taken = self._place(gang, mode)
         if taken is not None:
             line.remove(entry)
             del self.entries[request.id]
-            self._start(entry, taken, self.now)
+            passed = tuple(one.id for one in self.reservations if one.number in outlived) if not mode else ()
+            self._start(entry, taken, self.now, passed)
             return Outcome.ADMITTED
         if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
             if len(kind.delays) > 8:
@@ -329,6 +332,19 @@ class Scheduler(State):
             return Outcome.NODES
         kind.fail(self.cluster)
         return Outcome.FIT
+
+    def _may_pass(self, kind: Kind, mode: Mode) -> bool:
+        """Whether all whom it would delay can spare what it takes."""
+        delayed = [one for one in self.reservations if one.number in mode]
+        return all(self.passed.get(one.id, 0) + kind.devices <= one.spare for one in delayed)
+
+    def _spare(self, kind: Kind) -> int:
+        """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
+        part = kind.gang.parts[0]
+        node = len(self.cluster.by_free.get(part.shape.device, ())) - 1
+        if len(kind.gang.parts) > 1 or not kind.reserve_key[2] or part.shape.count * 4 > node:
+            return 0
+        return int(kind.devices * self.policy.gang_spare)
 
     def _mode(self, limit: float) -> Mode:
         """The reservations that a workload of this length would outlive, by their numbers."""
@@ -348,7 +364,7 @@ class Scheduler(State):
         self.cluster.keep = self._hard
         return taken
 
-    def _start(self, entry: Entry, taken: list[Taken], now: float) -> None:
+    def _start(self, entry: Entry, taken: list[Taken], now: float, passed: tuple[str, ...] = ()) -> None:
         request = entry.request
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
@@ -356,7 +372,9 @@ class Scheduler(State):
         self._shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)
-        self._cycle.admits.append(Admit(request.id, slots, running.borrowed))
+        if passed:
+            self._pass(request.id, entry.kind.devices, passed)
+        self._cycle.admits.append(Admit(request.id, slots, running.borrowed, passed))
 
     def _reserve(self, entry: Entry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
@@ -370,6 +388,7 @@ class Scheduler(State):
         if made is None:
             entry.kind.hopeless = self.cluster.layout
             return
+        made.spare = self._spare(entry.kind)
         self._reserved[key] = self._reserved.get(key, 0) + 1
         if last is None or (last.start, last.keep) != (made.start, made.keep):
             self._numbers += 1

@@ -22,6 +22,7 @@ class Kind:
     __slots__ = (
         "charge",
         "delays",
+        "devices",
         "failed_at",
         "failed_layout",
         "gang",
@@ -35,6 +36,7 @@ class Kind:
         self.gang = gang
         self.least = least  # amounts of all replicas that must start
         self.most = most  # amounts of all that may
+        self.devices = sum(part.shape.count * part.least for part in gang.parts)
         self.charge = 0  # share of the cluster, in billionths
         self.failed_at = -1  # how much of Cluster.grown had been seen when it last did not fit; -1: it may
         self.failed_layout = -1

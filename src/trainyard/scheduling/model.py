@@ -161,6 +161,7 @@ class Holding:
     slots: tuple[Slot, ...]
     leaving: float | None = None  # it was told to go, and is gone by then
     leaving_for: str = ""  # whom it makes room for
+    passed: tuple[str, ...] = ()  # gangs that it was let pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +207,9 @@ class Policy:
     level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
     reservations: int = 1  # blocked heads that keep a reservation, in each pool
     gang_reservations: int = 4  # the same of workloads that need more than one node
+    gang_spare: float = (
+        0.5  # of a waiting gang of small replicas: what others who pass it may hold of its size
+    )
     short_first: bool = True  # of equal priority and share, whoever's submission plus limit is earlier
     preemption: bool = True
     grace: float = 30.0  # seconds that a victim has to save its work
@@ -238,6 +242,7 @@ class Admit:
     id: str
     slots: tuple[Slot, ...]
     borrowed: bool = False  # some of it is above the workspace's nominal quota: it may be called back
+    passed: tuple[str, ...] = ()  # gangs that it was let pass; hand them back in its Holding
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ class State:
         self.lines: dict[str, Line] = {}
         self.entries: dict[str, Entry] = {}
         self.running: dict[str, Running] = {}
+        self.passers: dict[str, tuple[tuple[str, ...], int]] = {}  # who passed whom, holding so many devices
+        self.passed: dict[str, int] = {}  # who was passed → devices held by those who did
         self.preemptible: Counter[str] = (
             Counter()
         )  # how much of each resource those hold that may be preempted
@@ -144,6 +146,11 @@ class State:
         if running.request.preemptible:
             self.preemptible.subtract(dict(running.amounts))
             _remove(self.preemptible_by_cost[running.request.workspace], running)
+        others, devices = self.passers.pop(id, ((), 0))
+        for other in others:
+            self.passed[other] -= devices
+            if not self.passed[other]:
+                del self.passed[other]
         self.ledger.drop(running)
         for one in running.taken:
             self.cluster.give(one.node, one.shape, one.devices)
@@ -221,6 +228,8 @@ class State:
         for one in taken:
             self.cluster.take(one.node, one.shape, one.devices)
         running = self._run(request, taken, holding.started, now)
+        if holding.passed:
+            self._pass(request.id, sum(one.shape.count for one in taken), holding.passed)
         if holding.leaving is not None:
             self._leave(running, holding.leaving, holding.leaving_for, now)
         if request.id in self.entries:
@@ -272,6 +281,12 @@ class State:
     def _estimate(self, running: Running, now: float) -> None:
         running.end = expected_end(running, self.policy.assumed_run, now)
         heappush(self._ends, (running.end, running.serial, running))
+
+    def _pass(self, id: str, devices: int, others: tuple[str, ...]) -> None:  # noqa: A002
+        """Remember whom it was let pass, until it ends."""
+        self.passers[id] = (others, devices)
+        for other in others:
+            self.passed[other] = self.passed.get(other, 0) + devices
 
     def _leave(self, running: Running, leave_by: float, for_id: str, now: float) -> None:
         """Count a workload as going: its quota is free, its room not yet."""
