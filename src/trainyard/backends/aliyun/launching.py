@@ -115,7 +115,10 @@ class Launcher:
 
     async def take_back(self, names: Sequence[str]) -> None:
         """Release whatever this call has made, also what it never had an answer about."""
-        for entry in self._own_entries(names):
+        entries = self._own_entries(names)
+        if entries:
+            logger.warning("giving back what was made of %s; this may take a moment", ", ".join(_jobs(names)))
+        for entry in entries:
             again = await self.client.replay(entry)
             if again is not None:
                 await power.delete(self.client, _ids(again), is_fresh=True)
