@@ -297,9 +297,11 @@ class Scheduler(State):
         elif outcome is Outcome.USER:
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
-            latest = max(reservation.start for reservation in self.reservations) - self.now
+            # Whoever of the kind outlives the same reservations, or more, would delay them too.
+            end = self.now + entry.limit
+            latest = max(one.start for one in self.reservations if end > one.start and one.keep) - self.now
             walk.cursor.skip(entry)
-            walk.cursor.longest = min(walk.cursor.longest, latest)  # others of the kind, if they are shorter
+            walk.cursor.longest = min(walk.cursor.longest, latest)
 
     def _attempt(self, line: Line, entry: Entry) -> Outcome:
         request, kind = entry.request, entry.kind
