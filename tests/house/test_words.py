@@ -48,7 +48,12 @@ PROVINCES: dict[str, tuple[str, ...]] = {
     "pod": (),
     "namespace": (),
     # nproc_per_node is torchrun's word; a scheduler's cluster is made of nodes
-    "node": ("trainyard/launch.py", "trainyard/scheduling/", "trainyard/simulation/", "trainyard/cli/simulate.py"),
+    "node": (
+        "trainyard/launch.py",
+        "trainyard/scheduling/",
+        "trainyard/simulation/",
+        "trainyard/cli/simulate.py",
+    ),
     "host": (
         EMULATOR,  # HTTP's Host, sshd's host keys
         CLOUD,  # endpoints have hosts

@@ -88,7 +88,9 @@ def quotas(draw):
     if draw(st.booleans()):
         return ()
     amount = st.sampled_from([0, 1, 2, 4])
-    group = [Quota(name="g", nominal={A100: 12} if draw(st.booleans()) else {})] if draw(st.booleans()) else []
+    group = (
+        [Quota(name="g", nominal={A100: 12} if draw(st.booleans()) else {})] if draw(st.booleans()) else []
+    )
     found = list(group)
     for name in WORKSPACES[: draw(st.integers(1, 3))]:
         nominal = {A100: draw(amount)} if draw(st.booleans()) else {}
