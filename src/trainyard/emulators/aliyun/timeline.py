@@ -225,7 +225,7 @@ def supports_economical(instance: Instance) -> bool:
 
 def begin_deletion(estate: Estate, instance: Instance, now: datetime) -> None:
     """Delete: billing ends at once, the record lingers a while."""
-    if instance.status == "Running":
+    if instance.status in {"Running", "Starting"}:  # a start that was on its way does not come to its end
         instance.status = "Stopping"
     instance.deleting = True
     instance.due = now + estate.options.duration("deleting", instance.name)
