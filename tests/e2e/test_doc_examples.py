@@ -46,7 +46,7 @@ SKIP = re.compile(r"<!-- test: skip because .{10,} -->\s*\Z")
 NEEDS = re.compile(r"<!-- test: needs (\S+) -->")
 BEFORE = re.compile(r"<!-- test: run (.*?) -->")
 RUN = frozenset({"python", "bash", "console"})
-SHOWN = frozenset({"text", "toml", "ini", "yaml", "markdown"})
+SHOWN = frozenset({"text", "toml", "ini", "yaml", "json", "csv", "markdown"})
 WITH_HOSTS = frozenset({"docs/guides/own-hosts.md"})
 
 WORKER = """
