@@ -145,7 +145,7 @@ class Scheduler(State):
 
     def _walk(self, line: Line) -> Walk:
         """The kinds to look at: those that may fit, and those that want a reservation."""
-        kinds = [kind for kind in self._possible if kind.failed_at < 0]
+        kinds = [kind for kind in self._possible if kind.failed_at < 0 and kind in line.kinds]
         blocked = []
         for room in list(line.heads):
             if self._wants(line, room, strict=False):
@@ -153,9 +153,7 @@ class Scheduler(State):
                 if first is not None and first.kind.failed_at >= 0:
                     blocked.append(first)
         if self.reservations:
-            kinds = [
-                kind for kind in kinds if kind in line.kinds and not self._all_delay(kind, line.kinds[kind])
-            ]
+            kinds = [kind for kind in kinds if not self._all_delay(kind, line.kinds[kind])]
         if not self.policy.one_line:
             left = self.tree.headroom(self.tree.place(line.name))
             if left:

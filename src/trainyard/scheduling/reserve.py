@@ -144,6 +144,8 @@ class Ledger:
             shared += one.shape.shared_memory
             if one.shape.device == shape.device:
                 free |= one.devices
+            if free.bit_count() < shape.count * (len(times) + 1):
+                continue  # not enough for one more
             count = replicas(shape, cpu, memory, shared, free)
             if count > len(times):
                 times += [moment] * (min(count, MANY) - len(times))
