@@ -31,12 +31,21 @@ class Curve:
     @property
     def of_n_log_n(self) -> float:
         """The cost grows as this power of n log n: above 1 would be worse."""
-        return slope([(log(n * max(1.0, log2(n))), log(seconds)) for n, seconds in self.points])
+        return self._power(self.points)
+
+    @property
+    def at_the_end(self) -> float:
+        """The same over the three largest sizes: at small ones fixed costs make any growth look harmless."""
+        return self._power(self.points[-3:])
+
+    @staticmethod
+    def _power(points: Sequence[tuple[int, float]]) -> float:
+        return slope([(log(n * max(1.0, log2(n))), log(seconds)) for n, seconds in points])
 
     @property
     def is_met(self) -> bool:
-        """Whether it grows no worse than n log n."""
-        return self.of_n_log_n <= TOLERANCE
+        """Whether it grows no worse than n log n, over all sizes and over the largest."""
+        return max(self.of_n_log_n, self.at_the_end) <= TOLERANCE
 
     def as_dict(self) -> dict[str, object]:
         """For `--json`."""
@@ -44,6 +53,7 @@ class Curve:
             "points": [[n, round(seconds, 4)] for n, seconds in self.points],
             "exponent": round(self.exponent, 2),
             "power_of_n_log_n": round(self.of_n_log_n, 2),
+            "power_of_n_log_n_at_the_end": round(self.at_the_end, 2),
             "no_worse_than_n_log_n": self.is_met,
         }
 
@@ -69,12 +79,12 @@ def measure_curves(
         ),
         Curve(
             "waiting",
-            "waiting workloads (1,000 nodes)",
+            "waiting (1,000 nodes)",
             tuple((size, cost(1000, size, None)) for size in waiting),
         ),
         Curve(
             "gang",
-            f"nodes of each gang (1,000 nodes, {few:,} waiting)",
+            f"nodes of a gang ({few:,} waiting)",
             tuple((size, cost(1000, few, size)) for size in gangs),
         ),
     )
@@ -123,7 +133,7 @@ def _panel(curve: Curve, left: float) -> str:
     y = _scale(low, high, HEIGHT - BOTTOM, TOP)
     out = [
         f'<text class="title" x="{left + LEFT}" y="16">{curve.title}</text>',
-        f'<text class="small" x="{left + LEFT}" y="30">seconds; grows as n^{curve.exponent:.2f}</text>',
+        f'<text class="small" x="{left + LEFT}" y="30">seconds; n^{curve.exponent:.2f}; at the end (n log n)^{curve.at_the_end:.2f}</text>',
     ]
     tick = low
     while tick <= high * 1.001:

@@ -60,6 +60,12 @@ def test_the_exponent_is_found_when_the_cost_follows_a_law(curves: ModuleType):
     assert not square.is_met
 
 
+def test_growth_is_not_hidden_by_fixed_costs_when_it_shows_only_at_the_end(curves: ModuleType):
+    late = curves.Curve("n", "n", ((1, 1.0), (10, 1.0), (100, 1.0), (1000, 10.0), (10_000, 1000.0)))
+    assert late.of_n_log_n < 1 < late.at_the_end
+    assert not late.is_met
+
+
 def test_a_table_and_a_drawing_are_written_when_curves_were_measured(curves: ModuleType, tmp_path: Path):
     measured = curves.measure_curves(
         lambda nodes, waiting, gang: 1e-6 * (nodes + waiting * (gang or 1)), quick=True
