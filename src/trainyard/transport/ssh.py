@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -30,7 +30,7 @@ from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSes
 from trainyard.transport.sshimport import asyncssh
 from trainyard.transport.sshkeys import HostKey
 from trainyard.transport.sshlink import Link, accept_host_key, chain, fetch_host_key, open_link
-from trainyard.transport.sshpool import Place, Pool
+from trainyard.transport.sshpool import PATIENCE_SECONDS, Place, Pool
 
 __all__ = [
     "HostKey",
@@ -48,9 +48,11 @@ LONGEST_COMMAND = (
 )
 KILL_SECONDS = 3.0  # for ending a command whose caller was cancelled; a silent host must not hold up Ctrl-C
 GRACE_TENTHS = 10
-START_TRIES = 5
+START_TRIES = 5  # where the connection is lost, or nothing of ours can be in the way
+CROWDED_TRIES = 50  # where others of ours are in the way: each waits for one to close, or goes elsewhere
 RESERVED_TRIES = 3
 SETTLE_SECONDS = 0.02  # sshd counts a session that has just ended for a moment longer
+LATELY_SECONDS = 1.0  # a busy host may read that a session is closed, and that another is to open, in one go
 
 _ENTER = Path(__file__).with_name("sshenter.sh").read_text()
 _END = Path(__file__).with_name("sshend.sh").read_text()
@@ -292,21 +294,25 @@ class SshTransport:
 
         A cancel waits until the channel is open, so that none is left half open, and then ends the command.
         """
-        for attempt in range(START_TRIES):
-            session = CommandSession(self.name, tail_only=stays, slow_reader=stays or slow_reader)
+        in_vain = 0
+        for attempt in range(CROWDED_TRIES):
             place = await (self._pool.take_for_spawn() if stays else self._pool.take_for_run())
-            opening = asyncio.ensure_future(self._open_session(place.link, session, command, terminal))
+
+            def new_session() -> CommandSession:
+                return CommandSession(self.name, tail_only=stays, slow_reader=stays or slow_reader)
+
+            opening = asyncio.ensure_future(self._open_patiently(place.link, new_session, command, terminal))
             try:
-                await asyncio.shield(opening)
-                return place, session
+                return place, await asyncio.shield(opening)
             except asyncio.CancelledError:
-                await finish(self._drop(place, session, opening, stays=stays))
+                await finish(self._drop(place, opening, stays=stays))
                 raise
             except _NotStartedError as error:
                 self._release(place, stays=stays)
-                if attempt == START_TRIES - 1:
+                in_vain += not error.is_crowded
+                if in_vain == START_TRIES or attempt == CROWDED_TRIES - 1:
                     raise error.reason from error
-                await self._make_room(place, attempt)
+                await self._make_room(place, in_vain, stays=stays)
             except BaseException:
                 self._release(place, stays=stays)
                 raise
@@ -318,26 +324,54 @@ class SshTransport:
         else:
             self._pool.release_run(place)
 
-    async def _make_room(self, place: Place, attempt: int) -> None:
+    async def _make_room(self, place: Place, in_vain: int, *, stays: bool) -> None:
+        """After a refusal: believe the host how many sessions it allows, so that the next attempt waits or goes elsewhere."""
         if place.link.is_lost:
             return  # the next attempt opens a new connection
-        await asyncio.sleep(SETTLE_SECONDS)  # a second refusal is a real one
-        if attempt:
-            self._pool.narrow(place)
+        held = place.link.held()
+        if not held:
+            await asyncio.sleep(SETTLE_SECONDS * 2**in_vain)
+            return
+        self._pool.narrow(place, len(held))
+        if place.takes_spawn if stays else place.is_free:
+            # What ends commands is not counted by the pool, and has the session.
+            closing = [session.closed for session in held]
+            await asyncio.wait(closing, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _drop(
-        self, place: Place, session: CommandSession, opening: asyncio.Task[None], *, stays: bool
-    ) -> None:
+    async def _drop(self, place: Place, opening: asyncio.Task[CommandSession], *, stays: bool) -> None:
         await asyncio.wait([opening])
         if not opening.cancelled() and opening.exception() is None:
-            await self._leave(session, kill=True)
+            await self._leave(opening.result(), kill=True)
         self._release(place, stays=stays)
+
+    async def _open_patiently(
+        self,
+        link: Link,
+        new_session: Callable[[], CommandSession],
+        command: str,
+        terminal: TerminalSize | None,
+    ) -> CommandSession:
+        """Open a session; once more after a moment, where sshd may still count one of ours that has closed.
+
+        The place is kept meanwhile: given back, the next one would be refused in the same moment.
+        """
+        session = new_session()
+        try:
+            await self._open_session(link, session, command, terminal)
+        except _NotStartedError as error:
+            if link.is_lost or not error.is_crowded:
+                raise
+            await asyncio.sleep(SETTLE_SECONDS)
+            session = new_session()
+            await self._open_session(link, session, command, terminal)
+        return session
 
     async def _open_session(
         self, link: Link, session: CommandSession, command: str, terminal: TerminalSize | None = None
     ) -> None:
         self._running.add(session)
         session.closed.add_done_callback(lambda _closed: self._running.discard(session))
+        link.watch(session)
         try:
             await link.connection.create_session(
                 lambda: session,
@@ -361,7 +395,8 @@ class SshTransport:
                 f"{self.name} opens no further session: {error.reason}",
                 hint="Raise MaxSessions in its sshd_config.",
             )
-            return _NotStartedError(refused)
+            lately = asyncio.get_running_loop().time() - link.last_close < LATELY_SECONDS
+            return _NotStartedError(refused, is_crowded=lately or bool(link.held()))
         return DeniedError(f"{self.name} does not run commands for this account: {error.reason}")
 
     async def _login_command(self, script: str, env: Mapping[str, str]) -> str:
@@ -467,11 +502,15 @@ class SshTransport:
 
 
 class _NotStartedError(Exception):
-    """The host did not get the command; `reason` is what to say where trying again does not help either."""
+    """The host did not get the command; `reason` is what to say where trying again does not help either.
 
-    def __init__(self, reason: UnreachableError) -> None:
+    `is_crowded` where sessions of our own are on the connection, or were a moment ago.
+    """
+
+    def __init__(self, reason: UnreachableError, *, is_crowded: bool = False) -> None:
         super().__init__(str(reason))
         self.reason = reason
+        self.is_crowded = is_crowded
 
 
 def entering(text: str) -> str:

@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import getpass
 import logging
+import math
 import os
 import random
 import socket
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +24,7 @@ from asyncssh.config import SSHClientConfig
 
 from trainyard.lib.errors import DeniedError, Error, InvalidError, UnreachableError
 from trainyard.transport.sshaddress import DEFAULT_PORT, SshAddress, parse_address
+from trainyard.transport.sshchannel import CommandSession
 from trainyard.transport.sshconnect import Prepared, connect
 from trainyard.transport.sshkeys import HostKey, KnownHosts, known_hosts_files, refusal, remember
 
@@ -62,17 +64,33 @@ class _Client(asyncssh.SSHClient):
         return False
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Link:
     """An open connection and the events it reports."""
 
     connection: asyncssh.SSHClientConnection
     client: _Client
+    last_close: float = -math.inf  # when, by the loop's clock, a session on it was last closed
+    _sessions: set[CommandSession] = field(default_factory=set, repr=False)
 
     @property
     def is_lost(self) -> bool:
         """Whether it can be used no more."""
         return self.client.lost or self.connection.is_closed()
+
+    def watch(self, session: CommandSession) -> None:
+        """Know of a session that is to open here, until it closes."""
+        self._sessions.add(session)
+        session.closed.add_done_callback(lambda _closed: self._forget(session))
+
+    def _forget(self, session: CommandSession) -> None:
+        self._sessions.discard(session)
+        if session.channel is not None:
+            self.last_close = asyncio.get_running_loop().time()
+
+    def held(self) -> list[CommandSession]:
+        """The sessions that are open here now, whoever opened them."""
+        return [each for each in self._sessions if each.channel is not None and not each.closed.done()]
 
     def host_key(self) -> HostKey:
         """The verified key of the host at the far end."""

@@ -99,9 +99,9 @@ class Pool:
         finally:
             await link.aclose()
 
-    def narrow(self, place: Place) -> None:
-        """The host refused a session although there should be room: it allows fewer than we thought."""
-        self._limit = place.limit = max(1, min(place.limit, place.runs + place.spawns - 1))
+    def narrow(self, place: Place, held: int) -> None:
+        """The host refused a session beside the `held` ones: it allows fewer than we thought."""
+        self._limit = place.limit = max(1, min(place.limit, held))
 
     async def take_for_spawn(self) -> Place:
         """A place for a session that may stay; give it back with `release_spawn`."""
