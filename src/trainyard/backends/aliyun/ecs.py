@@ -38,10 +38,13 @@ HOST_KEY_TAG = "trainyard-host-key"
 TOKEN_TAG = "trainyard-token"  # noqa: S105  # of the launch, no secret
 STORAGE_TAG = "trainyard-storage"
 HOURS_TAG = "trainyard-max-hours"
+KEPT_TAG = "trainyard-kept"  # yes or no: which of several machines of one name stays; see `rivals.py`
 RECYCLING = "Recycling"  # the lock of a spot machine that has been given notice
 LABEL = "label:"  # in front of the user's own
 BANDWIDTH_MBIT = 50  # as the family has it; paid by traffic
 LEAST_LEASH = timedelta(minutes=31)  # the provider refuses less than thirty minutes ahead
+KEPT, GIVEN_UP = "yes", "no"
+_PREFERENCE = {KEPT: 0, "": 1, GIVEN_UP: 2}
 STATES = {
     "Pending": MachineState.PENDING,
     "Starting": MachineState.PENDING,
@@ -274,6 +277,7 @@ def _details(
         "launch": own.get(TOKEN_TAG, ""),
         "shared_storage": own.get(STORAGE_TAG, ""),
         "max_hours": own.get(HOURS_TAG, ""),
+        "kept": own.get(KEPT_TAG, "") if own.get(KEPT_TAG) in _PREFERENCE else "",
         "started": text(row, "StartTime"),
         **_costs(row, own, state=state, now=now),
     }
@@ -336,9 +340,11 @@ def wanted_types(spec: MachineSpec) -> list[str]:
 
 
 def one_of_each(machines: Sequence[Machine]) -> dict[str, Machine]:
-    """By name; of two with one name the older."""
+    """By name; of two with one name the one that is kept, else the older."""
     found: dict[str, Machine] = {}
-    for machine in sorted(machines, key=machine_key):
+    for machine in sorted(
+        machines, key=lambda each: (_PREFERENCE[each.details.get("kept", "")], machine_key(each))
+    ):
         found.setdefault(machine.name, machine)
     return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
 
-from trainyard.backends.aliyun import power, wishes
+from trainyard.backends.aliyun import power, rivals, wishes
 from trainyard.backends.aliyun.address import own_address
 from trainyard.backends.aliyun.catalogue import Candidate, Misses
 from trainyard.backends.aliyun.client import Client, Created
@@ -23,7 +23,6 @@ from trainyard.backends.aliyun.ecs import (
     Series,
     fetch_machines,
     launch_parameters,
-    machine_key,
     series,
 )
 from trainyard.backends.aliyun.ground import Ground, ensure_ground
@@ -44,7 +43,6 @@ from trainyard.spec.names import job_of
 logger = logging.getLogger(__name__)
 
 VISIBLE_SECONDS = 60.0  # from a launch until everybody sees it
-RIVAL_SECONDS = 5.0  # in which a client that has made the same names takes its own back
 SURELY_VISIBLE = timedelta(minutes=10)
 POLL_SECONDS = 1.0
 
@@ -70,7 +68,7 @@ class Launcher:
         there = await self.machines()
         entries = [entry for job in _jobs(names) for entry in self._entries(_purpose(self.client, job))]
         if not entries:
-            return there
+            return await self._agree(there, names)
         seen = {machine.details.get("launch", "") for machine in there}
         surplus: list[str] = []
         expected: list[str] = []
@@ -84,6 +82,9 @@ class Launcher:
         if surplus:
             await power.delete(self.client, surplus, is_fresh=True)
         there = await self._until_visible([each for each in expected if each not in surplus], patient=False)
+        tokens = {entry.token for entry in entries}
+        made = [each.id for each in there if each.details.get("launch", "") in tokens]
+        there = await self._agree(there, names, made=made)
         for entry in entries:
             self.client.journal.clear(entry.token)
         return there
@@ -105,7 +106,9 @@ class Launcher:
         try:
             made = await self._make(spec, names, least=least, near=near)
             there = await self._until_visible(made)
-            there = await self._yield_to_rivals(there, made)
+            given = [machine.name for machine in there if machine.id in made]
+            there = await self._agree(there, given, made=made)
+            _check_all_there(given, there)
         except BaseException:
             await finish(self.take_back(names))
             raise
@@ -259,6 +262,11 @@ class Launcher:
 
     # -- seeing ----------------------------------------------------------------------------------------------------
 
+    async def _agree(
+        self, there: Sequence[Machine], names: Sequence[str], *, made: Sequence[str] = ()
+    ) -> tuple[Machine, ...]:
+        return await rivals.agree(self.client, self.machines, there, names, made=made)
+
     async def _until_visible(self, ids: Sequence[str], *, patient: bool = True) -> tuple[Machine, ...]:
         """Look until all of these are listed; where not `patient`, one that never shows up has been deleted."""
         deadline = self.client.clock.monotonic() + (VISIBLE_SECONDS if patient else power.FRESH_SECONDS)
@@ -275,33 +283,6 @@ class Launcher:
                     hint="Run the same command again.",
                 )
             await self.client.clock.sleep(POLL_SECONDS)
-
-    async def _yield_to_rivals(self, there: Sequence[Machine], made: Sequence[str]) -> tuple[Machine, ...]:
-        """Where another computer has made the same names at the same time, one of the two is enough.
-
-        The older stays. A client that saw no rival has its machine in use already, and will not take it back: so whoever
-        is the older waits a moment for the younger to go, and else goes itself.
-        """
-        deadline = self.client.clock.monotonic() + RIVAL_SECONDS
-        while True:
-            mine = {machine.id: machine for machine in there if machine.id in made}
-            names = {machine.name for machine in mine.values()}
-            rivals = [machine for machine in there if machine.name in names and machine.id not in mine]
-            if not rivals:
-                return tuple(there)
-            is_late = self.client.clock.monotonic() >= deadline
-            lost = [
-                machine.id
-                for machine in mine.values()
-                for rival in rivals
-                if rival.name == machine.name and (is_late or machine_key(rival) < machine_key(machine))
-            ]
-            if lost:
-                await power.delete(self.client, lost, is_fresh=True)
-                made = [each for each in made if each not in lost]
-            else:
-                await self.client.clock.sleep(POLL_SECONDS)
-            there = await self.machines()
 
 
 def _purpose(client: Client, job: str) -> str:
@@ -325,6 +306,15 @@ def _names_of(entry: Entry) -> list[str]:
         return [form]
     suffix = after.partition("]")[2]
     return [f"{before}{number}{suffix}" for number in range(int(begin), int(begin) + amount)]
+
+
+def _check_all_there(names: Sequence[str], there: Sequence[Machine]) -> None:
+    missing = set(names) - {machine.name for machine in there}
+    if missing:
+        raise UnreachableError(
+            f"another computer made these machines at the same time and took them back: {', '.join(sorted(missing))}",
+            hint="Run the same command again.",
+        )
 
 
 def _make_host_key() -> HostKey:
