@@ -5,14 +5,11 @@ They make it quick and plain, not right: between people it is the hosts that dec
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import os
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-LONGEST_PAUSE = 0.05
+from trainyard.lib.locks import hold_file
 
 
 @asynccontextmanager
@@ -23,32 +20,7 @@ async def hold(folder: Path, names: Iterable[str]) -> AsyncIterator[None]:
     except OSError:  # a home that cannot be written to; the hosts decide
         yield
         return
-    held: list[tuple[Path, int]] = []
-    try:
+    async with AsyncExitStack() as held:
         for name in sorted(set(names)):
-            path = folder / name
-            held.append((path, await _take(path)))
+            await held.enter_async_context(hold_file(folder / name))
         yield
-    finally:
-        for path, handle in held:
-            path.unlink(missing_ok=True)  # only while holding it; `_try` looks whether it is still there
-            os.close(handle)
-
-
-async def _take(path: Path) -> int:
-    # Not a thread that blocks: it could not be cancelled.
-    pause = 0.002
-    while (handle := _try(path)) is None:
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
-    return handle
-
-
-def _try(path: Path) -> int | None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == path.stat().st_ino:
-            return handle
-    os.close(handle)
-    return None
