@@ -98,7 +98,6 @@ class Cluster:
         self.by_free: dict[str, list[int]] = {}  # device type → free count → set of nodes
         self.by_idle: list[int] = [0]  # free devices of any type → set of nodes
         self.idle: list[int] = []
-        self.stamp: list[int] = []  # rises with every change of the node's free amounts
         self.by_cpu: list[int] = [0] * 40  # bit length of free CPU → set of nodes
         self.ready = 0
         self.coming = 0
@@ -131,7 +130,6 @@ class Cluster:
         self.memory.append(0)
         self.shared.append(0)
         self.idle.append(0)
-        self.stamp.append(0)
         for masks in self.masks.values():
             masks.append(0)
         self.by_idle[0] |= 1 << index
@@ -219,7 +217,6 @@ class Cluster:
         self.cpu[index] = after
         self.memory[index] += memory
         self.shared[index] += shared
-        self.stamp[index] += 1
         old, new = max(0, before).bit_length(), max(0, after).bit_length()
         if old != new:
             bit = 1 << index
@@ -307,6 +304,11 @@ class Cluster:
                 roomy |= nodes
             within &= roomy
         return within
+
+    def free_devices(self, device: str) -> int:
+        """How many devices of a type are free on nodes that take work."""
+        sets = self.by_free.get(device, ())
+        return sum(count * (nodes & self.ready).bit_count() for count, nodes in enumerate(sets))
 
     def roomy(self, shape: Shape) -> int:
         """The allowed nodes that may have room for one replica now."""

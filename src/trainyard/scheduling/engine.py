@@ -170,15 +170,10 @@ class Scheduler(State):
         seen = kind.delays.get(mode)
         if seen is None or seen[1] != self.cluster.layout:
             return False
-        grown = self.cluster.grown
-        if len(grown) - seen[0] > 64 or seen[0] > len(grown):
+        if seen[0] > len(self.cluster.grown):
             return False
         self.cluster.keep = self._keep(mode)
-        changed = any(
-            part.shape.allowed >> node & 1 and self.cluster.fits(node, part.shape)
-            for node in set(grown[seen[0] :])
-            for part in kind.gang.parts
-        )
+        changed = kind.has_grown(self.cluster, seen[0])
         self.cluster.keep = self._hard
         return not changed
 

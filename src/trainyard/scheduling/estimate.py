@@ -15,11 +15,7 @@ from trainyard.scheduling.kinds import Kind
 def estimate(scheduler: Scheduler) -> dict[str, float]:
     """Workload → estimated start; one that is never in sight is left out."""
     now = scheduler.now
-    free: dict[str, int] = {}
-    for device, sets in scheduler.cluster.by_free.items():
-        free[device] = sum(
-            count * (nodes & scheduler.cluster.ready).bit_count() for count, nodes in enumerate(sets)
-        )
+    free = {device: scheduler.cluster.free_devices(device) for device in scheduler.cluster.by_free}
     free["cpu"] = sum(max(0, cpu) for cpu in scheduler.cluster.cpu)
     releases: dict[str, list[tuple[float, int]]] = {}
     for running in scheduler.running.values():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.scheduling.cluster import Cluster, healthy_masks
 from trainyard.scheduling.model import Acquire, Node, NodeState, Pool
-from trainyard.scheduling.placement import Gang, Part, Taken, least_of, place, release
+from trainyard.scheduling.placement import Gang, Part, Taken, least_of, place, release, would_fit
 
 if TYPE_CHECKING:
     from trainyard.scheduling.engine import Cycle
@@ -105,7 +105,7 @@ class Growth:
         for extra in range(min(left, least) + 1):
             if extra:
                 trial.add(*_nodes(pool, 1, order.count + extra - 1))
-            if (extra or order.count) and _fits(trial, gang):
+            if (extra or order.count) and would_fit(trial, _unbound(gang), {}):
                 return extra
         return None
 
@@ -157,14 +157,6 @@ def _without(gang: Gang, count: int) -> Gang:
 def _unbound(gang: Gang) -> Gang:
     """The same gang with shapes of its own, since a shape remembers one cluster's nodes."""
     return Gang(tuple(Part(part.role, part.shape.copy(), part.least, part.most) for part in gang.parts))
-
-
-def _fits(cluster: Cluster, gang: Gang) -> bool:
-    taken = place(cluster, _unbound(least_of(gang)), {})
-    if taken is None:
-        return False
-    release(cluster, taken)
-    return True
 
 
 def _copy(source: Cluster, target: Cluster) -> None:

@@ -9,6 +9,7 @@ from trainyard.scheduling.model import CPU, MEMORY, Request, Role
 from trainyard.scheduling.placement import Gang, Part, Taken
 from trainyard.scheduling.quota import Amounts
 
+MANY_NEWS = 64  # nodes that got room: looking at more of them costs more than trying
 BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do not depend on their order
 
 
@@ -20,7 +21,6 @@ class Kind:
     """What a workload needs, and when it was last seen not to fit."""
 
     __slots__ = (
-        "charge",
         "delays",
         "devices",
         "failed_at",
@@ -37,7 +37,6 @@ class Kind:
         self.least = least  # amounts of all replicas that must start
         self.most = most  # amounts of all that may
         self.devices = sum(part.shape.count * part.least for part in gang.parts)
-        self.charge = 0  # share of the cluster, in billionths
         self.failed_at = -1  # how much of Cluster.grown had been seen when it last did not fit; -1: it may
         self.failed_layout = -1
         # Reservations that it would delay → how much of Cluster.grown had been seen then, and the layout.
@@ -50,16 +49,18 @@ class Kind:
         """Whether anything has changed since it was seen not to fit."""
         if self.failed_at < 0 or self.failed_layout != cluster.layout:
             return True
-        grown = cluster.grown
-        if self.failed_at == len(grown):
-            return False
-        if len(grown) - self.failed_at > 64:
+        return self.has_grown(cluster, self.failed_at)
+
+    def has_grown(self, cluster: Cluster, seen: int) -> bool:
+        """Whether a node that got room since `seen` of Cluster.grown has enough for a replica; many nodes: perhaps."""
+        news = cluster.grown[seen:]
+        if len(news) > MANY_NEWS:
             return True
-        for index in set(grown[self.failed_at :]):
-            for part in self.gang.parts:
-                if part.shape.allowed >> index & 1 and cluster.fits(index, part.shape):
-                    return True
-        return False
+        return any(
+            part.shape.allowed >> index & 1 and cluster.fits(index, part.shape)
+            for index in set(news)
+            for part in self.gang.parts
+        )
 
     def is_within(self, left: Mapping[str, int]) -> bool:
         """Whether what must start stays within these amounts; what they do not name is not limited."""
@@ -117,11 +118,6 @@ class Kinds:
         if shape is None:
             shape = self._shapes[key] = Shape(role, device, rule_of(device, self.cluster.rules), avoid)
         return shape
-
-    def recharge(self, totals: dict[str, int]) -> None:
-        """Express every kind as a share of the cluster."""
-        for kind in self._kinds.values():
-            kind.charge = charge(kind.most, totals)
 
 
 def amounts_of(parts: Iterable[tuple[Shape, int]]) -> Amounts:

@@ -18,7 +18,6 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 
 CPU = "cpu"
 MEMORY = "memory"
-SHARED_MEMORY = "shared_memory"
 
 
 class Strategy(StrEnum):

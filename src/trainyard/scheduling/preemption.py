@@ -76,11 +76,9 @@ def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Vi
 def _could_be_enough(scheduler: State, entry: Entry, place_: Place) -> bool:
     """A sum over the cluster, before anybody is looked at: most large gangs end here."""
     resource, needed = entry.kind.least[-1] if entry.kind.least else ("", 0)
-    sets = scheduler.cluster.by_free.get(resource)
-    if sets is None:
+    if resource not in scheduler.cluster.by_free:
         return True
-    for count, nodes in enumerate(sets):
-        needed -= count * (nodes & scheduler.cluster.ready).bit_count()
+    needed -= scheduler.cluster.free_devices(resource)
     needed -= scheduler.preemptible.get(resource, 0)
     if needed > 0 and scheduler.tree.guarantees:
         amounts = entry.kind.least

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
@@ -46,7 +46,6 @@ class State:
     """Who waits, who runs, what is free; kept up to date from event to event."""
 
     def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
-        self.snapshot = replace(snapshot, waiting=(), running=())
         self.policy = snapshot.policy
         self.cluster = Cluster(snapshot.nodes, snapshot.device_rules)
         self.tree = QuotaTree(snapshot.quotas)
@@ -100,8 +99,6 @@ class State:
             )
         self._serial += 1
         kind = self.kinds.of(request)
-        if not kind.charge:
-            kind.charge = charge(kind.most, self.totals)
         entry = Entry(request, kind, (self._due(request), self._serial))
         if request.claim:
             self._restore_claim(entry)
@@ -203,7 +200,6 @@ class State:
             if pool.promise is not None:
                 add_node(room, pool.promise, max(0, pool.limit - self.pool_size(pool.name)))
         self.tree.capacity = room
-        self.kinds.recharge(self.totals)
 
     def pool_size(self, pool: str) -> int:
         """How many nodes the pool has, those that are coming among them."""
@@ -247,9 +243,7 @@ class State:
             slot_mask(slot),
         )
 
-    def _run(
-        self, request: Request, taken: list[Taken], started: float, now: float, *, charged: bool = False
-    ) -> Running:
+    def _run(self, request: Request, taken: list[Taken], started: float, now: float) -> Running:
         """Count a workload whose room is taken as running."""
         self._serial += 1
         running = Running(request, taken, started, self._serial)
@@ -257,8 +251,7 @@ class State:
         running.charge = charge(running.amounts, self.totals)
         self._estimate(running, now)
         place_ = self.tree.place(request.workspace)
-        if not charged:
-            self.tree.use(place_, request.user, running.amounts)
+        self.tree.use(place_, request.user, running.amounts)
         running.borrowed = place_.is_borrowing()
         self.shares.use(_accounts(request), running.charge, now)
         self.ledger.add(running)
@@ -316,10 +309,8 @@ class State:
         self.tree.use(self.tree.place(request.workspace), request.user, amounts)
         self._keep_for(claim, self._needed(claim))
 
-    def _keep_for(self, claim: Claim | None, keep: dict[int, Keep]) -> None:
+    def _keep_for(self, claim: Claim, keep: dict[int, Keep]) -> None:
         """Let `keep` be what stays free for a claim; the cluster's sum follows."""
-        if claim is None:
-            return
         for sign, keeps in ((-1, claim.keep), (1, keep)):
             for node, one in keeps.items():
                 total = merge(self._hard.get(node, NO_KEEP), one, sign)
