@@ -79,6 +79,18 @@ def test_a_disabled_key_and_a_forbidden_action_are_refused(cloud):
 
 
 @pytest.mark.slow  # an emulator is started
+def test_nothing_is_listed_and_nothing_said_when_instances_may_not_be_seen(cloud):
+    cloud.launch(cloud.network())
+    assert len(cloud.instances()) == 1
+    cloud.control("POST", "options", {"account": {"denied": ["ecs:Describe*"]}})
+    answer = cloud.raw("ecs", "DescribeInstances", RegionId=cloud.region)
+    assert (answer.status, answer.body["Instances"], answer.body["TotalCount"]) == (200, {"Instance": []}, 0)
+    told = cloud.raw("ecs", "DescribeInstances", RegionId=cloud.region, DryRun="true")
+    assert (told.status, told.code) == (403, "Forbidden.RAM")
+    assert cloud.raw("ecs", "DescribeDisks", RegionId=cloud.region).code == "Forbidden.RAM"
+
+
+@pytest.mark.slow  # an emulator is started
 def test_a_session_under_a_role_works_until_it_ends(cloud):
     identity = cloud.call("sts", "GetCallerIdentity")
     assert (identity["IdentityType"], identity["AccountId"]) == ("RAMUser", cloud.ready["account_id"])

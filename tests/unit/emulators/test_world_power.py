@@ -159,6 +159,28 @@ def test_a_deleted_instance_lingers_and_then_is_gone_with_its_disks(cloud):
     assert cloud.world.rate(cloud.now) == 0
 
 
+def test_an_instance_that_is_deleted_while_it_starts_never_runs_and_goes(cloud):
+    (name,) = cloud.running()
+    stop(cloud, name, StoppedMode="StopCharging")
+    cloud.ecs("StartInstances", InstanceId=[name])
+    assert cloud.show(name)["Status"] == "Starting"
+    cloud.ecs("DeleteInstances", InstanceId=[name], Force=True)
+    assert cloud.show(name)["Status"] == "Stopping"
+    assert cloud.world.rate(cloud.now) == 0
+    assert cloud.world.machines(cloud.now) == []
+    cloud.later(3)
+    assert cloud.show(name) is None
+    cloud.later(60)  # the start that was on its way has nothing left to end
+    assert (cloud.world.instances, cloud.world.disks) == ({}, {})
+
+
+def test_instances_live_without_machines_when_none_are_wanted():
+    cloud = Cloud(machines=False).ready()
+    (name,) = cloud.running()
+    assert cloud.show(name)["Status"] == "Running"
+    assert cloud.world.machines(cloud.now) == []
+
+
 def test_none_is_deleted_when_one_cannot_be(cloud):
     ids = cloud.running(Amount=2)
     cloud.ecs("ModifyInstanceAttribute", InstanceId=ids[1], DeletionProtection=True)

@@ -143,7 +143,7 @@ class Account:
     economical: bool = False
     """Whether a stop without StoppedMode is economical."""
     denied: list[str] = field(default_factory=list)
-    """Actions that RAM forbids, as `ecs:RunInstances`; patterns allowed."""
+    """Actions that RAM forbids, as `ecs:RunInstances`; patterns allowed. DescribeInstances then shows nothing."""
     roles: list[str] = field(default_factory=lambda: ["*"])
     """RAM roles that exist; patterns allowed."""
 
@@ -166,6 +166,8 @@ class Options:
     """Machines of each type in each zone that sells it, on demand and again as spot."""
     loopback: str = "127.64.0.0/16"
     """Where the machines' addresses are taken from."""
+    machines: bool = True
+    """Whether instances have machines; without, they go through their states and nobody answers at their addresses."""
     market: bool = True
     """Whether spot prices move, and take instances whose limit they pass."""
     retired_images: list[str] = field(default_factory=list)

@@ -37,6 +37,8 @@ READING = ("Describe", "List", "Get")
 JOURNAL_LENGTH = 10_000
 SECRET_PARAMETERS = frozenset({"Password", "UserData", "CommandContent", "Content", "Policy"})
 THROTTLED = "Request was denied due to user flow control."
+# To who may not see them, the provider lists nothing and says nothing; only a dry run tells.
+SILENT = frozenset({("ecs", "DescribeInstances")})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,7 +204,7 @@ class OpenApi:
     def _do(self, call: Call, key: Key) -> dict[str, Value]:
         """The action itself."""
         self._world.advance(call.now)
-        self._check_rights(call)
+        is_blind = self._check_rights(call)
         if call.product == "sts":
             return STS_ACTIONS[call.action](self._gateway, key, call)
         handler = ACTIONS.get((call.product, call.action))
@@ -210,16 +212,20 @@ class OpenApi:
             raise not_found("InvalidApi.NotFound", f"The emulator does not have the action {call.action}.")
         body = handler(self._world, call)
         self._world.advance(call.now)  # what takes no time has happened before the answer
-        return body
+        return _blinded(body) if is_blind else body
 
-    def _check_rights(self, call: Call) -> None:
+    def _check_rights(self, call: Call) -> bool:
+        """Refuse what RAM forbids; whether it is forbidden by showing nothing."""
         wanted = f"{call.product}:{call.action}"
-        if any(fnmatchcase(wanted, pattern) for pattern in self._world.options.account.denied):
-            problem = denied("Forbidden.RAM", "User not authorized to operate on the specified resource.")
-            problem.extra["AccessDeniedDetail"] = json.dumps(
-                {"AuthAction": wanted, "AuthPrincipalType": "SubUser", "NoPermissionType": "ImplicitDeny"}
-            )
-            raise problem
+        if not any(fnmatchcase(wanted, pattern) for pattern in self._world.options.account.denied):
+            return False
+        if (call.product, call.action) in SILENT and not call.flag("DryRun"):
+            return True
+        problem = denied("Forbidden.RAM", "User not authorized to operate on the specified resource.")
+        problem.extra["AccessDeniedDetail"] = json.dumps(
+            {"AuthAction": wanted, "AuthPrincipalType": "SubUser", "NoPermissionType": "ImplicitDeny"}
+        )
+        raise problem
 
     def _reply(self, asked: Asked, body: Mapping[str, Value]) -> Reply:
         return _json(200, {**body, "RequestId": asked.entry.request_id}, asked.entry)

@@ -46,6 +46,8 @@ class World(Estate):
     def machines(self, now: datetime) -> list[MachineWish]:
         """The machines that should exist on this computer."""
         del now  # `advance` has been told already; all follows from the records
+        if not self.options.machines:
+            return []
         return [_wish(self, one) for one in self.instances.values() if not one.deleting]
 
     def save(self, path: Path) -> None:

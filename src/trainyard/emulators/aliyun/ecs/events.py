@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trainyard.emulators.aliyun.answers import by_number, by_token, require_region, second
 from trainyard.emulators.aliyun.call import Call, Handler, Value
+from trainyard.emulators.aliyun.ecs.instances import visible_instances
 from trainyard.emulators.aliyun.records import Instance, SystemEvent
-from trainyard.emulators.aliyun.timeline import is_visible
 from trainyard.emulators.aliyun.world import World
 
 _PREFIX = "Instance:"
@@ -50,15 +50,8 @@ def describe_history(world: World, call: Call) -> dict[str, Value]:
 
 def describe_full_status(world: World, call: Call) -> dict[str, Value]:
     """DescribeInstancesFullStatus: the status with the events to come."""
-    region, ids = require_region(call), call.texts("InstanceId")
-    rows = [
-        one
-        for one in world.instances.values()
-        if one.region == region
-        and (not ids or one.id in ids)
-        and call.text("Status") in {"", one.status}
-        and is_visible(one, call.now)
-    ]
+    ids = call.texts("InstanceId") or None
+    rows = [one for one in visible_instances(world, call, ids) if call.text("Status") in {"", one.status}]
 
     def show(instance: Instance) -> Value:
         coming = [

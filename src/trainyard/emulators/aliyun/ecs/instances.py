@@ -5,6 +5,8 @@ Making them is `launch.py`'s matter, starting, stopping and deleting `power.py`'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainyard.emulators.aliyun import ledger, stock
 from trainyard.emulators.aliyun.answers import (
     by_number,
@@ -55,20 +57,23 @@ def check_lock(world: World, instance: Instance) -> None:
 # --- describing
 
 
+def visible_instances(world: World, call: Call, ids: Sequence[str] | None) -> list[Instance]:
+    """The instances of the call's region that are shown by now, only these where ids are given: [] is none of them."""
+    region = require_region(call)
+    return [
+        one
+        for one in world.instances.values()
+        if one.region == region and (ids is None or one.id in ids) and is_visible(one, call.now)
+    ]
+
+
 def describe_instances(world: World, call: Call) -> dict[str, Value]:
     """DescribeInstances."""
     region = require_region(call)
     _check_filters(call)
     ids = json_list(call, "InstanceIds")
     refuse_dry_run(call)
-    rows = [
-        one
-        for one in world.instances.values()
-        if one.region == region
-        and (ids is None or one.id in ids)
-        and is_visible(one, call.now)
-        and _fits(world, one, call)
-    ]
+    rows = [one for one in visible_instances(world, call, ids) if _fits(world, one, call)]
     if call.structs("Tag"):
         rows = rows[:_MOST_BY_TAG]
     rows.reverse()  # the newest first, as the provider's lists are
@@ -263,15 +268,8 @@ def _show_card(instance: Instance) -> Value:
 
 def describe_instance_status(world: World, call: Call) -> dict[str, Value]:
     """DescribeInstanceStatus."""
-    region, ids = require_region(call), call.texts("InstanceId")
-    rows = [
-        one
-        for one in world.instances.values()
-        if one.region == region
-        and (not ids or one.id in ids)
-        and call.text("ZoneId") in {"", one.zone}
-        and is_visible(one, call.now)
-    ]
+    ids = call.texts("InstanceId") or None
+    rows = [one for one in visible_instances(world, call, ids) if call.text("ZoneId") in {"", one.zone}]
     shown, fields = by_number(call, rows, lambda one: {"InstanceId": one.id, "Status": one.status})
     return {"InstanceStatuses": {"InstanceStatus": shown}, **fields}
 

@@ -50,7 +50,6 @@ FOLDERS = (
     "sys",
 )
 FOLDERS_OF_VAR = ("log", "lib", "cache", "spool", "mail")
-HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  # pathlib costs a third of the start
 libc = ctypes.CDLL(None, use_errno=True)
 
 
