@@ -28,6 +28,9 @@ DOORS = (
 EMULATOR = "trainyard/emulators/aliyun/"
 CLOUD = "trainyard/backends/aliyun/"
 
+# The compatible doors of the platform speak as their clients do.
+DLC = ("trainyard/server/api/dlc/", "trainyard/cli/dlc/")
+
 # word in names → where it may be used. Prose may use any word, names of functions and variables may not.
 PROVINCES: dict[str, tuple[str, ...]] = {
     "instance": (*DOORS, EMULATOR, CLOUD),
@@ -45,17 +48,26 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/backends/local/description.py",
     ),
     "vpc": (*DOORS, EMULATOR, CLOUD, "trainyard/spec/machine.py"),
-    "pod": (),
+    "pod": DLC,
     "namespace": (),
     # nproc_per_node is torchrun's word; a scheduler's cluster is made of nodes
     "node": (
         "trainyard/launch.py",
         "trainyard/scheduling/",
         "trainyard/simulation/",
-        "trainyard/cli/simulate.py",
+        "trainyard/cli/",
+        "trainyard/spec/workload.py",
+        "trainyard/spec/document.py",
+        "trainyard/engines/",
+        "trainyard/server/",
+        "trainyard/client/",
+        "trainyard/backends/platform",
+        "trainyard/transport/gateway",
     ),
     "host": (
         EMULATOR,  # HTTP's Host, sshd's host keys
+        "trainyard/server/",  # HTTP's Host, and the inventory that nodes come from
+        "trainyard/client/",  # likewise
         CLOUD,  # endpoints have hosts
         "trainyard/backends/ssh/",
         "trainyard/transport/ssh",

@@ -1,0 +1,222 @@
+"""The database: short transactions on threads of their own, and the guard that keeps the network out of them.
+
+A transaction's body is a plain function of a connection, so it cannot wait for anything but the database. On SQLite
+one thread writes, and commits together what arrived meanwhile: each piece in its own savepoint. What is in the tables
+is tables.py; what is read and written is store/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from trainyard.lib.errors import UnreachableError
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+# How many pieces of work one commit may carry: bounds how long the first of them waits.
+GROUP = 256
+READERS = 4
+# PostgreSQL gives up one of two transactions that met; a few tries with a growing pause settle that.
+ATTEMPTS = 6
+
+inside_transaction: contextvars.ContextVar[bool] = contextvars.ContextVar("inside_transaction", default=False)
+
+
+def forbid_inside_transaction(what: str) -> None:
+    """Refuse to touch the network while a transaction is open: it would hold locks for as long as the far side likes."""
+    if inside_transaction.get():
+        raise RuntimeError(f"{what} inside a database transaction")
+
+
+@dataclass(slots=True)
+class _Piece:
+    work: Work[Any]
+    done: Future[Any] = field(default_factory=Future)
+
+
+class Database:
+    """One database, SQLite by file or PostgreSQL by URL. Safe to use from many tasks at once."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.is_sqlite = url.startswith("sqlite")
+        self.engine = _sqlite(url) if self.is_sqlite else _postgres(url)
+        self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="db-read")
+        self._writers = None if self.is_sqlite else ThreadPoolExecutor(READERS, thread_name_prefix="db-write")
+        self._writer = threading.Thread(target=self._write_all, name="db-write", daemon=True)
+        if self.is_sqlite:
+            self._writer.start()
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in a transaction that is committed when this returns. Raises what `work` raised, rolled back."""
+        if self._writers is not None:
+            return await asyncio.wrap_future(self._writers.submit(self._write_one, work))
+        piece = _Piece(work)
+        self._pieces.put(piece)
+        return await asyncio.wrap_future(piece.done)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` in a transaction that is rolled back."""
+        return await asyncio.wrap_future(self._readers.submit(self._read_one, work))
+
+    def write_now(self, work: Work[T]) -> T:
+        """The same for callers without a loop: set-up, the administrator's commands, tests."""
+        if self._writers is not None:
+            return self._write_one(work)
+        piece = _Piece(work)
+        self._pieces.put(piece)
+        result: T = piece.done.result()
+        return result
+
+    def read_now(self, work: Work[T]) -> T:
+        """The same for callers without a loop."""
+        return self._read_one(work)
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go."""
+        if self._writers is None:
+            self._pieces.put(None)
+            self._writer.join()
+        else:
+            self._writers.shutdown()
+        self._readers.shutdown()
+        self.engine.dispose()
+
+    # -- on the threads
+
+    def _read_one(self, work: Work[T]) -> T:
+        with _translated(), self.engine.connect() as connection:
+            return _guarded(work, connection)
+
+    def _write_one(self, work: Work[T]) -> T:
+        for attempt in range(ATTEMPTS):
+            try:
+                with _translated(), self.engine.begin() as connection:
+                    return _guarded(work, connection)
+            except _AgainError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise UnreachableError(
+                        "The database gave up the transaction again and again.", hint="Try again."
+                    ) from error
+                time.sleep(random.uniform(0, 0.01 * 2**attempt))  # noqa: S311  # a pause, not a secret
+        raise AssertionError  # pragma: no cover  # the loop returns or raises
+
+    def _write_all(self) -> None:
+        while (first := self._pieces.get()) is not None:
+            group, last = [first], False
+            while len(group) < GROUP:
+                try:
+                    piece = self._pieces.get_nowait()
+                except queue.Empty:
+                    break
+                if piece is None:
+                    last = True
+                    break
+                group.append(piece)
+            self._commit(group)
+            if last:
+                return
+
+    def _commit(self, group: list[_Piece]) -> None:
+        results: list[tuple[_Piece, Any]] = []
+        try:
+            with self.engine.begin() as connection:
+                for piece in group:
+                    if not piece.done.set_running_or_notify_cancel():
+                        continue
+                    try:
+                        with connection.begin_nested():
+                            results.append((piece, _guarded(piece.work, connection)))
+                    except Exception as error:  # noqa: BLE001  # it belongs to whoever asked, and goes there
+                        piece.done.set_exception(error)
+        except Exception as error:  # noqa: BLE001  # the commit itself: nobody's work was kept
+            for piece in group:
+                if not piece.done.done():
+                    piece.done.set_exception(_plain(error))
+            return
+        for piece, result in results:
+            piece.done.set_result(result)
+
+
+class _AgainError(Exception):
+    """The database asks to try the transaction again."""
+
+
+class _translated:  # noqa: N801  # reads as a verb at its only two places
+    """Turn the driver's errors into ours; a clash of transactions into a wish to try again."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DBAPIError):
+            if getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}:
+                raise _AgainError from error
+            if isinstance(error, OperationalError):
+                raise _plain(error) from error
+
+
+def _plain(error: Exception) -> Exception:
+    if isinstance(error, OperationalError):
+        return UnreachableError(
+            f"The database does not answer: {str(error.orig).strip().splitlines()[0]}.",
+            hint="See that it runs and that its disk is not full.",
+        )
+    return error
+
+
+def _guarded(work: Work[T], connection: Connection) -> T:
+    token = inside_transaction.set(True)
+    try:
+        return work(connection)
+    finally:
+        inside_transaction.reset(token)
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",  # what was acknowledged survives a power cut; commits are shared, so it costs little
+            "foreign_keys=ON",
+            "busy_timeout=30000",
+            "cache_size=-16000",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writing = threading.current_thread().name == "db-write"
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _postgres(url: str) -> Engine:
+    if url.startswith("postgres://"):
+        url = "postgresql" + url.removeprefix("postgres")
+    if url.startswith("postgresql://"):
+        url = "postgresql+psycopg" + url.removeprefix("postgresql")
+    return create_engine(url, pool_size=2 * READERS, max_overflow=4, pool_pre_ping=True)
+
+
+__all__ = ["Database", "Work", "forbid_inside_transaction", "inside_transaction"]

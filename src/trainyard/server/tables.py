@@ -1,0 +1,283 @@
+"""The tables, and nothing else. Times are POSIX seconds (float), amounts integers, structures JSON text.
+
+Every row that people and loops both change has a `version`: a write names the version that it read.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite counts up by itself only in a column that is spelt INTEGER.
+SERIAL = BigInteger().with_variant(Integer, "sqlite")
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("display_name", Text, nullable=False, default=""),
+    Column("email", Text, nullable=False, default=""),
+    Column("password_hash", Text, nullable=False, default=""),  # empty: no password sign-in
+    Column("must_change_password", Boolean, nullable=False, default=False),
+    Column("oidc_subject", Text, nullable=True, unique=True),  # issuer, a blank, subject
+    Column("is_admin", Boolean, nullable=False, default=False),
+    Column("is_active", Boolean, nullable=False, default=True),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("user_id", String(32), ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name", Text, nullable=False, default=""),
+    Column(
+        "digest", String(64), nullable=False, unique=True
+    ),  # SHA-256 of the token: the token is never stored
+    Column("scopes", JSON, nullable=False),  # names from auth/scopes.py; ["*"]: all that the user may
+    Column("kind", String(16), nullable=False, default="token"),  # or "session": made by a sign-in
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=True),
+    Column("last_used_at", Float, nullable=True),
+    Column("revoked_at", Float, nullable=True),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("quota", JSON, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", String(32), primary_key=True),  # ws…
+    Column("name", String(64), nullable=False, unique=True),
+    Column("description", Text, nullable=False, default=""),
+    Column("group_id", String(32), ForeignKey("groups.id"), nullable=True),
+    Column("quota", JSON, nullable=False),  # nominal, borrow, lend, per_user, users, weight, strategy
+    Column("needs_approval", Boolean, nullable=False, default=False),  # every job waits for a person first
+    Column("max_run_seconds", Integer, nullable=False, default=0),
+    Column("created_at", Float, nullable=False),
+    Column("archived_at", Float, nullable=True),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", String(32), ForeignKey("users.id", ondelete="CASCADE"), primary_key=True, index=True),
+    Column("role", String(16), nullable=False),  # admin, member, viewer
+)
+
+requests = Table(  # for an account, for membership, for quota; a person decides
+    "requests",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("name", String(64), nullable=False, default=""),
+    Column("user_id", String(32), ForeignKey("users.id", ondelete="CASCADE"), nullable=True),
+    Column("workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=True),
+    Column("body", JSON, nullable=False),
+    Column("state", String(16), nullable=False, default="open"),  # open, approved, refused
+    Column("decided_by", String(32), nullable=True),
+    Column("decided_at", Float, nullable=True),
+    Column("answer", Text, nullable=False, default=""),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("engine", String(16), nullable=False, default="nodes"),
+    Column(
+        "address", JSON, nullable=False
+    ),  # how it is reached: {"backend": "local"} or {"backend": "ssh", "host": …}
+    Column("pool", String(63), nullable=False, default="default"),
+    Column("cpu", Integer, nullable=False, default=0),  # thousandths of a core
+    Column("memory_mib", Integer, nullable=False, default=0),
+    Column("reserved_cpu", Integer, nullable=False, default=0),
+    Column("reserved_memory_mib", Integer, nullable=False, default=0),
+    Column("devices", JSON, nullable=False),  # {type: count}
+    Column("simulated", Boolean, nullable=False, default=False),  # the devices are declared, not found
+    Column("unhealthy", JSON, nullable=False),  # {type: [index]}
+    Column("labels", JSON, nullable=False),
+    Column("taints", JSON, nullable=False),  # ["key" or "key=value"]
+    Column("topology", JSON, nullable=False),
+    Column("desired", String(16), nullable=False, default="ready"),  # ready, cordoned, drained, gone
+    Column("state", String(16), nullable=False, default="joining"),  # joining, ready, lost, refused
+    Column("reason", Text, nullable=False, default=""),
+    Column("boot_id", String(64), nullable=False, default=""),
+    Column("facts", JSON, nullable=False),  # what its probe said last: disk, clock skew, versions
+    Column("failures", Integer, nullable=False, default=0),  # of starts, in a row
+    Column("avoid_until", Float, nullable=True),  # on the black list until then
+    Column(
+        "fence_seconds", Integer, nullable=False, default=0
+    ),  # silent so long, it ends its tasks itself; 0: never
+    Column("seen_at", Float, nullable=True),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+workloads = Table(
+    "workloads",
+    metadata,
+    Column("id", String(32), primary_key=True),  # dlc…: later ids sort later
+    Column("name", Text, nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("workspace_id", String(32), ForeignKey("workspaces.id"), nullable=False),
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("preemptible", Boolean, nullable=False, default=False),
+    Column("state", String(16), nullable=False),
+    Column("desired", String(16), nullable=False, default="run"),
+    Column("version", Integer, nullable=False, default=1),
+    Column("attempt", Integer, nullable=False, default=0),  # of starts, from 1
+    Column("failures", Integer, nullable=False, default=0),  # retries used up
+    Column("ending", String(16), nullable=False, default=""),  # FINISHING: the state that comes after it
+    Column("reason", String(48), nullable=False, default=""),  # a code, see reasons in services/reasons
+    Column("message", Text, nullable=False, default=""),
+    Column("exit_code", Integer, nullable=True),
+    Column("avoid", JSON, nullable=False),  # nodes that it failed on
+    Column("wait", JSON, nullable=True),  # why it waits, from the last cycle: position, reason, start, claim
+    Column("submitted_at", Float, nullable=False),
+    Column("queued_at", Float, nullable=True),  # since when it is in the queue; kept by a preempted one
+    Column("admitted_at", Float, nullable=True),
+    Column("started_at", Float, nullable=True),  # of the last attempt
+    Column("first_started_at", Float, nullable=True),
+    Column("stopped_at", Float, nullable=True),  # the program's end
+    Column("ended_at", Float, nullable=True),  # the final state
+    Column("leave_by", Float, nullable=True),  # told to go, and killed then
+    Column("leave_for", String(32), nullable=False, default=""),
+    Column("retain_until", Float, nullable=True),
+    Column("due_at", Float, nullable=True),  # not to be looked at before
+    Column("deleted_at", Float, nullable=True),
+    Column("dlc", JSON, nullable=True),  # the request as the compatible door got it, given back as it came
+    Index("ix_workloads_state", "state"),
+    Index("ix_workloads_workspace_id_id", "workspace_id", "id"),
+    Index("ix_workloads_user_id_id", "user_id", "id"),
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("workload_id", String(32), ForeignKey("workloads.id", ondelete="CASCADE"), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("name", String(80), primary_key=True),  # worker-0
+    Column("role", String(63), nullable=False),
+    Column("number", Integer, nullable=False),  # in its role
+    Column("rank", Integer, nullable=False),  # in the workload
+    Column("node", String(63), nullable=False),
+    Column("devices", JSON, nullable=False),  # indices
+    Column("state", String(16), nullable=False, default="pending"),
+    Column("exit_code", Integer, nullable=True),
+    Column("message", Text, nullable=False, default=""),
+    Column("address", String(64), nullable=False, default=""),
+    Column("started_at", Float, nullable=True),
+    Column("ended_at", Float, nullable=True),
+    Column("log_bytes", BigInteger, nullable=False, default=0),
+    Column("is_cleared", Boolean, nullable=False, default=False),  # no process of it is left, its log is here
+    Index("ix_tasks_node_state", "node", "state"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
+    Column("time", Float, nullable=False),
+    Column("subject", String(16), nullable=False),  # workload, node, workspace, user
+    Column("subject_id", String(64), nullable=False),
+    Column("workspace_id", String(32), nullable=True),
+    Column("code", String(48), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("state", String(16), nullable=False, default=""),  # of the workload after it
+    Column("actor", String(64), nullable=False, default=""),  # a user's name; empty: the platform
+    Column("data", JSON, nullable=True),
+    Index("ix_events_subject", "subject", "subject_id", "seq"),
+    Index("ix_events_workspace_id_seq", "workspace_id", "seq"),
+    sqlite_autoincrement=True,  # a number is never given twice, so that followers can go on from one
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
+    Column("time", Float, nullable=False),
+    Column("actor", String(64), nullable=False),
+    Column("address", String(64), nullable=False, default=""),
+    Column("action", String(64), nullable=False),
+    Column("subject", String(128), nullable=False),
+    Column("workspace_id", String(32), nullable=True),
+    Column("outcome", String(16), nullable=False),  # done, denied
+    Column("data", JSON, nullable=True),
+    sqlite_autoincrement=True,
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("user_id", String(32), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("digest", String(64), nullable=False),  # of the request: the same key with another body is refused
+    Column("status", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False, index=True),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("owner", String(64), nullable=False),
+    Column("until", Float, nullable=False),
+    Column("epoch", Integer, nullable=False),  # goes up with every owner: a late writer is found out by it
+)
+
+past_use = Table(
+    "past_use",
+    metadata,
+    Column("workspace_id", String(32), primary_key=True),
+    Column("user_id", String(32), primary_key=True),
+    Column("amount", Float, nullable=False),  # shares of the cluster times seconds, decayed until `at`
+    Column("at", Float, nullable=False),
+)
+
+settings = Table(
+    "settings",
+    metadata,
+    Column("key", String(63), primary_key=True),
+    Column("value", JSON, nullable=False),
+    UniqueConstraint("key"),
+)

@@ -1,0 +1,154 @@
+"""What a user asks the platform to run, and the states that it passes through. Pure data.
+
+How a document becomes one of these is spec/document.py; who decides and who acts is the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
+
+# Exit codes after which trying again may help: interrupted, killed, asked to go, and 138 (SIGUSR1), by which a
+# program says so itself. All others are the program's own verdict.
+RETRIED_EXIT_CODES = (130, 137, 138, 143)
+
+
+class State(StrEnum):
+    """Where a workload is. Only the loops of the server write it."""
+
+    HELD = "held"  # not in the queue: a person has to approve or resume it
+    WAITING = "waiting"
+    ADMITTED = "admitted"  # has its places, nothing was started yet
+    STARTING = "starting"
+    RUNNING = "running"
+    RETAINED = "retained"  # the program has ended; the places are kept for a look
+    FINISHING = "finishing"  # what is left of it is being ended
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Desired(StrEnum):
+    """What people want of a workload. Only services write it."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    CANCEL = "cancel"
+
+
+FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+# States that hold places on nodes.
+HOLDING = frozenset({State.ADMITTED, State.STARTING, State.RUNNING, State.RETAINED, State.FINISHING})
+
+TRANSITIONS: Mapping[State, frozenset[State]] = MappingProxyType(
+    {
+        State.HELD: frozenset({State.WAITING, State.CANCELLED}),
+        State.WAITING: frozenset({State.ADMITTED, State.HELD, State.CANCELLED, State.FAILED}),
+        State.ADMITTED: frozenset({State.STARTING, State.FINISHING}),
+        State.STARTING: frozenset({State.RUNNING, State.FINISHING}),
+        State.RUNNING: frozenset({State.RETAINED, State.FINISHING}),
+        State.RETAINED: frozenset({State.FINISHING}),
+        # Back to WAITING: preempted, a node was lost, or it is tried again.
+        State.FINISHING: frozenset(
+            {State.WAITING, State.HELD, State.SUCCEEDED, State.FAILED, State.CANCELLED}
+        ),
+        State.SUCCEEDED: frozenset(),
+        State.FAILED: frozenset(),
+        State.CANCELLED: frozenset(),
+    }
+)
+
+
+class TaskState(StrEnum):
+    """Where one task of one attempt is, as its node said last."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+    LOST = "lost"  # its node does not answer, or does not know it any more
+
+
+class Restart(StrEnum):
+    """When a workload whose program failed goes back to the queue, as long as it has retries left."""
+
+    NEVER = "never"
+    ON_FAILURE = "on_failure"
+    EXIT_CODE = "exit_code"  # only after one of RETRIED_EXIT_CODES
+    ALWAYS = "always"
+
+
+class Retain(StrEnum):
+    """After which end the places are kept for a look."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on_failure"
+    ON_SUCCESS = "on_success"
+
+
+class Success(StrEnum):
+    """When a workload of several tasks counts as done."""
+
+    ALL = "all"  # every task has ended with 0
+    FIRST = "first"  # the first task of the first role decides; the others are ended then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSpec:
+    """Replicas of one shape."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # read by pydantic; a class variable by intent
+
+    name: str = "worker"
+    replicas: int = 1
+    minimum: int | None = None  # below `replicas`: how many are enough to start
+    command: str = ""  # empty: the workload's
+    cpu: float = 1.0  # cores
+    memory_mib: int = 0
+    shared_memory_mib: int = 0
+    device: str = ""  # type; empty where the cluster has only one
+    devices: int = 0
+    image: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # that the node must carry
+    nodes: tuple[str, ...] = ()  # only these, by name
+    tolerations: tuple[str, ...] = ()  # "key" or "key=value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """A job as its user wrote it. Validated at the border, then frozen."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # as above
+
+    name: str
+    command: str = ""
+    workspace: str = ""  # empty: the user's only one
+    kind: str = "job"  # or a kind of the compatible doors: PyTorchJob, TFJob …
+    roles: tuple[RoleSpec, ...] = (RoleSpec(),)
+    working_dir: str = ""  # empty: a fresh folder of the task
+    env: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 5  # 1 to 9, 9 first
+    preemptible: bool = False
+    max_run_seconds: int = 0  # 0: as long as it likes
+    grace_seconds: int = 30  # between being asked to go and being killed
+    restart: Restart = Restart.EXIT_CODE
+    max_retries: int = 0
+    success: Success = Success.ALL
+    retain_seconds: int = 0
+    retain: Retain = Retain.ALWAYS
+    tags: Mapping[str, str] = field(default_factory=dict)
+    needs_approval: bool = False
+
+
+def tasks_of(spec: WorkloadSpec) -> list[tuple[RoleSpec, int]]:
+    """Every replica with its role, in order; the first is the one that others look for."""
+    return [(role, index) for role in spec.roles for index in range(role.replicas)]
+
+
+def task_name(role: str, index: int) -> str:
+    """The name of one task inside its workload, as people see it and type it: worker-0."""
+    return f"{role}-{index}"
