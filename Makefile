@@ -35,12 +35,12 @@ docs: $(VENV)/.installed
 	$(BIN)/zensical build --strict
 
 debian:
-	@scripts/debian tmux openssh-server openssh-client rsync openmpi-bin busybox iproute2 procps git valgrind
+	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@scripts/debian $(PYTHON)-venv
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,server,oidc]'
 	@touch $@
 
 clean:
