@@ -6,6 +6,7 @@ A backend never waits for readiness, retries or polls on its own account: `runti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from trainyard.spec.machine import Machine, MachineSpec
@@ -133,4 +134,24 @@ class Cleanable(Protocol):
 
     async def remove(self, leftovers: Sequence[Leftover]) -> Sequence[Leftover]:
         """Remove what was listed; returns what somebody has begun to use meanwhile. Gone already is no error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopProgram:
+    """A program for machines: given ids, it stops those machines, and says in one sentence why it cannot.
+
+    `text` is Python 3.6 without packages. After `arguments` it takes the ids; `--check` in front only asks whether it could.
+    """
+
+    text: str
+    arguments: Sequence[str]
+
+
+@runtime_checkable
+class SelfStopping(Protocol):
+    """Machines can stop themselves, without any client, where they were given the right to."""
+
+    def stop_program(self, machines: Sequence[Machine]) -> StopProgram:
+        """What these machines, of one job, are to run."""
         ...

@@ -72,10 +72,18 @@ def _number(text: str, where: str) -> int:
 
 
 def _hours(text: str, where: str) -> float:
+    return _span(text, where, "hours")
+
+
+def _minutes(text: str, where: str) -> float:
+    return _span(text, where, "minutes")
+
+
+def _span(text: str, where: str, unit: str) -> float:
     try:
         return float(text.strip() or 0)
     except ValueError as error:
-        raise InvalidError(f"{where} = {text!r} is not a number of hours", hint="Write a number.") from error
+        raise InvalidError(f"{where} = {text!r} is not a number of {unit}", hint="Write a number.") from error
 
 
 def _switch(text: str, where: str) -> bool:
@@ -109,6 +117,8 @@ KEYS: dict[str, Callable[[str, str], Value]] = {
     "max_hours": _hours,
     "max_price_per_hour": _text,
     "spot_price_limit": _text,
+    "ram_role": _text,
+    "autostop_idle": _minutes,
 }
 ALIASES = {"machine": "machines", "num_tasks": "machines", "image": "image_name", "nas": "enable_nas", "vpc": "vpc_name",
            "cuda_install": "install_cuda"}  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,11 +14,14 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.ls import machine_table, record
 from trainyard.cli.progress import CountBar
 from trainyard.cli.verb import Verb
-from trainyard.lib.errors import InvalidError
+from trainyard.lib.errors import DeniedError, InvalidError
 from trainyard.runtime import cost, verbs
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, parse_task, task_name
+
+if TYPE_CHECKING:
+    from trainyard.runtime.curfew import Curfew
 
 MOST_MACHINES = 1000  # beyond that it is a typing error
 
@@ -36,6 +39,8 @@ CLOUD_ONLY = {
     "max_hours": "--max-hours",
     "max_price_per_hour": "--max-price-per-hour",
     "spot_price_limit": "--spot-price-limit",
+    "ram_role": "--ram-role",
+    "autostop_idle": "--autostop-idle",
 }
 WITHOUT_CLOUD = frozenset({"local", "ssh"})
 
@@ -69,6 +74,10 @@ WITHOUT_CLOUD = frozenset({"local", "ssh"})
     "--max-price-per-hour", type=str, metavar="PRICE", help="Of one machine; dearer ones are left out."
 )
 @click.option("--spot-price-limit", type=str, metavar="PRICE", help="The most to pay on the spot market.")
+@click.option("--ram-role", metavar="ROLE", help="A role of the account that machines are given.")
+@click.option(
+    "--autostop-idle", type=float, metavar="MIN", help="They stop when idle for so long; needs --ram-role."
+)
 @click.option("--dry-run", is_flag=True, default=None, help="Show places and prices, and make nothing.")
 @click.option("-y", "--yes", "--confirm-cost", "confirm_cost", is_flag=True, default=None, help="Do not ask.")
 def create_command(config_file: str | None, **flags: Any) -> int:
@@ -115,7 +124,12 @@ def _gather(invocation: Invocation, config_file: str | None, flags: dict[str, An
         raise InvalidError(
             f"{options['machines']} is not a number of machines", hint=f"Write 1 to {MOST_MACHINES}."
         )
-    for name in ("gpus", "npus", "system_disk_size", "data_disk_size"):
+    if options.get("autostop_idle") and not options.get("ram_role"):
+        raise InvalidError(
+            "--autostop-idle needs --ram-role: nobody else would be there to stop the machines",
+            hint="Pass --ram-role ROLE, or use autostop_idle in a script that lives as long.",
+        )
+    for name in ("gpus", "npus", "system_disk_size", "data_disk_size", "autostop_idle"):
         if (options.get(name) or 0) < 0:
             raise InvalidError(f"{name} cannot be {options[name]}", hint="Write 0 or more.")
     return options
@@ -160,6 +174,7 @@ def _names(options: dict[str, Any]) -> list[str]:
 
 
 async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Machine]:
+    from trainyard.runtime.curfew import Curfew, Terms
     from trainyard.runtime.job import make_job
 
     names, spec = _names(options), _spec(options, machines.settings)
@@ -179,9 +194,19 @@ async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Ma
             install_script=options.get("install_script") or "",
             spec=spec,
         )
+        if options.get("autostop_idle") and place not in WITHOUT_CLOUD:
+            await _set_curfew(Curfew(job=job, terms=Terms(idle_minutes=options["autostop_idle"])))
     finally:
         bar.close()
     return [task.machine for task in job.tasks]
+
+
+async def _set_curfew(curfew: Curfew) -> None:
+    if not await curfew.arrange():
+        raise DeniedError(
+            "the machines were made, but cannot stop themselves when idle",
+            hint="Give the role the right to stop machines and run the same command again, or release them with `trainyard kill`.",
+        )
 
 
 def _spec(options: dict[str, Any], settings: Settings) -> MachineSpec:
@@ -203,6 +228,7 @@ def _spec(options: dict[str, Any], settings: Settings) -> MachineSpec:
         max_hours=options.get("max_hours") or 0.0,
         max_price_per_hour=_money(options, "max_price_per_hour"),
         spot_price_limit=_money(options, "spot_price_limit"),
+        role=options.get("ram_role") or "",
     )
 
 

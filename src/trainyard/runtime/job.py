@@ -251,7 +251,15 @@ async def make_job(
         raise InvalidError(f"a job cannot have {num_tasks} tasks", hint="Pass num_tasks=1 or more.")
     check_name(name, "job name")
     names = [task_name(name, index) for index in range(num_tasks)]
-    return await _make(context, name, names, run_name, install_script, spec, skip_setup=skip_setup)
+    return await make_named(
+        context,
+        name=name,
+        names=names,
+        run_name=run_name,
+        install_script=install_script,
+        spec=spec,
+        skip_setup=skip_setup,
+    )
 
 
 async def make_task(
@@ -264,20 +272,29 @@ async def make_task(
     skip_setup: bool = False,
 ) -> Task:
     """Make a single machine of that very name, or find it."""
-    job = await _make(context, name, [name], run_name, install_script, spec, skip_setup=skip_setup)
+    job = await make_named(
+        context,
+        name=name,
+        names=[name],
+        run_name=run_name,
+        install_script=install_script,
+        spec=spec,
+        skip_setup=skip_setup,
+    )
     return job.tasks[0]
 
 
-async def _make(
+async def make_named(
     context: Context,
+    *,
     name: str,
     names: Sequence[str],
-    run_name: str,
-    install_script: str,
-    spec: MachineSpec | None,
-    *,
-    skip_setup: bool,
+    run_name: str = "",
+    install_script: str = "",
+    spec: MachineSpec | None = None,
+    skip_setup: bool = False,
 ) -> Job:
+    """A job whose machines have these very names, made or found."""
     machines = await verbs.acquire(context.backend, spec or MachineSpec(), names, clock=context.clock)
     tasks = [Task(context, machine, run_name=run_name) for machine in machines]
     job = Job(context, name, tasks)

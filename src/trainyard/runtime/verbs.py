@@ -13,7 +13,9 @@ from trainyard.backends.api import (
     Mountable,
     Priced,
     Renamable,
+    SelfStopping,
     Stoppable,
+    StopProgram,
     Surveyed,
 )
 from trainyard.lib.clock import Clock, SystemClock
@@ -169,6 +171,11 @@ async def admit_address(
 async def plan(backend: Backend, spec: MachineSpec, names: Sequence[str]) -> Plan | None:
     """What acquiring these machines would do and cost; None where machines cost nothing."""
     return await backend.plan(spec, names) if isinstance(backend, Priced) else None
+
+
+def stop_program(backend: Backend, machines: Sequence[Machine]) -> StopProgram | None:
+    """The program by which these machines stop themselves; None where the backend has none."""
+    return backend.stop_program(machines) if isinstance(backend, SelfStopping) else None
 
 
 async def survey(

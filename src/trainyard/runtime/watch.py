@@ -8,16 +8,18 @@ started without waiting is started again. What the install script does not bring
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainyard.lib.errors import CommandError, Error, TaskErrors, UnreachableError
 from trainyard.lib.shell import home_path
-from trainyard.runtime.job import Job, make_job
+from trainyard.runtime.curfew import Curfew
+from trainyard.runtime.job import Job, make_named
 from trainyard.runtime.task import Task
 from trainyard.spec.machine import MachineSpec, MachineState
 
 LOOK_SECONDS = 15.0  # a notice comes five minutes ahead
 CHECKPOINT_SECONDS = 240.0
+STILL = frozenset({MachineState.STOPPED, MachineState.STOPPING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Watch:
     care: Care
     install_script: str = ""
     skip_setup: bool = False
+    curfew: Curfew | None = None  # where the machines stop themselves; new ones must be told
     look_seconds: float = LOOK_SECONDS
     _warned: set[str] = field(default_factory=set)
     _busy_at: float = 0.0
@@ -63,6 +66,13 @@ class Watch:
     async def look(self) -> None:
         """One look at all machines, and what follows from it."""
         there = {machine.name: machine for machine in await self.job.context.backend.machines()}
+        if self._is_over():
+            return
+        for task in self.job.tasks:
+            machine = there.get(task.name)
+            if machine is not None and machine.state in STILL:
+                task.log("the machine has been stopped", log_level="WARN")
+                task.machine = replace(task.machine, state=machine.state)
         if self._is_over():
             return
         for task in self.job.tasks:
@@ -104,10 +114,10 @@ class Watch:
         for task in self.job.tasks:
             if task not in lost:
                 await task.interrupt()  # it waits for ranks that are gone
-        fresh = await make_job(
+        fresh = await make_named(
             self.job.context,
             name=self.job.name,
-            num_tasks=len(self.job.tasks),
+            names=[task.name for task in self.job.tasks],
             run_name=self.job.tasks[0].run_name,
             install_script=self.install_script,
             spec=self.spec,
@@ -117,6 +127,8 @@ class Watch:
         for task, new in zip(self.job.tasks, fresh.tasks, strict=True):
             await task.adopt(new)
         await self._keep_logdir()
+        if self.curfew is not None:
+            await self.curfew.arrange()
         for task in self.job.tasks:
             if task.name in standing:
                 task.log("starting again: %s", standing[task.name])
@@ -142,11 +154,22 @@ class Watch:
             await self.job.stop()
 
     def _is_over(self) -> bool:
-        ended = {MachineState.STOPPED, MachineState.STOPPING, MachineState.RELEASED}
+        ended = {*STILL, MachineState.RELEASED}
         return not self.job.tasks or any(task.machine.state in ended for task in self.job.tasks)
 
 
-async def stop_when_done(job: Job) -> None:
-    """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error."""
-    if job.tasks and all(task.machine.state is MachineState.RUNNING for task in job.tasks):
+async def stop_when_done(job: Job, curfew: Curfew | None = None) -> None:
+    """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error.
+
+    Machines with a curfew are not waited for: they stop themselves when their commands have ended.
+    """
+    if not job.tasks or any(task.machine.state is not MachineState.RUNNING for task in job.tasks):
+        return
+    if curfew is None:
         await job.stop()
+    elif await curfew.is_quiet():
+        await curfew.withdraw()
+        await job.stop()
+    else:
+        await curfew.leave()
+        job.log("the machines stop themselves when their commands have ended")

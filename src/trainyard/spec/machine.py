@@ -57,6 +57,7 @@ class MachineSpec:
     max_hours: float = 0.0  # after which they are released by the provider unless a client renews it
     max_price_per_hour: Decimal | None = None  # of one machine
     spot_price_limit: Decimal | None = None  # likewise, on the spot market; None: whatever it costs
+    role: str = ""  # the provider's role that a machine is given, by which it may stop itself
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

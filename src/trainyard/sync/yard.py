@@ -17,6 +17,7 @@ from trainyard.lib.portal import Portal
 from trainyard.runtime import cost, verbs
 from trainyard.runtime import job as core
 from trainyard.runtime.context import Context
+from trainyard.runtime.curfew import Curfew, Terms
 from trainyard.runtime.watch import Care, Watch, stop_when_done
 from trainyard.spec.machine import MachineSpec
 from trainyard.spec.names import task_name
@@ -46,7 +47,7 @@ class Yard:
         self._portal: Portal | None = None
         self._tasks: list[Task] = []
         self._told: set[str] = set()
-        self._to_stop: list[core.Job] = []
+        self._to_stop: list[tuple[core.Job, Curfew | None]] = []
         self._counters = {"task": 0, "job": 0, "run": 0}
         self.runs: dict[str, Run] = {}
         self.task_run: dict[str, str] = {}
@@ -86,8 +87,8 @@ class Yard:
         context, self._context = self._context, None
         if portal is not None:
             done, self._to_stop = self._to_stop, []
-            for job in done:
-                portal.call(stop_when_done(job))
+            for job, curfew in done:
+                portal.call(stop_when_done(job, curfew))
             if context is not None:
                 portal.call(_let_go(context, [task._task for task in self._tasks]))  # noqa: SLF001
             portal.close()
@@ -189,7 +190,8 @@ class Yard:
         machine, install_cuda wants an image with the GPU driver, snapshot is what the data disk begins as. While this
         program lives: autostop_idle (minutes) stops idle machines, checkpoint is a command for machines that are about to
         be taken back, recover=True gets others in their place and starts the command again, and stop_when_done=True
-        stops the machines at the end of the program, when their commands have ended.
+        stops the machines at the end of the program, when their commands have ended. With ram_role, a role of the account
+        that may stop machines, autostop_idle and stop_when_done are the machines' own business: this program may end.
         """
         name = name or self.unnamed("job")
         if name.count(".") > 1:
@@ -231,6 +233,7 @@ class Yard:
             )
         )
         task = Task(self.portal, made, install_script=install_script, **kwargs)
+        self._watch(core.Job(self.context, name, [made]), spec, install_script, kwargs)
         self.register([task], run.name)
         return task
 
@@ -301,17 +304,34 @@ class Yard:
 
     def _watch(self, job: core.Job, spec: MachineSpec, install_script: str, kwargs: dict[str, Any]) -> None:
         """What a user wants done for a job while this program lives, and at its end."""
+        skip_setup = self._skips_setup(kwargs)
+        idle_minutes = float(kwargs.get("autostop_idle") or 0)
+        terms = Terms(when_done=bool(kwargs.get("stop_when_done")), idle_minutes=idle_minutes)
+        curfew: Curfew | None = None
+        # Machines that do not know each other cannot agree on when all are done.
+        if terms.is_needed and spec.role and (not skip_setup or len(job.tasks) == 1):
+            curfew = Curfew(job=job, terms=terms)
+            if self.portal.call(curfew.arrange()):
+                self.portal.submit(curfew.beat())
+            else:
+                curfew = None
         care = Care(
             checkpoint=str(kwargs.get("checkpoint") or ""),
             recover=bool(kwargs.get("recover")),
-            idle_minutes=float(kwargs.get("autostop_idle") or 0),
+            idle_minutes=0.0 if curfew else idle_minutes,
         )
         if care.is_needed:
-            skip_setup = self._skips_setup(kwargs)
-            watch = Watch(job=job, spec=spec, care=care, install_script=install_script, skip_setup=skip_setup)
+            watch = Watch(
+                job=job,
+                spec=spec,
+                care=care,
+                install_script=install_script,
+                skip_setup=skip_setup,
+                curfew=curfew,
+            )
             self.portal.submit(watch.run())
-        if kwargs.get("stop_when_done"):
-            self._to_stop.append(job)
+        if terms.when_done:
+            self._to_stop.append((job, curfew))
 
     def _skips_setup(self, kwargs: dict[str, Any]) -> bool:
         return bool(kwargs.get("skip_setup", self.skip_setup))
@@ -324,7 +344,7 @@ class Yard:
             "instance_type", "image_name", "image_type", "gpus", "npus", "spot", "disk_size", "system_disk_size",
             "data_disk_size", "zone_id", "vpc_name", "enable_nas", "disable_nas", "skip_setup", "labels", "confirm_cost",
             "install_cuda", "cuda_install", "min_tasks", "max_hours", "max_price_per_hour", "spot_price_limit",
-            "snapshot", "checkpoint", "recover", "autostop_idle", "stop_when_done",
+            "snapshot", "checkpoint", "recover", "autostop_idle", "stop_when_done", "ram_role",
         }  # fmt: skip
         for key in kwargs.keys() - known:
             warnings.warn(f"make_job does not know the argument {key!r}; it is ignored", stacklevel=3)
@@ -347,6 +367,7 @@ class Yard:
             max_hours=float(words.get("max_hours", 0)),
             max_price_per_hour=_money(words.get("max_price_per_hour")),
             spot_price_limit=_money(words.get("spot_price_limit")),
+            role=str(words.get("ram_role", "")),
             labels=dict(words.get("labels", {})),
         )
 

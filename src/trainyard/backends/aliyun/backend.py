@@ -15,6 +15,7 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from trainyard.backends.aliyun import assistant, emulator, groups, leavings, power, shop, storage, wishes
@@ -40,6 +41,7 @@ from trainyard.backends.aliyun.money import SPENT_TAG, spent_text
 from trainyard.backends.aliyun.offers import fetch_gpu_offers
 from trainyard.backends.aliyun.paging import check_list_permission
 from trainyard.backends.aliyun.wire import Parameter
+from trainyard.backends.api import StopProgram
 from trainyard.lib.aio import finish, gather_all, map_bounded
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import (
@@ -58,8 +60,6 @@ from trainyard.spec.names import check_name, job_of
 from trainyard.spec.plan import Leftover, Plan
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainyard.backends.aliyun.way import InstanceTransport
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ logger = logging.getLogger(__name__)
 CONCURRENT_REGIONS = 8
 CONCURRENT_MOUNTS = 32
 BOOT = timedelta(minutes=5)  # from the start of a machine until its sshd answers
+STOP_SELF = Path(__file__).with_name("stop_self.py")
 MINUTE = timedelta(minutes=1)  # the provider's times are cut off to it
 
 
@@ -228,6 +229,15 @@ class AliyunBackend:
             new = {machine.id: "shared" for machine in part if "shared_storage" not in machine.details}
             await power.write_tag(self._client(region), STORAGE_TAG, new)  # so that a start mounts it again
         return storage.FOLDER
+
+    def stop_program(self, machines: Sequence[Machine]) -> StopProgram:
+        """How machines stop themselves by their RAM role; they need one that may."""
+        region = machines[0].region or self.client.region
+        is_leashed = any("max_hours" in machine.details for machine in machines)
+        return StopProgram(
+            text=STOP_SELF.read_text(encoding="utf-8"),
+            arguments=[*(["--leash"] if is_leashed else []), self._client(region).url("ecs"), region],
+        )
 
     async def machine_types(self) -> Sequence[dict[str, str]]:
         """Types with GPUs: where they can be had, and what they cost without disks."""

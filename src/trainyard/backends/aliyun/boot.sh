@@ -1,5 +1,5 @@
 # The first boot of a machine, after the provider's own set-up: what commands may rely on when the first one runs.
-# wants_data (GiB), wants_nfs and wants_driver are set in front of this. Ends by writing what it could not do into `booted`.
+# wants_data (GiB), wants_nfs, wants_driver and wants_python are set in front of this. Ends by writing what it could not do into `booted`.
 folder=${HOME:-/root}/.trainyard-boot
 problems=''
 
@@ -61,6 +61,7 @@ mount_data() {
 }
 
 command -v tmux >/dev/null 2>&1 || install tmux || note "tmux cannot be installed"
+[ -z "$wants_python" ] || command -v python3 >/dev/null 2>&1 || install python3 || note "python3 cannot be installed"
 [ -z "$wants_data" ] || mount_data
 if [ -n "$wants_nfs" ] && ! command -v mount.nfs >/dev/null 2>&1 && is_cloud; then
     if command -v apt-get >/dev/null 2>&1; then install nfs-common; else install nfs-utils; fi ||

@@ -264,6 +264,11 @@ class Client:
 
     async def call(
         self,
+    def url(self, product: str) -> str:
+        """The same as an address, for programs on machines."""
+        endpoint = self._sender.endpoints.find(product, self.region)
+        return f"{endpoint.protocol}://{endpoint.host}"
+
         product: str,
         action: str,
         parameters: Mapping[str, Parameter] | None = None,

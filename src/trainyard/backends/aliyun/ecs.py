@@ -144,6 +144,7 @@ def launch_parameters(
         "InternetMaxBandwidthOut": BANDWIDTH_MBIT,
         "KeyPairName": launch.key_pair,
         "UserData": launch.user_data,
+        "RamRoleName": spec.role or None,
         "SystemDisk": launch.system_disk.parameters(),
         "DataDisk": _data_disks(launch),
         "Tag": _tag_list(launch, candidate),

@@ -231,6 +231,7 @@ class Launcher:
                 raise failures[0]
             return [one for each in results if not isinstance(each, BaseException) for one in each]
         made: list[str] = []
+                wants_python=bool(spec.role),
         for each in series(names):
             needed = min(max(least - len(made), 1), len(each.names))
             try:

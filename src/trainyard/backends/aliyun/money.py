@@ -67,7 +67,8 @@ def spent(
     if is_stopped:
         if is_charged_in_full:
             return amount + rates.running * _hours(moment or created, now)
-        return None if moment is None else amount + rates.stopped * _hours(moment, now)
+        is_known = moment is not None and (started is None or started <= moment)  # else it has run since then
+        return amount + rates.stopped * _hours(moment, now) if moment and is_known else None
     if moment is None:
         return rates.running * _hours(created, now)
     since = max(moment, started or moment)

@@ -34,12 +34,14 @@ def user_data(
     data_disk_gib: int = 0,
     has_shared_storage: bool = False,
     wants_driver: bool = False,
+    wants_python: bool = False,
 ) -> str:
     """The UserData of a launch, in base64 as the provider takes it."""
     wishes = {
         "wants_data": str(data_disk_gib or ""),
         "wants_nfs": "yes" if has_shared_storage else "",
         "wants_driver": "yes" if wants_driver else "",
+        "wants_python": "yes" if wants_python else "",
     }
     script = "".join(f"{name}={value}\n" for name, value in wishes.items()) + _boot_script()
     config = {

@@ -91,6 +91,8 @@ def test_spending_counts_running_and_stopped_hours_when_a_machine_was_stopped():
     again = NOW - timedelta(hours=2)
     assert spent(rates, noted, started=again, is_stopped=False, **common) == 40 + 4 + 20
     assert spent(rates, {}, started=None, is_stopped=True, **common) is None
+    # It stopped itself: nobody wrote down when.
+    assert spent(rates, noted, started=again, is_stopped=True, **common) is None
     in_full = {**common, "is_charged_in_full": True}
     assert spent(rates, {}, started=created, is_stopped=True, **in_full) == 100
     assert money(Decimal("0.0694")) == "0.0694"

@@ -20,6 +20,13 @@ run_user_data() {
     date >"$cloud/boot-finished"
 }
 
+# As cloud-init too: what was put there runs at every boot.
+run_each_boot() {
+    for script in "$root"/var/lib/cloud/scripts/per-boot/*; do
+        [ ! -x "$script" ] || "$script" || echo "$script ended with status $?"
+    done
+}
+
 # All others end, then this one, and the kernel ends whoever is left with it. Elsewhere the emulator does it.
 power_off() {
     trap '' TERM
@@ -48,6 +55,7 @@ look_for_folder() {
 
 set -- "$root"/etc/ssh/ssh_host_*_key
 [ -e "$1" ] || ssh-keygen -q -t ed25519 -N '' -C "root@$HOSTNAME" -f "$root/etc/ssh/ssh_host_ed25519_key"
+run_each_boot >>"$root/var/log/cloud-init-output.log" 2>&1
 if [ ! -e "$cloud/started" ]; then
     mkdir -p "$cloud"
     echo >"$cloud/started" # not `:`, at whose failure the shell would end, and the machine with it

@@ -1,0 +1,220 @@
+"""Machines that stop themselves by their RAM role: their client is dead, and nobody pays for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emulation import Emulation, until
+from trainyard.runtime.context import Context
+from trainyard.runtime.curfew import Curfew, Terms
+from trainyard.runtime.job import make_job
+from trainyard.runtime.watch import stop_when_done
+from trainyard.spec.machine import MachineSpec
+
+# Machines that boot real sshds, and wait for seconds to pass.
+pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(120)]
+
+ROLE = "TrainyardStop"
+SPEC = MachineSpec(type="ecs.g7.large", role=ROLE)
+KILLED = """
+import asyncio
+from trainyard import settings
+from trainyard.backends.aliyun.backend import AliyunBackend
+from trainyard.runtime.context import Context
+from trainyard.runtime.curfew import Curfew, Terms
+from trainyard.runtime.job import make_job
+from trainyard.spec.machine import MachineSpec
+
+async def main():
+    context = Context(AliyunBackend.from_settings(settings.load()))
+    spec = MachineSpec(type="ecs.g7.large", role="TrainyardStop", max_hours=8)
+    job = await make_job(context, name="orphan", num_tasks=2, spec=spec)
+    curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=0.2))
+    assert await curfew.arrange()
+    beats = asyncio.create_task(curfew.beat())
+    await asyncio.sleep(4)
+    # The second machine has no command of its own, and works for the first.
+    await job.tasks[0].run("sleep 6; echo trained > result", non_blocking=True)
+    print("started", flush=True)
+    await beats
+
+asyncio.run(main())
+"""
+SCRIPT = """
+import trainyard
+trainyard.set_backend("aliyun")
+job = trainyard.make_job(
+    name="left", instance_type="ecs.g7.large", confirm_cost=True, ram_role="TrainyardStop", stop_when_done=True
+)
+job.run("sleep 3; echo trained > result", non_blocking=True)
+"""
+
+
+class Told:
+    """A reporter that remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, name: str, message: str, level: str = "INFO") -> None:
+        self.lines.append(f"{name} {level} {message}")
+
+    def output(self, name: str, piece: bytes) -> None:
+        pass
+
+    def transfer(self, machine: str, done: int, total: int) -> None:
+        pass
+
+
+def statuses(yard: Emulation) -> list[str]:
+    return [row["Status"] for row in yard.instances()]
+
+
+async def test_machines_stop_themselves_when_the_client_was_killed_and_the_command_has_ended(
+    yard: Emulation, open_client, tmp_path: Path
+):
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+    env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdout is not None
+        lines = iter(client.stdout.readline, "")
+        assert any(line.startswith("started") for line in lines), client.communicate()[1]
+        client.send_signal(signal.SIGKILL)
+        client.communicate()
+    assert statuses(yard) == ["Running", "Running"]
+    until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
+    assert {row["StoppedMode"] for row in yard.instances()} == {"StopCharging"}
+    assert {row["AutoReleaseTime"] for row in yard.instances()} == {""}  # the files are kept
+    backend = open_client()
+    try:
+        await backend.start(await backend.machines())
+        for machine in await backend.machines():
+            if machine.name == "task0.orphan":
+                done = await backend.transport(machine).run("cat result .trainyard/curfew/log")
+                assert done.stdout.startswith(b"trained\n")
+                assert b"the commands have ended and the client is gone" in done.stdout
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+def test_the_script_does_not_wait_for_its_commands_when_the_machine_stops_itself(
+    yard: Emulation, tmp_path: Path
+):
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+    env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the machines stop themselves when their commands have ended" in done.stdout
+    assert statuses(yard) == ["Running"]
+    until(lambda: statuses(yard) == ["Stopped"], 60)
+
+
+async def test_a_machine_stops_itself_again_when_idle_after_each_start(yard: Emulation, open_client):
+    backend, told = open_client(), Told()
+    try:
+        job = await make_job(Context(backend, told), name="idle", spec=SPEC)
+        await job.run("sleep 3")
+        assert await Curfew(job=job, terms=Terms(idle_minutes=0.05)).arrange(), told.lines
+        await job.run("sleep 4")
+        assert statuses(yard) == ["Running"]
+        until(lambda: statuses(yard) == ["Stopped"], 40)
+        assert yard.instances()[0]["StoppedMode"] == "StopCharging"
+        if yard.ready["isolation"] != "home":  # elsewhere nothing of the machine's own runs at its boot
+            await job.aclose()
+            await backend.start(await backend.machines())
+            until(lambda: statuses(yard) == ["Stopped"], 40)
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_command(
+    yard: Emulation, open_client
+):
+    backend = open_client()
+    try:
+        job = await make_job(Context(backend, Told()), name="busy", num_tasks=2, spec=SPEC)
+        terms = Terms(when_done=True, beat_seconds=0.1)
+        one, other = Curfew(job=job, terms=terms), Curfew(job=job, terms=terms)
+        assert await one.arrange()
+        assert await other.arrange()
+        await one.leave()
+        await job.tasks[1].run(
+            f"for i in 1 2 3 4; do echo > ~/.trainyard/curfew/clients/{other.client}; sleep 1; done"
+        )
+        assert statuses(yard) == ["Running", "Running"]
+        until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_the_client_stops_quiet_machines_at_once_and_leaves_busy_ones(yard: Emulation, open_client):
+    backend, told = open_client(), Told()
+    try:
+        job = await make_job(Context(backend, told), name="end", spec=SPEC)
+        curfew = Curfew(job=job, terms=Terms(when_done=True))
+        assert await curfew.arrange()
+        await job.tasks[0].run("sleep 1000", non_blocking=True)
+        await stop_when_done(job, curfew)
+        assert statuses(yard) == ["Running"]
+        assert any("stop themselves" in line for line in told.lines)
+        await job.tasks[0].interrupt()
+        await stop_when_done(job, curfew)
+        assert statuses(yard) == ["Stopped"]
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+@pytest.mark.parametrize("lack", ["role", "right"])
+async def test_the_reason_is_told_in_a_sentence_when_a_machine_cannot_stop_itself(
+    yard: Emulation, open_client, lack: str
+):
+    backend, told = open_client(), Told()
+    spec = SPEC if lack == "right" else MachineSpec(type="ecs.g7.large")
+    try:
+        job = await make_job(Context(backend, told), name="denied", spec=spec)
+        if lack == "right":
+            yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
+        assert not await Curfew(job=job, terms=Terms(when_done=True)).arrange()
+        (line,) = told.lines
+        assert line.startswith("task0.denied WARN the machine cannot stop itself: ")
+        assert (
+            "it has no RAM role" if lack == "role" else "its RAM role may not stop it: Forbidden.RAM"
+        ) in line
+        assert not await job.tasks[0].exists(".trainyard/curfew/terms")
+    finally:
+        yard.control("POST", "options", {"account": {"denied": []}})
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(yard: Emulation, open_client):
+    backend = open_client()
+    try:
+        job = await make_job(Context(backend, Told()), name="later", spec=SPEC)
+        assert await Curfew(job=job, terms=Terms(idle_minutes=0.02)).arrange()
+        yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
+
+        async def said() -> str:
+            done = await job.tasks[0].transport.run("cat ~/.trainyard/curfew/log")
+            return done.stdout.decode()
+
+        while "cannot stop: its RAM role may not stop it: Forbidden.RAM" not in await said():
+            pass
+        yard.control("POST", "options", {"account": {"denied": []}})
+        until(lambda: statuses(yard) == ["Stopped"], 40)  # it has tried again
+    finally:
+        yard.control("POST", "options", {"account": {"denied": []}})
+        await backend.release(await backend.machines())
+        await backend.aclose()
