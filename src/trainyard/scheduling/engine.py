@@ -8,6 +8,7 @@ is the same from a snapshot. Why somebody waits is told in diagnosis.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -17,7 +18,7 @@ from operator import itemgetter
 from trainyard.scheduling.cluster import Keep
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind, Room
-from trainyard.scheduling.lanes import INFINITY, OVERDUE, Entry, Likes, Line, Owner, Share, Walk
+from trainyard.scheduling.lanes import OVERDUE, Entry, Likes, Line, Owner, Share, Walk
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -71,6 +72,10 @@ class Scheduler(State):
         self._blocked: list[Kind] = []
         self._shares: dict[object, float] = {}  # as they stand in this cycle
         self._keeps: dict[Mode, dict[int, Keep]] = {}
+        self._starts: list[float] = []  # of the reservations that keep room, rising
+        self._modes: list[Mode] = [()]  # by how many of these are outlived
+        self._latest = 0.0  # start of any reservation
+        self._delaying: set[tuple[Kind, Mode]] = set()  # known in this cycle
         self._reserved: dict[Room, int] = {}
         self._last: dict[
             object, Reservation
@@ -108,6 +113,7 @@ class Scheduler(State):
         self.reservations = []
         self._reserved = {}
         self._keeps = {(): self._hard}
+        self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, set()
         self.blockers = {}
 
     def _forget(self) -> None:
@@ -162,11 +168,14 @@ class Scheduler(State):
 
     def _all_delay(self, kind: Kind, likes: Likes) -> bool:
         """Whether all of a kind are known to be too long to pass those who have a reservation."""
-        latest = max(reservation.start for reservation in self.reservations) - self.now
-        return likes.shortest > latest and self._is_delaying(kind, self._mode(INFINITY))
+        return likes.shortest > self._latest - self.now and self._is_delaying(kind, self._modes[-1])
 
     def _is_delaying(self, kind: Kind, mode: Mode) -> bool:
         """Whether it was seen to fit only by delaying these reservations, and nothing has changed since."""
+        # Within a cycle room only shrinks: what is delaying stays so.
+        return (kind, mode) in self._delaying or self._looks_delaying(kind, mode)
+
+    def _looks_delaying(self, kind: Kind, mode: Mode) -> bool:
         seen = kind.delays.get(mode)
         if seen is None or seen[1] != self.cluster.layout:
             return False
@@ -175,6 +184,8 @@ class Scheduler(State):
         self.cluster.keep = self._keep(mode)
         changed = kind.has_grown(self.cluster, seen[0])
         self.cluster.keep = self._hard
+        if not changed:
+            self._delaying.add((kind, mode))
         return not changed
 
     def _note_blocker(self, walk: Walk) -> None:
@@ -272,11 +283,17 @@ class Scheduler(State):
             if self._wants(line, kind.reserve_key, strict=False) and self._may_reserve(entry):
                 self._reserve(entry)
             return
+        strict = line.is_strict(entry.request.priority)
+        if not strict and kind.failed_at < 0 and self._starts:
+            # The commonest outcome by far, told apart before anything else is looked at.
+            outlived = bisect_left(self._starts, self.now + entry.limit)
+            if self._must_wait(kind, self._modes[outlived]):
+                self._pass_longer(walk, entry, outlived)
+                return
         known = kind.failed_at >= 0 and not kind.may_fit(self.cluster)
         outcome = Outcome.FIT if known else self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
             return
-        strict = line.is_strict(entry.request.priority)
         if outcome is Outcome.FIT and self._wants(line, kind.reserve_key, strict=strict):
             self._reserve(entry)
         if strict:
@@ -290,11 +307,16 @@ class Scheduler(State):
         elif outcome is Outcome.USER:
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
-            # Whoever of the kind outlives the same reservations, or more, would delay them too.
-            end = self.now + entry.limit
-            latest = max(one.start for one in self.reservations if end > one.start and one.keep) - self.now
-            walk.cursor.skip(entry)
-            walk.cursor.longest = min(walk.cursor.longest, latest)
+            self._pass_longer(walk, entry, bisect_left(self._starts, self.now + entry.limit))
+
+    def _must_wait(self, kind: Kind, mode: Mode) -> bool:
+        """Whether it is known to delay those whom it would outlive, and they cannot spare what it takes."""
+        return self._is_delaying(kind, mode) and not (kind.devices and self._may_pass(kind, mode))
+
+    def _pass_longer(self, walk: Walk, entry: Entry, outlived: int) -> None:
+        """Whoever of the kind outlives the same reservations, or more, would delay them too."""
+        walk.cursor.skip(entry)
+        walk.cursor.longest = min(walk.cursor.longest, self._starts[outlived - 1] - self.now)
 
     def _attempt(self, line: Line, entry: Entry) -> Outcome:
         request, kind = entry.request, entry.kind
@@ -321,7 +343,9 @@ class Scheduler(State):
         if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
             if len(kind.delays) > 8:
                 kind.delays.clear()
+                self._delaying = {pair for pair in self._delaying if pair[0] is not kind}
             kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
+            self._delaying.add((kind, mode))
             return Outcome.RESERVATION
         if self.growth.ask(entry):
             return Outcome.NODES
@@ -343,8 +367,21 @@ class Scheduler(State):
 
     def _mode(self, limit: float) -> Mode:
         """The reservations that a workload of this length would outlive, by their numbers."""
-        end = self.now + limit
-        return tuple(one.number for one in self.reservations if end > one.start and one.keep)
+        return self._modes[bisect_left(self._starts, self.now + limit)]
+
+    def _note(self, reservation: Reservation, kind: Kind) -> None:
+        """Let a reservation count from now on."""
+        key = self._counted(kind.reserve_key)
+        self._reserved[key] = self._reserved.get(key, 0) + 1
+        self.reservations.append(reservation)
+        self._latest = max(self._latest, reservation.start)
+        if reservation.keep:
+            insort(self._starts, reservation.start)
+            keeping = [one for one in self.reservations if one.keep]
+            self._modes = [
+                (),
+                *(tuple(one.number for one in keeping if one.start <= end) for end in self._starts),
+            ]
 
     def _keep(self, mode: Mode) -> dict[int, Keep]:
         keep = self._keeps.get(mode)
@@ -373,24 +410,21 @@ class Scheduler(State):
 
     def _reserve(self, entry: Entry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
-        key = self._counted(entry.kind.reserve_key)
         last = self._last.get(entry.request.id)
         if last is not None and still_holds(self.ledger, entry.kind.gang, last, self.now, self.reservations):
-            self._reserved[key] = self._reserved.get(key, 0) + 1
-            self.reservations.append(last)
+            self._note(last, entry.kind)
             return
         made = reserve(self.ledger, entry.kind.gang, entry.request, self.now, self.reservations)
         if made is None:
             entry.kind.hopeless = self.cluster.layout
             return
         made.spare = self._spare(entry.kind)
-        self._reserved[key] = self._reserved.get(key, 0) + 1
         if last is None or (last.start, last.keep) != (made.start, made.keep):
             self._numbers += 1
             made.number = self._numbers
             last = made
         last.spoken_for, last.seen, last.layout = made.spoken_for, made.seen, made.layout
-        self.reservations.append(last)
+        self._note(last, entry.kind)
 
     def _preempt_lines(self) -> None:
         """Let the first in each line call others away, where that makes room for it."""
