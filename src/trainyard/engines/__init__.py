@@ -1,0 +1,1 @@
+"""What runs workloads: whole gangs in, observations out."""

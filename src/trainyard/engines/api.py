@@ -1,0 +1,245 @@
+"""The seam between deciding and running: values that cross it, and what an engine must do. No engine lives here.
+
+An engine takes whole gangs (a `Launch` has all tasks of one attempt of a workload) and says what it sees. It knows
+nothing of the database; who calls it repeats a call until it is answered, and repeating is always harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trainyard.lib.errors import Error
+from trainyard.transport.api import Process, TerminalSize
+
+# After a node was silent for its `fence_seconds`, it takes at most so long until its tasks have ended by themselves.
+FENCE_MARGIN_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLaunch:
+    """One task of an attempt: where it runs, and what."""
+
+    name: str  # in its workload: worker-0
+    role: str
+    number: int  # in its role
+    rank: int  # in the workload
+    node: str
+    command: str  # of any length; run by bash where the node has it, else sh
+    env: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str = (
+        ""  # empty: a fresh folder of the task; relative: from the home; made where it is missing
+    )
+    devices: tuple[int, ...] = ()  # indices of `device_type` on the node; no others are shown to the task
+    device_type: str = ""
+    cpu_milli: int = 0
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One attempt of a workload, all its tasks."""
+
+    attempt_id: str  # <workload>.<attempt>: letters, digits, '-', '_', '.'
+    workload_id: str
+    attempt: int
+    tasks: tuple[TaskLaunch, ...]
+    workspace_id: str = ""
+    user: str = ""  # whose it is; told to the tasks
+    grace_seconds: float = 30.0  # for what its program leaves behind when it ends by itself
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that it runs on, each once, in the order of the tasks."""
+        return tuple(dict.fromkeys(task.node for task in self.tasks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAddress:
+    """A node and the way to it. `backend` is "local" or "ssh"; `host` names an entry of the inventory."""
+
+    name: str
+    backend: str = "local"
+    host: str = ""
+    fence_seconds: float = 0.0  # so long without a server, it ends its tasks by itself; 0: never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What a node said of itself when it was connected. Zero and empty mean: not found out."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    disk_free_mib: int = 0  # where its tasks and their logs live
+    disk_total_mib: int = 0
+    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # type: indices
+    device_errors: tuple[str, ...] = ()  # what a driver said instead of an answer
+    address: str = ""  # where other nodes reach it
+    clock_skew_seconds: float = 0.0  # how far its clock is ahead of ours
+    python: str = ""
+    kernel: str = ""
+    os: str = ""
+    user: str = ""  # whom its tasks run as
+    agent: str = ""  # version of the program on it
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """The task's program runs."""
+
+    attempt_id: str
+    task: str
+    time: float
+    address: str  # of its node, for the other tasks
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """The task's program has ended; what it left behind may still run. A signal n gives exit code 128 + n."""
+
+    attempt_id: str
+    task: str
+    exit_code: int
+    signal: int  # 0: none
+    message: str  # a sentence where there is more to say than the code
+    time: float
+    is_fenced: bool = False  # it was ended because no server was heard of
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCleared:
+    """No process of the task is left, and its whole log is with the sink. Nothing comes after it."""
+
+    attempt_id: str
+    task: str
+    log_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUnknown:
+    """The node answers and does not have the task: it was started anew since, or its files are gone."""
+
+    attempt_id: str
+    task: str
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """The node is connected; what it knew of its tasks has been reported before this."""
+
+    node: str
+    boot_id: str
+    facts: NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The node does not answer. Its tasks may well run on."""
+
+    node: str
+    reason: str  # a sentence
+    hint: str = ""
+    is_refused: bool = (
+        False  # it answers, but cannot be a node: no python3, no rights. Trying again needs a person
+    )
+
+
+Observation = TaskStarted | TaskEnded | TaskCleared | TaskUnknown | NodeSeen | NodeLost
+
+
+class LogSink(Protocol):
+    """Where the output of tasks goes. Called on the event loop, so it must not wait for anything but a local file."""
+
+    def append(
+        self, workload_id: str, attempt: int, task: str, offset: int, data: bytes, time: float
+    ) -> None:
+        """Keep `data`, which begins at byte `offset` of the task's output. Bytes that are there already are dropped."""
+        ...
+
+    def size(self, workload_id: str, attempt: int, task: str) -> int:
+        """How many bytes of the task's output were taken so far."""
+        ...
+
+    def skip(self, workload_id: str, attempt: int, task: str, offset: int, time: float) -> None:
+        """Note that what is missing up to `offset` is lost for good, and go on from there."""
+        ...
+
+
+class Engine(Protocol):
+    """Runs gangs. One at a time leads: an engine of a lower `epoch` is refused by nodes that know a higher one."""
+
+    async def launch(self, launch: Launch) -> None:
+        """Start all tasks; returns when every node has taken its own. Launching twice is launching once.
+
+        UnreachableError names the node that did not answer: repeat, or `end`. ConflictError where the attempt was
+        ended before. Other errors are the node's refusal (no room on its disk, a working folder that cannot be).
+        What other nodes have taken stays taken: `end` the attempt after an error that is not repeated.
+        """
+        ...
+
+    async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
+        """Launch many, in one message to each node. attempt_id → what went wrong, or None."""
+        ...
+
+    async def end(
+        self, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
+    ) -> Mapping[str, frozenset[str]]:
+        """Ask all processes of the attempt to go; kill them after `grace_seconds`. Returns when the nodes have taken it.
+
+        Ending twice is ending once (a shorter grace wins). An attempt that was never launched is refused from then on.
+        The answer names the tasks that each node has: what is not there never ran, never will, and is never
+        observed. UnreachableError names the node that did not answer.
+        """
+        ...
+
+    async def end_many(
+        self, endings: Mapping[str, tuple[Iterable[str], float]]
+    ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
+        """End many, in one message to each node. attempt_id → (nodes, grace) in; what `end` returns or raises out."""
+        ...
+
+    async def forget(self, attempt_ids: Iterable[str], nodes: Iterable[str]) -> None:
+        """Remove what the nodes keep of these attempts. Only after all tasks are cleared or given up for good."""
+        ...
+
+    def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
+        """Say which (attempt_id, task) the node was given earlier: what it does not have then is `TaskUnknown`.
+
+        For a new leader, before `add_node`. What this engine launches itself is expected already.
+        """
+        ...
+
+    def observe(self) -> AsyncIterator[Sequence[Observation]]:
+        """What happens, in batches; never ends by itself. One reader.
+
+        Whenever a node is connected, the state of all its tasks is said again, until they are forgotten.
+        """
+        ...
+
+    async def exec(
+        self, attempt_id: str, task: str, node: str, command: str, terminal: TerminalSize | None
+    ) -> Process:
+        """Run a command beside the task, in its folder with its environment; an empty one is a login shell.
+
+        It ends with the task. NotFoundError where the node does not have the task or it has ended.
+        """
+        ...
+
+    async def add_node(self, address: NodeAddress) -> None:
+        """Begin to watch over a node; it is connected in the background. Another address or fence replaces the first."""
+        ...
+
+    async def remove_node(self, name: str) -> None:
+        """Let go of a node. What runs there runs on, and may be found again; its program stays until it is idle."""
+        ...
+
+    async def leave(self) -> None:
+        """Tell all nodes that the server goes away on purpose: they keep their tasks, whatever their fence is."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections. Tasks run on."""
+        ...
