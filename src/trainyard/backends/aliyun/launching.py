@@ -229,6 +229,7 @@ class Launcher:
             failures.sort(key=is_worth_another_place)
             if failures:
                 raise failures[0]
+                is_snapshot=bool(spec.snapshot),
             return [one for each in results if not isinstance(each, BaseException) for one in each]
         made: list[str] = []
                 wants_python=bool(spec.role),

@@ -32,6 +32,7 @@ def user_data(
     *,
     authorized: Sequence[str] = (),
     data_disk_gib: int = 0,
+    is_snapshot: bool = False,
     has_shared_storage: bool = False,
     wants_driver: bool = False,
     wants_python: bool = False,
@@ -39,6 +40,7 @@ def user_data(
     """The UserData of a launch, in base64 as the provider takes it."""
     wishes = {
         "wants_data": str(data_disk_gib or ""),
+        "is_snapshot": "yes" if is_snapshot else "",
         "wants_nfs": "yes" if has_shared_storage else "",
         "wants_driver": "yes" if wants_driver else "",
         "wants_python": "yes" if wants_python else "",
@@ -62,4 +64,6 @@ def user_data(
 
 @cache
 def _boot_script() -> str:
-    return Path(__file__).with_name("boot.sh").read_text(encoding="utf-8")
+    folder = Path(__file__).parent
+    parts = ("data_disk.sh", "driver.sh", "boot.sh")
+    return "".join((folder / name).read_text(encoding="utf-8") for name in parts)

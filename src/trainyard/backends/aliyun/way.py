@@ -87,7 +87,8 @@ class InstanceTransport(SshTransport):
             done = await link.connection.run(_BOOTED, check=False)
         except (asyncssh.Error, OSError) as error:
             raise UnreachableError(f"the connection to {self.name} was lost while it booted") from error
-        problems = str(done.stdout or "").strip()
+        said = done.stdout or b""
+        problems = (said if isinstance(said, str) else bytes(said).decode(errors="replace")).strip()
         if problems:
             raise UnreachableError(
                 f"the first boot of {self.name} went wrong: {'; '.join(problems.splitlines())}",

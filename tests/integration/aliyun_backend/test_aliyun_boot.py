@@ -1,0 +1,77 @@
+"""The first boot on the emulated cloud: what a machine is told to do, that it is done once, and what is said when it fails."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from emulation import Emulation
+from trainyard.lib.errors import UnreachableError
+from trainyard.runtime import verbs
+from trainyard.spec.machine import MachineSpec
+
+pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(90)]  # machines that boot real sshds
+
+GPU = "ecs.gn6i-c4g1.xlarge"
+
+
+def boot_script(yard: Emulation, instance_id: str) -> str:
+    """What the machine finds in its metadata."""
+    with urllib.request.urlopen(f"http://{yard.ready['metadata']}/{instance_id}/latest/user-data") as answer:
+        data = answer.read().decode()
+    return str(json.loads(data.removeprefix("#cloud-config\n"))["write_files"][0]["content"])
+
+
+async def test_an_image_with_the_driver_is_taken_when_cuda_is_asked_for_and_there_is_one(
+    yard: Emulation, open_client
+):
+    backend = open_client()
+    try:
+        (machine,) = await backend.acquire(MachineSpec(type=GPU, with_driver=True), ["task0.cuda"])
+        assert "_with_nvidia_" in machine.image
+        assert "wants_driver=\n" in boot_script(yard, machine.id)
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_the_first_boot_is_told_to_install_the_driver_when_the_image_has_none(
+    yard: Emulation, open_client
+):
+    backend = open_client()
+    try:
+        spec = MachineSpec(type=GPU, with_driver=True, image_type="centos", data_disk_gib=40, snapshot="")
+        (machine,) = await backend.acquire(spec, ["task0.bare"])
+        told = boot_script(yard, machine.id)
+        assert "wants_driver=yes\n" in told
+        assert "install_driver()" in told
+        assert "wants_data=40\nis_snapshot=\n" in told
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_the_first_boot_is_done_once_and_its_failure_is_told_in_one_sentence(open_client):
+    backend = open_client()
+    try:
+        (machine,) = await verbs.acquire(backend, MachineSpec(type="ecs.g7.large"), ["task0.once"])
+        note = "$HOME/.trainyard-boot/booted"
+        done = await backend.transport(machine).run(f"stat -c %y {note}; cat {note}")
+        await verbs.stop(backend, [machine])
+        (machine,) = await verbs.start(backend, [machine])
+        assert (await backend.transport(machine).run(f"stat -c %y {note}; cat {note}")).stdout == done.stdout
+        # As a boot that could not install what was asked for leaves it.
+        await backend.transport(machine).run(f"echo 'the GPU driver cannot be installed' > {note}")
+        await backend.aclose()
+        with pytest.raises(UnreachableError) as raised:
+            await backend.transport(machine).run("true")
+        assert (
+            raised.value.message
+            == "the first boot of task0.once went wrong: the GPU driver cannot be installed"
+        )
+        assert "cloud-init-output.log" in raised.value.hint
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
