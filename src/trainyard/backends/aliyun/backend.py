@@ -34,7 +34,7 @@ from trainyard.backends.aliyun.ecs import (
 )
 from trainyard.backends.aliyun.images import fetch_images
 from trainyard.backends.aliyun.keypair import key_name
-from trainyard.backends.aliyun.launching import Launcher
+from trainyard.backends.aliyun.launching import Launcher, Made
 from trainyard.backends.aliyun.leash import Leash, renew
 from trainyard.backends.aliyun.locks import hold
 from trainyard.backends.aliyun.money import SPENT_TAG, spent_text
@@ -288,7 +288,7 @@ class AliyunBackend:
         launcher = Launcher(
             client=self.client, settings=self.settings, login=await self._learn(), misses=self._misses
         )
-        listed = await launcher.settle(names)
+        listed = await launcher.settle(names, spec)
         if not listed:
             await self._check_sight()
         there = one_of_each(listed)
@@ -296,26 +296,29 @@ class AliyunBackend:
         for machine in have:
             check_fit(machine, spec)
         missing = [name for name in names if name not in there]
-        made: list[str] = []
-        if missing:
-            there = one_of_each(await self._make(launcher, spec, missing, have))
-            made = [there[name].id for name in missing if name in there]
+        made = await self._make(launcher, spec, missing, have) if missing else Made(listed)
         try:
-            started = await self._start(self.client, [there[name] for name in names if name in there])
+            return await self._make_ready(launcher, spec, names, made)
         except BaseException:
-            await finish(power.delete(self.client, made, is_fresh=True))
+            await finish(launcher.give_back(made))
             raise
-        if started:
+
+    async def _make_ready(
+        self, launcher: Launcher, spec: MachineSpec, names: Sequence[str], made: Made
+    ) -> list[Machine]:
+        """Start those that are stopped, and put all on the leash."""
+        there = one_of_each(made.there)
+        if await self._start(self.client, [there[name] for name in names if name in there]):
             there = one_of_each(await launcher.machines())
         if spec.max_hours:
             ids = [there[name].id for name in names if name in there]
-            await renew(self.client, [each for each in ids if each not in made], spec.max_hours)
+            await renew(self.client, [each for each in ids if each not in made.ids], spec.max_hours)
             self._leash.hold(ids, spec.max_hours)
         return [there[name] for name in names if name in there]
 
     async def _make(
         self, launcher: Launcher, spec: MachineSpec, missing: Sequence[str], have: Sequence[Machine]
-    ) -> Sequence[Machine]:
+    ) -> Made:
         least = min(
             len(missing), max(spec.min_machines - len(have), 0) if spec.min_machines else len(missing)
         )
@@ -324,7 +327,7 @@ class AliyunBackend:
         except CapacityError:
             if least:
                 raise
-            return have
+            return Made(have)
 
     async def _start(self, client: Client, machines: Sequence[Machine]) -> list[str]:
         """Start those that do not run; those that were started when one could not be are stopped again."""

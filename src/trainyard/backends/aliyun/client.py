@@ -27,7 +27,7 @@ from trainyard.backends.aliyun.problems import (
     proves_nothing_was_made,
 )
 from trainyard.backends.aliyun.profiles import profile_region
-from trainyard.backends.aliyun.retry import Gate, Kind, Policy, persist
+from trainyard.backends.aliyun.retry import Attempt, Gate, Kind, Policy, persist
 from trainyard.backends.aliyun.threads import in_thread
 from trainyard.backends.aliyun.wire import Answer, Keys, Parameter, Request, flatten
 from trainyard.lib.clock import Clock, SystemClock
@@ -156,6 +156,7 @@ class Sender:
         region: str,
         keys: Keys | None,
         about: str = "",
+        attempt: Attempt | None = None,
     ) -> Answer:
         """One call with all its retries; raises our errors, with the provider's failure as their cause."""
         request = Request(
@@ -186,6 +187,7 @@ class Sender:
                 clock=self._clock,
                 policy=self._policy,
                 notice=notice,
+                attempt=attempt,
             )
         except (Refused, Unanswered) as error:
             failure = error
@@ -262,13 +264,13 @@ class Client:
         """Where the product's calls go."""
         return self._sender.endpoints.find(product, self.region).host
 
-    async def call(
-        self,
     def url(self, product: str) -> str:
         """The same as an address, for programs on machines."""
         endpoint = self._sender.endpoints.find(product, self.region)
         return f"{endpoint.protocol}://{endpoint.host}"
 
+    async def call(
+        self,
         product: str,
         action: str,
         parameters: Mapping[str, Parameter] | None = None,
@@ -320,10 +322,17 @@ class Client:
             token=token,
             form=form,
         )
+        attempt = Attempt()
         try:
-            answer = await self._send(product, action, entry.form, kind=Kind.TOKEN, about=about)
+            answer = await self._send(
+                product, action, entry.form, kind=Kind.TOKEN, about=about, attempt=attempt
+            )
         except Error as error:
             if not is_outcome_unknown(error):
+                self.journal.clear(token)
+            raise
+        except asyncio.CancelledError:
+            if not attempt.may_have_happened:  # it was still waiting for its turn
                 self.journal.clear(token)
             raise
         return Created(answer=answer, token=token, form=form)
@@ -343,20 +352,34 @@ class Client:
         return Created(answer=answer, token=entry.token, form=entry.form, is_replay=True)
 
     async def _send(
-        self, product: str, action: str, form: Mapping[str, str], *, kind: Kind, about: str
+        self,
+        product: str,
+        action: str,
+        form: Mapping[str, str],
+        *,
+        kind: Kind,
+        about: str,
+        attempt: Attempt | None = None,
     ) -> Answer:
+        async def send(keys: Keys) -> Answer:
+            return await self._sender.send(
+                product,
+                action,
+                form,
+                kind=kind,
+                region=self.region,
+                keys=keys,
+                about=about,
+                attempt=attempt,
+            )
+
         keys = await self._credentials.keys()
         try:
-            return await self._sender.send(
-                product, action, form, kind=kind, region=self.region, keys=keys, about=about
-            )
+            return await send(keys)
         except DeniedError as error:
             if not code_of(error).startswith("InvalidSecurityToken") or not self._credentials.forget(keys):
                 raise
-        keys = await self._credentials.keys()
-        return await self._sender.send(
-            product, action, form, kind=kind, region=self.region, keys=keys, about=about
-        )
+        return await send(await self._credentials.keys())
 
     def _form(self, product: str, action: str, parameters: Mapping[str, Parameter]) -> dict[str, str]:
         extra: dict[str, Parameter] = {}

@@ -57,9 +57,14 @@ async def ensure_key_pair(client: Client, name: str, *, family_home: Path | None
         public = await in_thread(lambda: str(_keys_on_disk().load_or_make(path)))
         if known := _find(there, public):
             return _ours(known, path, public)
-        taken = {key.name for key in there}
-        free = name if name not in taken else f"{name}-{fingerprint(public)[:8]}"
-        return _ours(await _import(client, free, public), path, public)
+        own_name = f"{name}-{fingerprint(public)[:8]}"
+        if name in {key.name for key in there}:
+            return _ours(await _import(client, own_name, public), path, public)
+        try:
+            made = await _import(client, name, public)
+        except ConflictError:  # another computer was a moment quicker
+            made = await _import(client, own_name, public)
+        return _ours(made, path, public)
 
 
 async def fetch_key_pairs(client: Client, name: str = "*") -> tuple[KeyPair, ...]:
@@ -76,9 +81,7 @@ async def _import(client: Client, name: str, public: str) -> KeyPair:
     }
     try:
         # It has no token, but names are unique: said twice it is refused, and no second one is made.
-        answer = await client.call(
-            "ecs", "ImportKeyPair", parameters, kind=Kind.SAFE, about=f"the key pair {name}"
-        )
+        answer = await client.call("ecs", "ImportKeyPair", parameters, kind=Kind.SAFE, about=name)
     except Error as error:
         if not is_outcome_unknown(error) and not isinstance(error, ConflictError):
             raise

@@ -7,10 +7,12 @@ Every launch is journalled before it is sent, and tagged with its token. What a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib import import_module
+from typing import NamedTuple
 
 from trainyard.backends.aliyun import power, rivals, wishes
 from trainyard.backends.aliyun.address import own_address
@@ -24,6 +26,7 @@ from trainyard.backends.aliyun.ecs import (
     fetch_machines,
     launch_parameters,
     series,
+    wanted_types,
 )
 from trainyard.backends.aliyun.ground import Ground, ensure_ground
 from trainyard.backends.aliyun.journal import Entry
@@ -47,6 +50,13 @@ SURELY_VISIBLE = timedelta(minutes=10)
 POLL_SECONDS = 1.0
 
 
+class Made(NamedTuple):
+    """What came of making machines: all of ours, and the ids of those that this call has made and kept."""
+
+    there: Sequence[Machine]
+    ids: frozenset[str] = frozenset()
+
+
 @dataclass(kw_only=True)
 class Launcher:
     """Makes machines in one region."""
@@ -56,6 +66,7 @@ class Launcher:
     login: Login
     misses: Misses
     run_id: str = field(default_factory=new_id)
+    _is_whole_job: bool = True  # nothing of these jobs was there before
 
     async def machines(self) -> tuple[Machine, ...]:
         """Ours, as they are now."""
@@ -63,8 +74,12 @@ class Launcher:
 
     # -- what others have left ------------------------------------------------------------------------------------
 
-    async def settle(self, names: Sequence[str]) -> tuple[Machine, ...]:
-        """Find out about launches of these jobs whose outcome nobody has seen; returns our machines after that."""
+    async def settle(self, names: Sequence[str], spec: MachineSpec) -> tuple[Machine, ...]:
+        """Find out about launches of these jobs whose outcome nobody has seen; returns our machines after that.
+
+        To ask about a launch is to repeat it, which makes what it asked for if it never arrived. What is not wanted as
+        it is now is given back: nobody was ever told of it.
+        """
         there = await self.machines()
         entries = [entry for job in _jobs(names) for entry in self._entries(_purpose(self.client, job))]
         if not entries:
@@ -77,8 +92,8 @@ class Launcher:
             again = None if entry.token in seen or is_old else await self.client.replay(entry)
             made = _ids(again) if again else []
             expected += made
-            if not set(_names_of(entry)) <= set(names):
-                surplus += made  # that client was asked for more than we are, and never told anybody of them
+            if not _is_wanted(entry, names, spec):
+                surplus += made
         if surplus:
             await power.delete(self.client, surplus, is_fresh=True)
         there = await self._until_visible([each for each in expected if each not in surplus], patient=False)
@@ -101,8 +116,9 @@ class Launcher:
 
     async def make(
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
-    ) -> tuple[Machine, ...]:
-        """Make machines of these names, at least `least` of them; returns all of ours. On an error nothing is left."""
+    ) -> Made:
+        """Make machines of these names, at least `least` of them. On an error nothing is left."""
+        self._is_whole_job = not near
         try:
             made = await self._make(spec, names, least=least, near=near)
             there = await self._until_visible(made)
@@ -114,18 +130,48 @@ class Launcher:
             raise
         for entry in self._own_entries(names):
             self.client.journal.clear(entry.token)
-        return there
+        return Made(there, frozenset(machine.id for machine in there if machine.id in made))
 
     async def take_back(self, names: Sequence[str]) -> None:
         """Release whatever this call has made, also what it never had an answer about."""
         entries = self._own_entries(names)
         if entries:
-            logger.warning("giving back what was made of %s; this may take a moment", ", ".join(_jobs(names)))
-        for entry in entries:
-            again = await self.client.replay(entry)
-            if again is not None:
-                await power.delete(self.client, _ids(again), is_fresh=True)
-                self.client.journal.clear(entry.token)
+            with self._telling(names):
+                _raise_first(await gather_all([self._undo(entry) for entry in entries]))
+
+    async def give_back(self, made: Made) -> None:
+        """Release what this call has made and kept, but not what it found."""
+        names = [machine.name for machine in made.there if machine.id in made.ids]
+        if names:
+            with self._telling(names):
+                await power.delete(self.client, sorted(made.ids), is_fresh=True)
+
+    async def _undo(self, entry: Entry) -> None:
+        again = await self.client.replay(entry)
+        if again is not None:
+            await power.delete(self.client, _ids(again), is_fresh=True)
+            self.client.journal.clear(entry.token)
+
+    @contextmanager
+    def _telling(self, names: Sequence[str]) -> Iterator[None]:
+        """Say that machines are given back, and where that is cut short, how to do it by hand."""
+        jobs = ", ".join(_jobs(names))
+        logger.warning("giving back what was made of %s; this may take a moment", jobs)
+        try:
+            yield
+        except BaseException:
+            logger.warning(
+                "not all that was made of %s was given back: `trainyard ls` shows what is there, "
+                "`trainyard kill %s` releases it",
+                jobs,
+                self._words(names),
+            )
+            raise
+
+    def _words(self, names: Sequence[str]) -> str:
+        """What `kill` is to be told: whole jobs, unless machines were there before that are to stay."""
+        whole = [f"{{{job_of(name)}}}" if job_of(name) else name for name in names]
+        return " ".join(dict.fromkeys(whole if self._is_whole_job else names))
 
     def _own_entries(self, names: Sequence[str]) -> list[Entry]:
         return [
@@ -185,6 +231,7 @@ class Launcher:
                 data_disk_gib=found.data_disk.gib if found.data_disk else 0,
                 has_shared_storage=spec.shared_storage,
                 wants_driver=spec.with_driver and not found.image.has_driver,
+                wants_python=bool(spec.role),
             ),
             host_key=key.public,
             user=self.settings.user,
@@ -229,10 +276,8 @@ class Launcher:
             failures.sort(key=is_worth_another_place)
             if failures:
                 raise failures[0]
-                is_snapshot=bool(spec.snapshot),
             return [one for each in results if not isinstance(each, BaseException) for one in each]
         made: list[str] = []
-                wants_python=bool(spec.role),
         for each in series(names):
             needed = min(max(least - len(made), 1), len(each.names))
             try:
@@ -308,6 +353,20 @@ def _names_of(entry: Entry) -> list[str]:
         return [form]
     suffix = after.partition("]")[2]
     return [f"{before}{number}{suffix}" for number in range(int(begin), int(begin) + amount)]
+
+
+def _is_wanted(entry: Entry, names: Sequence[str], spec: MachineSpec) -> bool:
+    """Whether what an earlier client asked for is a part of what we ask for."""
+    types = wanted_types(spec)
+    return set(_names_of(entry)) <= set(names) and (
+        not types or entry.form.get("InstanceType", types[0]) in types
+    )
+
+
+def _raise_first(results: Iterable[object]) -> None:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _check_all_there(names: Sequence[str], there: Sequence[Machine]) -> None:

@@ -12,7 +12,8 @@ from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.paging import batches, fetch_by_ids
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Parameter, text
-from trainyard.lib.errors import ConflictError, NotFoundError, UnreachableError
+from trainyard.lib.aio import finish
+from trainyard.lib.errors import CapacityError, ConflictError, NotFoundError, UnreachableError
 
 POLL_SECONDS = 1.0  # the provider asks for no more
 SETTLE_SECONDS = 600.0  # a start was seen to take eight minutes, a graceful stop several
@@ -78,7 +79,7 @@ async def stop(client: Client, ids: Sequence[str]) -> None:
         if not left:
             return
         running = [each for each in left if there[each] == "Running"]
-        await _act(client, "StopInstances", running, {"StoppedMode": "StopCharging"})
+        await _act(client, "StopInstances", running, {"StoppedMode": "StopCharging"}, done=[])
         _check_deadline(client, deadline, left, "stopped")
         if not running:
             await client.clock.sleep(POLL_SECONDS)
@@ -87,14 +88,19 @@ async def stop(client: Client, ids: Sequence[str]) -> None:
 async def start(client: Client, ids: Sequence[str]) -> list[str]:
     """Start instances; returns those that this call has started. One that cannot be had fails all.
 
-    Those that are being stopped are waited for; a start itself is not.
+    Those that are being stopped are waited for; a start itself is not. When one cannot be had, those that were started
+    before it are stopped again.
     """
     deadline = client.clock.monotonic() + SETTLE_SECONDS
     started: list[str] = []
     while True:
         there = await fetch_statuses(client, ids)
         stopped = [each for each, status in there.items() if status == "Stopped"]
-        started += await _act(client, "StartInstances", stopped, {})
+        try:
+            await _act(client, "StartInstances", stopped, {}, done=started)
+        except CapacityError:
+            await finish(stop(client, started))
+            raise
         left = [
             each
             for each, status in there.items()
@@ -107,10 +113,9 @@ async def start(client: Client, ids: Sequence[str]) -> list[str]:
 
 
 async def _act(
-    client: Client, action: str, ids: Sequence[str], parameters: Mapping[str, Parameter]
-) -> list[str]:
-    """A hundred in a call; those for which it was accepted. Where somebody was quicker, the caller looks again."""
-    done: list[str] = []
+    client: Client, action: str, ids: Sequence[str], parameters: Mapping[str, Parameter], *, done: list[str]
+) -> None:
+    """A hundred in a call; `done` gets those for which it was accepted. Where somebody was quicker, look again."""
     for batch in batches(ids):
         try:
             await client.call("ecs", action, {**parameters, "InstanceId": batch}, about=_about(batch))
@@ -119,7 +124,6 @@ async def _act(
                 raise
             continue
         done += batch
-    return done
 
 
 async def write_tag(client: Client, key: str, values: Mapping[str, str]) -> None:

@@ -117,6 +117,13 @@ class Gate:
         return at - now
 
 
+@dataclass(slots=True)
+class Attempt:
+    """What is known of a call while it goes on, for who cancels it half-way."""
+
+    may_have_happened: bool = False
+
+
 async def persist(
     send: Callable[[], Awaitable[T]],
     *,
@@ -127,15 +134,16 @@ async def persist(
     policy: Policy | None = None,
     notice: Callable[[Failure, float], None] | None = None,
     chance: Callable[[], float] = random.random,
+    attempt: Attempt | None = None,
 ) -> T:
     """Send until there is an answer, or until sending again would be wrong or too late; then raises the last failure.
 
     `send` must send the same thing each time. `notice` hears of each failure that is waited out.
     """
-    policy = policy or Policy()
+    policy, attempt = policy or Policy(), attempt or Attempt()
     started = clock.monotonic()
     failure: Failure = Refused("Throttling", "other calls of this program wait for the same limit")
-    is_open = False  # a try that may have had its effect
+    is_open = attempt.may_have_happened  # a try that may have had its effect, with earlier keys perhaps
     for tried in range(1, policy.tries + 1):
         while row := gate.reserve(key, clock.monotonic()):
             if clock.monotonic() - started + row > policy.total_seconds:
@@ -143,11 +151,12 @@ async def persist(
             await clock.sleep(row)
             if not gate.is_closed(key, clock.monotonic()):  # another call may have been throttled meanwhile
                 break
+        attempt.may_have_happened = True
         try:
             return await send()
         except (Refused, Unanswered) as error:
             error.is_after_silence = is_open
-            is_open = is_open or may_have_happened(error)
+            is_open = attempt.may_have_happened = is_open or may_have_happened(error)
             failure = error
         wait = wait_before_retry(
             failure, kind=kind, tried=tried, policy=policy, now=clock.now(), chance=chance()

@@ -22,6 +22,9 @@ from trainyard.spec.machine import Machine
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0  # for others to decide; after it they are taken for dead
+ONLOOKERS_PATIENCE_SECONDS = (
+    60.0  # who has no machine in it waits for those who have, so that all choose alike
+)
 NEW = timedelta(minutes=3)  # its maker may not have decided yet; the provider tells whole minutes
 POLL_SECONDS = 1.0
 
@@ -38,13 +41,13 @@ async def agree(
 
     `there` was listed after all that were `made` could be seen. A name whose maker took it back may be missing.
     """
-    deadline = client.clock.monotonic() + PATIENCE_SECONDS
+    started = client.clock.monotonic()
     kept: set[str] = set()
     given_up: set[str] = set()
     while True:
         kept |= _marked(there, KEPT)
         given_up |= _marked(there, GIVEN_UP)
-        is_late = client.clock.monotonic() >= deadline
+        waited = client.clock.monotonic() - started
         chosen: list[str] = []
         lost = [machine.id for machine in there if machine.id in made and machine.id in given_up]
         is_open = False
@@ -53,7 +56,7 @@ async def agree(
             same.sort(key=machine_key)
             if not _is_in_doubt(client, same, kept, made):
                 continue
-            winner = _winner(same, kept, made, is_late=is_late)
+            winner = _winner(same, kept, made, waited)
             if winner is None:
                 is_open = True
                 lost += [machine.id for machine in same[1:] if machine.id in made]
@@ -84,17 +87,22 @@ def _is_in_doubt(client: Client, same: Sequence[Machine], kept: set[str], made: 
     return only.id in made or (is_new and "launch" in only.details)
 
 
-def _winner(same: Sequence[Machine], kept: set[str], made: Sequence[str], *, is_late: bool) -> Machine | None:
-    """The one to stay of machines of one name, the older first; None where it is for others to decide."""
+def _winner(same: Sequence[Machine], kept: set[str], made: Sequence[str], waited: float) -> Machine | None:
+    """The one to stay of machines of one name, the older first; None where it is for others to decide.
+
+    Makers of younger ones have given theirs up by the time that anybody is late: what is left is the oldest, and those
+    of the dead.
+    """
     for machine in same:
         if machine.id in kept:
             return machine
-    if all(machine.id in made for machine in same):
+    others = [machine for machine in same if machine.id not in made]
+    if not others:
         return same[0]
-    if not is_late:
-        return None
-    # The others neither kept theirs nor took it back. What we made we can delete, what they made we may not.
-    return next(machine for machine in same if machine.id not in made)
+    if len(others) < len(same):
+        # The others neither kept theirs nor took it back. What we made we can delete, what they made we may not.
+        return others[0] if waited >= PATIENCE_SECONDS else None
+    return same[0] if waited >= ONLOOKERS_PATIENCE_SECONDS else None
 
 
 def _marked(there: Sequence[Machine], mark: str) -> set[str]:
@@ -104,9 +112,7 @@ def _marked(there: Sequence[Machine], mark: str) -> set[str]:
 async def _mark(client: Client, ids: Sequence[str], mark: str) -> None:
     try:
         await power.write_tag(client, KEPT_TAG, dict.fromkeys(ids, mark))
-    except (
-        Error
-    ) as error:  # to have machines matters more than that nobody else makes the same ones meanwhile
+    except Error as error:  # machines matter more than that nobody else makes the same ones meanwhile
         logger.warning("other computers could not be told which machines are kept: %s", error)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trainyard.backends.aliyun.codes import BUSY
 from trainyard.backends.aliyun.problems import Failure, Refused, Unanswered, is_throttled, may_have_happened
-from trainyard.backends.aliyun.retry import MINUTE, Gate, Kind, Policy, persist, wait_before_retry
-from trainyard.lib.clock import ManualClock
+from trainyard.backends.aliyun.retry import MINUTE, Attempt, Gate, Kind, Policy, persist, wait_before_retry
+from trainyard.lib.clock import ManualClock, SystemClock
 
 THROTTLING = (
     "Throttling",
@@ -174,6 +174,47 @@ def test_a_failure_says_when_an_earlier_try_may_have_happened(script):
         if failure is not None:
             earlier = [step.failure for step in provider.played[:-1] if step.failure]
             assert failure.is_after_silence == any(may_have_happened(each) for each in earlier)
+
+
+@given(scripts, st.integers(0, 11))
+@settings(deadline=None)
+def test_who_cancels_knows_whether_it_may_have_happened_whatever_was_answered_before(script, place):
+    """Cancelled while it waits for its next try: only tries that may have had their effect count."""
+    clock, attempt = ManualClock(), Attempt()
+    provider = Provider(script, clock)
+
+    async def send() -> str:
+        if len(provider.played) == place:
+            raise asyncio.CancelledError  # while this one is on its way
+        return await provider.send()
+
+    async def go() -> None:
+        await persist(send, kind=Kind.TOKEN, key="a", gate=Gate(), clock=clock, attempt=attempt)
+
+    try:
+        asyncio.run(go())
+    except asyncio.CancelledError:
+        assert attempt.may_have_happened
+    except (Refused, Unanswered):
+        failures = [step.failure for step in provider.played if step.failure]
+        assert attempt.may_have_happened == any(may_have_happened(each) for each in failures)
+
+
+async def test_a_call_is_known_not_to_have_happened_when_it_is_cancelled_in_the_row():
+    gate, attempt = Gate(), Attempt()
+    gate.hold("a", SystemClock().monotonic() + 60)
+
+    async def send() -> None:
+        raise AssertionError("it was not its turn")
+
+    waiting = asyncio.ensure_future(
+        persist(send, kind=Kind.TOKEN, key="a", gate=gate, clock=SystemClock(), attempt=attempt)
+    )
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not attempt.may_have_happened
 
 
 @pytest.mark.parametrize("code", THROTTLING)
