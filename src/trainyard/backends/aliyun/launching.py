@@ -229,6 +229,7 @@ class Launcher:
                 key,
                 authorized=[ground.key.public_line] if ground.key.public_line else (),
                 data_disk_gib=found.data_disk.gib if found.data_disk else 0,
+                is_snapshot=bool(spec.snapshot),
                 has_shared_storage=spec.shared_storage,
                 wants_driver=spec.with_driver and not found.image.has_driver,
                 wants_python=bool(spec.role),
