@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappushpop, nsmallest
 from operator import itemgetter
 
 from trainyard.scheduling.cluster import Keep
@@ -71,10 +71,12 @@ class Scheduler(State):
         self._possible: list[Kind] = []
         self._blocked: list[Kind] = []
         self._shares: dict[object, float] = {}  # as they stand in this cycle
+        self._borrowing: dict[str, dict[Kind, bool]] = {}  # by workspace, likewise
         self._keeps: dict[Mode, dict[int, Keep]] = {}
         self._starts: list[float] = []  # of the reservations that keep room, rising
         self._modes: list[Mode] = [()]  # by how many of these are outlived
         self._latest = 0.0  # start of any reservation
+        self._spares: dict[Mode, int] = {}  # devices that may still pass them
         self._delaying: set[tuple[Kind, Mode]] = set()  # known in this cycle
         self._reserved: dict[Room, int] = {}
         self._last: dict[
@@ -108,12 +110,13 @@ class Scheduler(State):
             kind.forget()
         self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
         self.growth.begin()
-        self._shares = {}
+        self._shares, self._borrowing = {}, {}
         self._last = {reservation.id: reservation for reservation in self.reservations}
         self.reservations = []
         self._reserved = {}
         self._keeps = {(): self._hard}
         self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, set()
+        self._spares = {}
         self.blockers = {}
 
     def _forget(self) -> None:
@@ -134,20 +137,20 @@ class Scheduler(State):
             if line.size:
                 turns.append((self._first_turn(line), number, None))
         heapify(turns)
-        while turns:
-            turn, number, walk = heappop(turns)
+        item = heappop(turns) if turns else None
+        while item is not None:
+            turn, number, walk = item
             if walk is None:
                 walk = self._walk(lines[number])
             entry = walk.peek()
             if entry is None:
                 self._note_blocker(walk)
+                item = heappop(turns) if turns else None
                 continue
             now_turn = self._turn(entry)
-            if turns and now_turn > turn and (now_turn, number) > turns[0][:2]:
-                heappush(turns, (now_turn, number, walk))
-                continue
-            self._look(walk, entry)
-            heappush(turns, (now_turn, number, walk))
+            if not (turns and now_turn > turn and (now_turn, number) > turns[0][:2]):
+                self._look(walk, entry)
+            item = heappushpop(turns, (now_turn, number, walk))
 
     def _walk(self, line: Line) -> Walk:
         """The kinds to look at: those that may fit, and those that want a reservation."""
@@ -213,9 +216,19 @@ class Scheduler(State):
         if self.policy.one_line:
             return (-entry.level, *entry.order)
         workspace = entry.request.workspace
-        borrows = self.tree.guarantees and self.tree.borrows(self.tree.place(workspace), entry.kind.least)
+        borrows = self.tree.guarantees and self._borrows(workspace, entry.kind)
         share = OVERDUE if entry.overdue else self._workspace_share(workspace)
         return (borrows, share, -entry.level, *entry.order)
+
+    def _borrows(self, workspace: str, kind: Kind) -> bool:
+        """Whether a workspace would be above its guarantee with one more of a kind."""
+        known = self._borrowing.get(workspace)
+        if known is None:
+            known = self._borrowing[workspace] = {}
+        borrows = known.get(kind)
+        if borrows is None:
+            borrows = known[kind] = self.tree.borrows(self.tree.place(workspace), kind.least)
+        return borrows
 
     def _workspace_share(self, workspace: str) -> float:
         if not self.policy.fair_share:
@@ -315,8 +328,7 @@ class Scheduler(State):
 
     def _pass_longer(self, walk: Walk, entry: Entry, outlived: int) -> None:
         """Whoever of the kind outlives the same reservations, or more, would delay them too."""
-        walk.cursor.skip(entry)
-        walk.cursor.longest = min(walk.cursor.longest, self._starts[outlived - 1] - self.now)
+        walk.cursor.skip_longer(entry, self._starts[outlived - 1] - self.now)
 
     def _attempt(self, line: Line, entry: Entry) -> Outcome:
         request, kind = entry.request, entry.kind
@@ -348,14 +360,18 @@ class Scheduler(State):
             self._delaying.add((kind, mode))
             return Outcome.RESERVATION
         if self.growth.ask(entry):
+            self._borrowing.pop(request.workspace, None)
             return Outcome.NODES
         kind.fail(self.cluster)
         return Outcome.FIT
 
     def _may_pass(self, kind: Kind, mode: Mode) -> bool:
         """Whether all whom it would delay can spare what it takes."""
-        delayed = [one for one in self.reservations if one.number in mode]
-        return all(self.passed.get(one.id, 0) + kind.devices <= one.spare for one in delayed)
+        spare = self._spares.get(mode)
+        if spare is None:
+            delayed = [one for one in self.reservations if one.number in mode]
+            spare = self._spares[mode] = min(one.spare - self.passed.get(one.id, 0) for one in delayed)
+        return kind.devices <= spare
 
     def _spare(self, kind: Kind) -> int:
         """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
@@ -401,11 +417,13 @@ class Scheduler(State):
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
         running = self._run(request, taken, now, now)
+        self._borrowing.pop(request.workspace, None)
         self._shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)
         if passed:
             self._pass(request.id, entry.kind.devices, passed)
+            self._spares = {}
         self._cycle.admits.append(Admit(request.id, slots, running.borrowed, passed))
 
     def _reserve(self, entry: Entry) -> None:

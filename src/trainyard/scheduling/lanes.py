@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from trainyard.scheduling.kinds import Kind, Room
 from trainyard.scheduling.model import Policy, Request, Strategy
@@ -100,6 +100,7 @@ class Line:
         self.heads: dict[Room, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
+        self.departures = 0  # how many have left it, ever
         self.head = ""
         self.head_since = 0.0
 
@@ -172,6 +173,7 @@ class Line:
     def remove(self, entry: Entry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""
         self.size -= 1
+        self.departures += 1
         if self.is_strict(entry.request.priority):
             del self.strict[bisect_left(self.strict, self._strict_key(entry))]
             return
@@ -220,7 +222,7 @@ class Line:
 class Cursor:
     """A place in the entries of one kind, during one walk."""
 
-    __slots__ = ("kind", "likes", "longest", "skipped", "users")
+    __slots__ = ("kind", "known_at", "likes", "longest", "skipped", "users")
 
     def __init__(self, kind: Kind, likes: Likes) -> None:
         self.kind = kind
@@ -228,6 +230,7 @@ class Cursor:
         self.longest = INFINITY  # nobody longer is looked at any more
         self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
         self.users: set[Owner] = set()  # of whom nobody is looked at any more
+        self.known_at = -1  # the line's departures when it was seen who is next; -1: look again
 
     def best(self, share: Share) -> tuple[int, float, tuple[float, int], Entry] | None:
         """Who is next among them, with the key that orders it among other kinds."""
@@ -258,13 +261,21 @@ class Cursor:
         """Pass one by: another of the same kind may still start."""
         key = (entry.level, entry.owner)
         self.skipped[key] = self.skipped.get(key, 0) + 1
+        self.known_at = -1
+
+    def skip_longer(self, entry: Entry, longest: float) -> None:
+        """Pass one by, and all who may run longer than that."""
+        self.skip(entry)
+        self.longest = min(self.longest, longest)
 
     def skip_owner(self, owner: Owner) -> None:
         """Pass all of one user by."""
         self.users.add(owner)
+        self.known_at = -1
 
     def skip_workspace(self, workspace: str) -> None:
         """Pass all of one workspace by."""
+        self.known_at = -1
         self.users.update(
             owner for owners in self.likes.levels.values() for owner in owners if owner[0] == workspace
         )
@@ -288,6 +299,7 @@ class Walk:
                 cursor = Cursor(kind, likes)
                 best = cursor.best(share)
                 if best is not None:
+                    cursor.known_at = line.departures
                     self._heap.append((best, cursor))
         # Those known not to fit, who are shown for the sake of a reservation only.
         self._blocked = sorted(
@@ -310,16 +322,17 @@ class Walk:
             if cursor.kind.failed_at >= 0:
                 heappop(self._heap)  # it was seen not to fit, perhaps in another line
                 continue
-            best = cursor.best(self.share)
+            # Shares only rise within a cycle, by who is admitted from this line, and whoever was first may be gone.
+            best = key if cursor.known_at == self.line.departures else cursor.best(self.share)
             if best is None:
                 heappop(self._heap)
-            elif best == key:
+                continue
+            cursor.known_at = self.line.departures
+            if best == key:
                 if self._blocked and self._blocked[-1] < best:
                     return self._blocked[-1][3]
                 return best[3]
-            else:  # shares only rise within a cycle, and whoever was first may be gone
-                heappop(self._heap)
-                heappush(self._heap, (best, cursor))
+            heapreplace(self._heap, (best, cursor))
         return self._blocked[-1][3] if self._blocked else None
 
     def pass_blocked(self, entry: Entry) -> bool:
