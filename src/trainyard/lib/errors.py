@@ -4,9 +4,11 @@
     ├── InvalidError           the request is wrong: fix it, then call again         2
     ├── NotFoundError          no such machine, job, host …                          3
     ├── ConflictError          the name is taken, or somebody else holds it          4
+    │   └── StaleError         somebody wrote this record after we read it
     ├── DeniedError            who you are does not allow this                       5
     ├── UnsupportedError       this backend cannot do that verb                      6
     ├── CapacityError          nobody has such a machine now                         7
+    │   └── QuotaError         your own limit, not the provider's
     ├── UnreachableError       the network or the machine is silent                  8
     ├── StillRunningError      we stopped waiting; the command runs on               9
     └── CommandError           the user's command ended with a non-zero status   its own
@@ -56,6 +58,12 @@ class ConflictError(Error):
     exit_code = 4
 
 
+class StaleError(ConflictError):
+    """Somebody wrote this record after we read it: load it again, then repeat the change."""
+
+    code = "stale"
+
+
 class DeniedError(Error):
     """Who you are does not allow this."""
 
@@ -75,6 +83,12 @@ class CapacityError(Error):
 
     code = "capacity"
     exit_code = 7
+
+
+class QuotaError(CapacityError):
+    """Your own limit, not the provider's."""
+
+    code = "quota"
 
 
 class UnreachableError(Error, ConnectionError):

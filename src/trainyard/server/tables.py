@@ -171,7 +171,9 @@ workloads = Table(
     Column("message", Text, nullable=False, default=""),
     Column("exit_code", Integer, nullable=True),
     Column("avoid", JSON, nullable=False),  # nodes that it failed on
-    Column("wait", JSON, nullable=True),  # why it waits, from the last cycle: position, reason, start, claim
+    Column(
+        "wait", JSON(none_as_null=True), nullable=True
+    ),  # why it waits, from the last cycle: position, reason, start, claim
     Column("submitted_at", Float, nullable=False),
     Column("queued_at", Float, nullable=True),  # since when it is in the queue; kept by a preempted one
     Column("admitted_at", Float, nullable=True),
@@ -184,7 +186,9 @@ workloads = Table(
     Column("retain_until", Float, nullable=True),
     Column("due_at", Float, nullable=True),  # not to be looked at before
     Column("deleted_at", Float, nullable=True),
-    Column("dlc", JSON, nullable=True),  # the request as the compatible door got it, given back as it came
+    Column(
+        "dlc", JSON(none_as_null=True), nullable=True
+    ),  # the request as the compatible door got it, given back as it came
     Index("ix_workloads_state", "state"),
     Index("ix_workloads_workspace_id_id", "workspace_id", "id"),
     Index("ix_workloads_user_id_id", "user_id", "id"),
@@ -224,7 +228,7 @@ events = Table(
     Column("message", Text, nullable=False),
     Column("state", String(16), nullable=False, default=""),  # of the workload after it
     Column("actor", String(64), nullable=False, default=""),  # a user's name; empty: the platform
-    Column("data", JSON, nullable=True),
+    Column("data", JSON(none_as_null=True), nullable=True),
     Index("ix_events_subject", "subject", "subject_id", "seq"),
     Index("ix_events_workspace_id_seq", "workspace_id", "seq"),
     sqlite_autoincrement=True,  # a number is never given twice, so that followers can go on from one
@@ -241,7 +245,7 @@ audit = Table(
     Column("subject", String(128), nullable=False),
     Column("workspace_id", String(32), nullable=True),
     Column("outcome", String(16), nullable=False),  # done, denied
-    Column("data", JSON, nullable=True),
+    Column("data", JSON(none_as_null=True), nullable=True),
     sqlite_autoincrement=True,
 )
 

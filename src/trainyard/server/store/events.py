@@ -1,0 +1,131 @@
+"""Events: appended, never changed. Numbers go up, and a reader who goes on from one misses none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, text
+
+from trainyard.server.tables import events
+from trainyard.spec.events import Event
+
+# PostgreSQL gives out numbers before the commit, so that 12 may be seen before 11. Writers share this lock until they
+# commit; a reader who follows takes it alone for a moment, and so waits for everybody who has a number already.
+_LOCK = 7_230_114
+
+_COLUMNS = [column for column in events.c if column.name != "seq"]
+
+
+def append(connection: Connection, event: Event) -> None:
+    """Write one event. `event.seq` is not looked at."""
+    append_many(connection, [event])
+
+
+def append_many(connection: Connection, several: Sequence[Event]) -> None:
+    """Write events in their order."""
+    if not several:
+        return
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": _LOCK})
+    connection.execute(insert(events), [_values(event) for event in several])
+
+
+def page(
+    connection: Connection,
+    *,
+    subject: str | None = None,
+    subject_id: str | None = None,
+    workspace_ids: Collection[str] | None = None,
+    shared_subjects: Collection[str] = (),
+    after_seq: int = 0,
+    limit: int = 100,
+    newest_first: bool = False,
+) -> list[Event]:
+    """Events after a number, or the newest ones.
+
+    `workspace_ids` None: of all; else of those workspaces, and those of `shared_subjects` that belong to none.
+    """
+    _settle(connection)
+    query = select(events)
+    if subject is not None:
+        query = query.where(events.c.subject == str(subject))
+    if subject_id is not None:
+        query = query.where(events.c.subject_id == subject_id)
+    if workspace_ids is not None:
+        query = _visible(query, workspace_ids, shared_subjects)
+    if after_seq:
+        query = query.where(events.c.seq > after_seq)
+    query = query.order_by(events.c.seq.desc() if newest_first else events.c.seq).limit(limit)
+    return [_event(row) for row in connection.execute(query)]
+
+
+def changed(
+    connection: Connection, subject: str, *, after_seq: int, by_people: bool = False, limit: int = 10_000
+) -> tuple[dict[str, None], int]:
+    """Whose events came after a number, each once in the order of its first, and the number to go on from.
+
+    Exact on PostgreSQL too: whoever has a number by now is waited for.
+    """
+    _settle(connection)
+    query = select(events.c.seq, events.c.subject_id, events.c.actor)
+    query = query.where(events.c.seq > after_seq, events.c.subject == str(subject))
+    rows = connection.execute(query.order_by(events.c.seq).limit(limit)).all()
+    found = dict.fromkeys(row.subject_id for row in rows if row.actor or not by_people)
+    return found, rows[-1].seq if rows else after_seq
+
+
+def wishes_since(
+    connection: Connection, after_seq: int, *, limit: int = 10_000
+) -> tuple[list[tuple[str, str]], int]:
+    """What people changed after a number: (subject, id) of each thing once, in order, and the number to go on from."""
+    _settle(connection)
+    query = select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
+    query = query.where(events.c.seq > after_seq).order_by(events.c.seq).limit(limit)
+    last, found = after_seq, dict[tuple[str, str], None]()
+    for row in connection.execute(query):
+        last = row.seq
+        if row.actor:
+            found[row.subject, row.subject_id] = None
+    return list(found), last
+
+
+def last_seq(connection: Connection) -> int:
+    """The number of the newest event; 0: there is none."""
+    _settle(connection)
+    return connection.execute(select(func.max(events.c.seq))).scalar() or 0
+
+
+def delete_before(connection: Connection, time: float, *, limit: int = 10_000) -> int:
+    """Forget old events, at most `limit` of them; returns how many."""
+    oldest = select(events.c.seq).where(events.c.time < time).order_by(events.c.seq).limit(limit)
+    return connection.execute(delete(events).where(events.c.seq.in_(oldest.scalar_subquery()))).rowcount
+
+
+def _settle(connection: Connection) -> None:
+    """Wait for everybody who has a number and has not committed yet."""
+    if connection.dialect.name == "postgresql":
+        query = text("SELECT pg_advisory_lock(:key), pg_advisory_unlock(:key)")
+        connection.execute(query, {"key": _LOCK})
+
+
+def _visible(
+    query: Select[Any], workspace_ids: Collection[str], shared_subjects: Collection[str]
+) -> Select[Any]:
+    own = events.c.workspace_id.in_(list(workspace_ids))
+    if not shared_subjects:
+        return query.where(own)
+    shared = events.c.workspace_id.is_(None) & events.c.subject.in_([str(one) for one in shared_subjects])
+    return query.where(or_(own, shared))
+
+
+def _values(event: Event) -> dict[str, Any]:
+    values: dict[str, Any] = {column.name: getattr(event, column.name) for column in _COLUMNS}
+    values["subject"] = str(event.subject)
+    values["state"] = str(event.state)
+    values["data"] = None if event.data is None else dict(event.data)
+    return values
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(**row._mapping)  # noqa: SLF001  # SQLAlchemy's documented way to a row's names

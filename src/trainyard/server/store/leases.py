@@ -1,0 +1,95 @@
+"""Leases: who alone does something for now. The epoch goes up with every owner, so a late writer is found out.
+
+Times are the database's own unless the caller gives one: servers whose clocks differ agree on one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
+
+from trainyard.lib.errors import StaleError
+from trainyard.server.tables import leases
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """One row of leases."""
+
+    name: str
+    owner: str
+    until: float
+    epoch: int
+
+
+def take(
+    connection: Connection, name: str, *, owner: str, seconds: float, now: float | None = None
+) -> LeaseRecord | None:
+    """Take a lease that nobody holds, or that has run out; None where somebody else holds it.
+
+    Taken anew by its own owner it gets a new epoch too: that owner does not know what it did before it was restarted.
+    """
+    moment = _now(connection, now)
+    row = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).first()
+    if row is None:
+        return _take_first(connection, LeaseRecord(name, owner, moment + seconds, 1))
+    if row.until > moment and row.owner != owner:
+        return None
+    lease = LeaseRecord(name, owner, moment + seconds, row.epoch + 1)
+    changed = connection.execute(
+        update(leases)
+        .where(leases.c.name == name, leases.c.epoch == row.epoch)
+        .values(owner=lease.owner, until=lease.until, epoch=lease.epoch)
+    )
+    return lease if changed.rowcount else None
+
+
+def renew(connection: Connection, name: str, epoch: int, *, seconds: float, now: float | None = None) -> bool:
+    """Keep a lease for longer; False where it is somebody else's by now. One that ran out unnoticed can be kept."""
+    until = _now(connection, now) + seconds
+    statement = update(leases).where(leases.c.name == name, leases.c.epoch == epoch).values(until=until)
+    return bool(connection.execute(statement).rowcount)
+
+
+def release(connection: Connection, name: str, epoch: int) -> None:
+    """Give a lease back at once, if it is still ours."""
+    connection.execute(update(leases).where(leases.c.name == name, leases.c.epoch == epoch).values(until=0.0))
+
+
+def check(connection: Connection, name: str, epoch: int) -> None:
+    """Raise StaleError unless the lease is still ours; if it is, nobody can take it before this transaction has ended."""
+    query = select(leases.c.epoch).where(leases.c.name == name).with_for_update(read=True)
+    if connection.execute(query).scalar() != epoch:
+        raise StaleError(f"The lease {name!r} is another server's by now.", hint="Leave the work to it.")
+
+
+def find(connection: Connection, name: str) -> LeaseRecord | None:
+    """Who holds, or last held, a lease."""
+    row = connection.execute(select(leases).where(leases.c.name == name)).first()
+    return None if row is None else LeaseRecord(row.name, row.owner, row.until, row.epoch)
+
+
+def _take_first(connection: Connection, lease: LeaseRecord) -> LeaseRecord | None:
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                insert(leases),
+                {"name": lease.name, "owner": lease.owner, "until": lease.until, "epoch": lease.epoch},
+            )
+    except IntegrityError:  # another server was quicker
+        return None
+    return lease
+
+
+_CLOCKS = {
+    "postgresql": "SELECT extract(epoch from clock_timestamp())",
+    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400",
+}
+
+
+def _now(connection: Connection, given: float | None) -> float:
+    if given is not None:
+        return given
+    return float(connection.execute(text(_CLOCKS[connection.dialect.name])).scalar_one())

@@ -1,0 +1,174 @@
+"""Nodes: what they have, what people want of them, and how they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BindParameter, Connection, Row, bindparam, case, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.server.store.rows import versioned_update, write_one
+from trainyard.server.tables import nodes
+
+
+class NodeDesired(StrEnum):
+    """What people want of a node. Only services write it."""
+
+    READY = "ready"
+    CORDONED = "cordoned"  # keeps what runs, takes nothing new
+    DRAINED = "drained"  # what runs is asked to go, and requeued
+    GONE = "gone"  # it does not come back: its tasks are lost for good, and it is forgotten
+
+
+class NodeCondition(StrEnum):
+    """Where a node is. Only loops write it."""
+
+    JOINING = "joining"
+    READY = "ready"
+    LOST = "lost"  # it does not answer
+    REFUSED = "refused"  # it answers, but cannot be used: `reason` says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """One row of nodes. CPU is in thousandths of a core."""
+
+    name: str
+    created_at: float
+    engine: str = "nodes"
+    address: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = "default"
+    cpu: int = 0
+    memory_mib: int = 0
+    reserved_cpu: int = 0
+    reserved_memory_mib: int = 0
+    devices: Mapping[str, int] = field(default_factory=dict)
+    simulated: bool = False
+    unhealthy: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    topology: tuple[str, ...] = ()
+    desired: str = NodeDesired.READY
+    state: str = NodeCondition.JOINING
+    reason: str = ""
+    boot_id: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    failures: int = 0
+    avoid_until: float | None = None
+    fence_seconds: int = 0
+    seen_at: float | None = None
+    version: int = 1
+
+
+_NAMES = tuple(one.name for one in fields(NodeRecord))
+# What the leader writes, and what people write: neither makes the other's write stale.
+_SEEN = ("state", "reason", "boot_id", "facts", "failures", "avoid_until", "seen_at", "unhealthy")
+_MEASURED = ("cpu", "memory_mib", "devices")  # the leader's where the node tells, people's where they declare
+_WISHED = tuple(name for name in _NAMES if name not in {*_SEEN, "name", "created_at", "version"})
+_UPDATE = versioned_update(nodes, "name", _WISHED)
+
+
+def _new(name: str) -> BindParameter[Any]:
+    return bindparam("new_" + name, type_=nodes.c[name].type)
+
+
+_UPDATE_SEEN = (
+    update(nodes)
+    .where(nodes.c.name == bindparam("of_node"))
+    .values(
+        {
+            **{name: _new(name) for name in _SEEN},
+            **{name: case((nodes.c.simulated, nodes.c[name]), else_=_new(name)) for name in _MEASURED},
+        }
+    )
+)
+_TOUCH = update(nodes).where(nodes.c.name == bindparam("of_node")).values(seen_at=bindparam("new_seen_at"))
+
+
+def insert_node(connection: Connection, record: NodeRecord) -> None:
+    """Write a new node; ConflictError where the name is taken."""
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(nodes), _values(record, _NAMES))
+    except IntegrityError as error:
+        raise ConflictError(
+            f"There is a node {record.name!r} already.",
+            hint="Choose another name, or remove that node first.",
+        ) from error
+
+
+def find(connection: Connection, name: str) -> NodeRecord | None:
+    """The node of this name, or None."""
+    row = connection.execute(select(nodes).where(nodes.c.name == name)).first()
+    return None if row is None else _record(row)
+
+
+def load(connection: Connection, name: str) -> NodeRecord:
+    """The node of this name, or NotFoundError."""
+    record = find(connection, name)
+    if record is None:
+        raise NotFoundError(f"There is no node {name!r}.", hint="See `trainyard nodes` for those there are.")
+    return record
+
+
+def list_nodes(connection: Connection, *, engine: str = "") -> list[NodeRecord]:
+    """All nodes by name, or those of one engine."""
+    query = select(nodes).order_by(nodes.c.name)
+    if engine:
+        query = query.where(nodes.c.engine == engine)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def save(connection: Connection, record: NodeRecord) -> NodeRecord:
+    """Write what can change, if the stored version is still `record.version`; else StaleError."""
+    row = (record.name, record.version, _values(record, _WISHED))
+    write_one(connection, _UPDATE, row, table=nodes, key="name", what="node")
+    return replace(record, version=record.version + 1)
+
+
+def save_seen(connection: Connection, records: Sequence[NodeRecord]) -> None:
+    """Write what nodes say of themselves, whatever people have written meanwhile: those columns are not theirs."""
+    names = (*_SEEN, *_MEASURED)
+    rows = [
+        {"of_node": one.name, **{"new_" + name: value for name, value in _values(one, names).items()}}
+        for one in records
+    ]
+    if rows:
+        connection.execute(_UPDATE_SEEN, rows)
+
+
+def touch(connection: Connection, seen: Mapping[str, float]) -> None:
+    """Note when nodes were last heard of. Versions stay: a heartbeat changes nothing that others decide by."""
+    if seen:
+        connection.execute(_TOUCH, [{"of_node": name, "new_seen_at": at} for name, at in seen.items()])
+
+
+def remove(connection: Connection, name: str) -> None:
+    """Forget a node."""
+    connection.execute(delete(nodes).where(nodes.c.name == name))
+
+
+def _values(record: NodeRecord, names: Sequence[str]) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "address": dict(record.address),
+        "devices": dict(record.devices),
+        "labels": dict(record.labels),
+        "facts": dict(record.facts),
+        "unhealthy": {kind: list(indices) for kind, indices in record.unhealthy.items()},
+        "taints": list(record.taints),
+        "topology": list(record.topology),
+        "desired": str(record.desired),
+        "state": str(record.state),
+    }
+    return {name: plain[name] if name in plain else getattr(record, name) for name in names}
+
+
+def _record(row: Row[Any]) -> NodeRecord:
+    values = dict(row._mapping)  # noqa: SLF001  # SQLAlchemy's documented way to a row's names
+    values["taints"] = tuple(values["taints"])
+    values["topology"] = tuple(values["topology"])
+    return NodeRecord(**values)

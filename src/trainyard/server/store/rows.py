@@ -1,0 +1,74 @@
+"""What all nouns share: writes that name the version they read, and lists too long for one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Table, Update, bindparam, select, update
+
+from trainyard.lib.errors import StaleError
+
+T = TypeVar("T")
+
+# Parameters in one statement: SQLite takes 32,766 and PostgreSQL 65,535; short lists are quicker to prepare.
+MANY = 2000
+
+# How the statements below call what a row is found by, apart from the values that it gets.
+KEY, VERSION, NEW = "old_key", "old_version", "new_"
+
+VersionedRow = tuple[str, int, Mapping[str, Any]]  # key, the version that was read, values
+
+
+def chunks(items: Iterable[T], size: int = MANY) -> Iterator[list[T]]:
+    """Pieces that one statement can take."""
+    every = list(items)
+    for start in range(0, len(every), size):
+        yield every[start : start + size]
+
+
+def versioned_update(table: Table, key: str, names: Sequence[str]) -> Update:
+    """A statement that writes `names` where key and version are as they were read."""
+    values: dict[str, Any] = {name: bindparam(NEW + name, type_=table.c[name].type) for name in names}
+    values["version"] = table.c.version + 1
+    return (
+        update(table)
+        .where(table.c[key] == bindparam(KEY), table.c.version == bindparam(VERSION))
+        .values(values)
+    )
+
+
+def write_one(
+    connection: Connection, statement: Update, row: VersionedRow, *, table: Table, key: str, what: str
+) -> None:
+    """Write a row; StaleError where somebody else has written it since it was read, or removed it."""
+    if connection.execute(statement, _parameters(row)).rowcount:
+        return
+    name, version, _values = row
+    found = connection.execute(select(table.c.version).where(table.c[key] == name)).scalar()
+    seen = "is gone" if found is None else f"has version {found} by now, not {version}"
+    raise StaleError(f"The {what} {name} {seen}.", hint="Load it again, then repeat the change.")
+
+
+def write_many(
+    connection: Connection, statement: Update, rows: Sequence[VersionedRow], *, table: Table, key: str
+) -> list[str]:
+    """Write those rows that nobody else has written since they were read; returns the keys of the others.
+
+    Two statements for a few thousand rows: the first locks them, in one order for everybody, and looks.
+    """
+    versions: dict[str, int] = {}
+    for part in chunks(row[0] for row in rows):
+        query = select(table.c[key], table.c.version).where(table.c[key].in_(part))
+        versions.update(
+            {row[0]: row[1] for row in connection.execute(query.order_by(table.c[key]).with_for_update())}
+        )
+    fresh = [row for row in rows if versions.get(row[0]) == row[1]]
+    for some in chunks(fresh):
+        connection.execute(statement, [_parameters(row) for row in some])
+    return [row[0] for row in rows if versions.get(row[0]) != row[1]]
+
+
+def _parameters(row: VersionedRow) -> dict[str, Any]:
+    name, version, values = row
+    return {KEY: name, VERSION: version, **{NEW + column: value for column, value in values.items()}}

@@ -1,0 +1,79 @@
+"""Specs as JSON text and back. What equals its default is left out, so that rows stay small.
+
+A key that this version does not know is passed over: the row may have been written by a newer one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from typing import Any
+
+from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
+
+# Jobs of one kind are often alike but for their names; the loops read the same ones again and again.
+REMEMBERED = 4096
+
+_ENUMS = {"restart": Restart, "retain": Retain, "success": Success}
+_TUPLES = frozenset({"nodes", "tolerations"})
+
+
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    """Every field with its default; MISSING where it has to be given."""
+    return {
+        one.name: one.default_factory() if one.default_factory is not MISSING else one.default
+        for one in fields(kind)
+    }
+
+
+_WORKLOAD = _defaults(WorkloadSpec)
+_ROLE = _defaults(RoleSpec)
+
+
+def encode(spec: WorkloadSpec) -> dict[str, Any]:
+    """A spec as plain data for a JSON column."""
+    data = _differing(spec, _WORKLOAD)
+    data["roles"] = [_differing(role, _ROLE) for role in spec.roles]
+    return data
+
+
+@lru_cache(REMEMBERED)
+def decode(text: str) -> WorkloadSpec:
+    """A spec from the text of its column. The same text gives the same, frozen, spec."""
+    return spec_of(json.loads(text))
+
+
+def spec_of(data: Mapping[str, Any]) -> WorkloadSpec:
+    """A spec from plain data that `encode` made."""
+    known = {name: value for name, value in data.items() if name in _WORKLOAD}
+    known["roles"] = tuple(_role_of(role) for role in data.get("roles", ()))
+    for name, kind in _ENUMS.items():
+        if name in known:
+            known[name] = kind(known[name])
+    return WorkloadSpec(**known)
+
+
+def _role_of(data: Mapping[str, Any]) -> RoleSpec:
+    known = {name: value for name, value in data.items() if name in _ROLE}
+    for name in _TUPLES & known.keys():
+        known[name] = tuple(known[name])
+    return RoleSpec(**known)
+
+
+def _differing(value: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, default in defaults.items():
+        own = getattr(value, name)
+        if own != default:
+            found[name] = _plain(own)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value.value if isinstance(value, (Restart, Retain, Success)) else value

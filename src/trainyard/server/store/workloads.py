@@ -1,0 +1,436 @@
+"""Workloads: what was asked for and where it stands. Their tasks are in tasks.py, and reachable from here.
+
+Services write `desired`, loops write `state`, and that only through `advance`: it refuses a step that is not in
+TRANSITIONS, notes the times, and appends the event, all in the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, cast, delete, func, select
+from sqlalchemy import insert as insert_into
+
+from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.server.store import events, specs
+from trainyard.server.store.rows import chunks, versioned_update, write_many, write_one
+from trainyard.server.store.tasks import (
+    TaskRecord,
+    insert_tasks,
+    save_tasks,
+    tasks,
+    tasks_holding,
+    tasks_of,
+    tasks_on,
+)
+from trainyard.server.tables import workloads
+from trainyard.spec.events import Event, Subject
+from trainyard.spec.workload import FINAL, TRANSITIONS, Desired, State, WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRecord:
+    """One row of workloads. Frozen; a change makes another one, and `save` or `advance` writes it."""
+
+    id: str
+    name: str
+    kind: str
+    workspace_id: str
+    user_id: str
+    spec: WorkloadSpec
+    submitted_at: float
+    priority: int = 5
+    preemptible: bool = False
+    state: State = State.WAITING
+    desired: Desired = Desired.RUN
+    version: int = 1
+    attempt: int = 0
+    failures: int = 0
+    ending: str = ""
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    avoid: tuple[str, ...] = ()
+    wait: Mapping[str, Any] | None = None
+    queued_at: float | None = None
+    admitted_at: float | None = None
+    started_at: float | None = None
+    first_started_at: float | None = None
+    stopped_at: float | None = None
+    ended_at: float | None = None
+    leave_by: float | None = None
+    leave_for: str = ""
+    retain_until: float | None = None
+    due_at: float | None = None
+    deleted_at: float | None = None
+    dlc: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One workload's way to another state, for `advance_many`."""
+
+    record: WorkloadRecord
+    to: State
+    reason: str = ""
+    message: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, object] | None = None  # goes into the event
+
+
+_FIXED = frozenset({"id", "name", "kind", "workspace_id", "user_id", "spec", "submitted_at", "dlc"})
+_NAMES = tuple(one.name for one in fields(WorkloadRecord))
+_CHANGING = tuple(name for name in _NAMES if name not in _FIXED and name != "version")
+_UPDATE = versioned_update(workloads, "id", _CHANGING)
+# The spec comes as text, so that it is decoded once for all rows that have the same.
+_SELECT: Select[Any] = select(
+    *(column for column in workloads.c if column.name != "spec"), cast(workloads.c.spec, Text).label("spec")
+)
+
+# What an event is called when nobody gave a reason.
+CODES: Mapping[State, str] = {state: state.value for state in State}
+SENTENCES: Mapping[State, str] = {
+    State.HELD: "It is held, until somebody lets it go on.",
+    State.WAITING: "It is in the queue.",
+    State.ADMITTED: "It has its places.",
+    State.STARTING: "Its tasks are being started.",
+    State.RUNNING: "It runs.",
+    State.RETAINED: "Its program has ended; its places are kept for a look.",
+    State.FINISHING: "What is left of it is being ended.",
+    State.SUCCEEDED: "It has succeeded.",
+    State.FAILED: "It has failed.",
+    State.CANCELLED: "It was cancelled.",
+}
+
+
+# -- reading
+
+
+def find(connection: Connection, id: str) -> WorkloadRecord | None:  # noqa: A002  # the column's name
+    """The workload with this id; None where there is none, or it was deleted."""
+    query = _SELECT.where(workloads.c.id == id, workloads.c.deleted_at.is_(None))
+    row = connection.execute(query).first()
+    return None if row is None else _record(row)
+
+
+def load(connection: Connection, id: str) -> WorkloadRecord:  # noqa: A002  # same
+    """The workload with this id, or NotFoundError."""
+    record = find(connection, id)
+    if record is None:
+        raise NotFoundError(f"There is no job {id!r}.", hint="See `trainyard jobs` for those there are.")
+    return record
+
+
+def load_many(connection: Connection, ids: Iterable[str]) -> dict[str, WorkloadRecord]:
+    """Those of these workloads that there are, by id, oldest first."""
+    found: dict[str, WorkloadRecord] = {}
+    for part in chunks(sorted(set(ids))):
+        query = _SELECT.where(workloads.c.id.in_(part)).order_by(workloads.c.id)
+        found.update({row.id: _record(row) for row in connection.execute(query)})
+    return found
+
+
+def in_states(
+    connection: Connection, states: Collection[State], *, due: float | None = None
+) -> list[WorkloadRecord]:
+    """All workloads in these states, oldest first; with `due`, without those that are not to be looked at before."""
+    query = _SELECT.where(workloads.c.state.in_([state.value for state in states])).order_by(workloads.c.id)
+    if due is not None:
+        query = query.where((workloads.c.due_at.is_(None)) | (workloads.c.due_at <= due))
+    return [_record(row) for row in connection.execute(query)]
+
+
+def versions_in(connection: Connection, states: Collection[State]) -> dict[str, int]:
+    """Ids and versions only, of all workloads in these states: what a cache compares itself with."""
+    query = select(workloads.c.id, workloads.c.version)
+    query = query.where(workloads.c.state.in_([state.value for state in states]))
+    return {row.id: row.version for row in connection.execute(query)}
+
+
+def unsettled(connection: Connection) -> list[WorkloadRecord]:
+    """Workloads of which people want something else than what they do: cancelled, paused or resumed."""
+    query = _SELECT.where(
+        workloads.c.state.in_([state.value for state in State if state not in FINAL]),
+        (workloads.c.desired != Desired.RUN.value)
+        & ~((workloads.c.desired == Desired.PAUSE.value) & (workloads.c.state == State.HELD.value)),
+    )
+    return [_record(row) for row in connection.execute(query.order_by(workloads.c.id))]
+
+
+def list_page(
+    connection: Connection,
+    *,
+    after_id: str = "",
+    limit: int = 50,
+    offset: int = 0,
+    newest_first: bool = True,
+    **criteria: Any,
+) -> list[WorkloadRecord]:
+    """One page by id, which is by time of submission. The criteria are those of `count`."""
+    query = _matching(_SELECT, **criteria)
+    if after_id:
+        query = query.where(workloads.c.id < after_id if newest_first else workloads.c.id > after_id)
+    query = query.order_by(workloads.c.id.desc() if newest_first else workloads.c.id)
+    return [_record(row) for row in connection.execute(query.limit(limit).offset(offset))]
+
+
+def count(connection: Connection, **criteria: Any) -> int:
+    """How many workloads match.
+
+    Criteria: workspace_ids (None: all), user_id, states, kind, name_part (any case), id_part, since and until
+    (of submission), tags.
+    """
+    found: int = connection.execute(_matching(select(func.count(workloads.c.id)), **criteria)).scalar_one()
+    return found
+
+
+def counts_by_state(connection: Connection, workspace_id: str | None = None) -> dict[State, int]:
+    """How many workloads are in each state, of one workspace or of all."""
+    query = select(workloads.c.state, func.count()).where(workloads.c.deleted_at.is_(None))
+    if workspace_id is not None:
+        query = query.where(workloads.c.workspace_id == workspace_id)
+    return {State(state): number for state, number in connection.execute(query.group_by(workloads.c.state))}
+
+
+def ended_before(connection: Connection, time: float, *, limit: int = 1000) -> list[WorkloadRecord]:
+    """Workloads that reached their final state before a time, oldest first; those that were deleted come too."""
+    query = _SELECT.where(workloads.c.state.in_([state.value for state in FINAL]))
+    query = query.where(workloads.c.ended_at < time).order_by(workloads.c.ended_at).limit(limit)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def deleted_before(connection: Connection, time: float, *, limit: int = 1000) -> list[str]:
+    """Ids of workloads that people deleted before a time."""
+    query = select(workloads.c.id).where(workloads.c.deleted_at < time).limit(limit)
+    return list(connection.execute(query).scalars())
+
+
+# -- writing
+
+
+def insert(connection: Connection, record: WorkloadRecord) -> None:
+    """Write a new workload. Its event is the caller's to append."""
+    insert_many(connection, [record])
+
+
+def insert_many(connection: Connection, records: Sequence[WorkloadRecord]) -> None:
+    """Write new workloads at the price of one statement."""
+    if records:
+        connection.execute(insert_into(workloads), [_values(record, _NAMES) for record in records])
+
+
+def save(connection: Connection, record: WorkloadRecord) -> WorkloadRecord:
+    """Write what can change, if the stored version is still `record.version`; else StaleError."""
+    row = (record.id, record.version, _values(record, _CHANGING))
+    write_one(connection, _UPDATE, row, table=workloads, key="id", what="job")
+    return replace(record, version=record.version + 1)
+
+
+def save_many(connection: Connection, records: Sequence[WorkloadRecord]) -> list[str]:
+    """Write those whose stored version is still the record's; returns the ids of the others, which were not written."""
+    rows = [(record.id, record.version, _values(record, _CHANGING)) for record in records]
+    return write_many(connection, _UPDATE, rows, table=workloads, key="id")
+
+
+def advance(
+    connection: Connection,
+    record: WorkloadRecord,
+    to: State,
+    *,
+    now: float,
+    reason: str = "",
+    message: str = "",
+    actor: str = "",
+    **changes: Any,
+) -> WorkloadRecord:
+    """Bring a workload to another state: checks that the step is allowed, notes times, saves, appends the event.
+
+    A state that follows FINISHING has to be given with it, as `ending`. Raises ConflictError for a step that is not
+    in TRANSITIONS, StaleError where somebody wrote the workload meanwhile.
+    """
+    step = Step(record=record, to=to, reason=reason, message=message, changes=changes)
+    moved = save(connection, advanced(step, now))
+    events.append(connection, _event(moved, step, now, actor))
+    return moved
+
+
+def advance_many(
+    connection: Connection, steps: Sequence[Step], *, now: float, actor: str = ""
+) -> list[WorkloadRecord]:
+    """The same for many, at the price of three statements. Those that had moved on are left out of the answer."""
+    moved = [advanced(step, now) for step in steps]
+    stale = set(save_many(connection, moved))
+    written = [(one, step) for one, step in zip(moved, steps, strict=True) if one.id not in stale]
+    events.append_many(connection, [_event(one, step, now, actor) for one, step in written])
+    return [replace(one, version=one.version + 1) for one, _step in written]
+
+
+def advanced(step: Step, now: float) -> WorkloadRecord:
+    """The record after a step; pure. The version is still the one that was read."""
+    record, to = step.record, step.to
+    if to not in TRANSITIONS[record.state]:
+        raise ConflictError(
+            f"The job {record.id} is {record.state.value} and cannot become {to.value}.",
+            hint="Load it again: it has moved on.",
+        )
+    if to is State.FINISHING and step.changes.get("ending") not in TRANSITIONS[State.FINISHING]:
+        raise ValueError(f"{record.id}: FINISHING needs `ending`, the state that comes after it")
+    noted: dict[str, Any] = {
+        "state": to,
+        "reason": step.reason,
+        "message": step.message,
+        "due_at": None,
+        **_times(record, to, now),
+        **step.changes,
+    }
+    if "ending" in step.changes:
+        noted["ending"] = str(step.changes["ending"])
+    return replace(record, **noted)
+
+
+def mark_deleted(connection: Connection, record: WorkloadRecord, *, now: float) -> WorkloadRecord:
+    """Hide an ended workload from everybody; retention removes it and its logs."""
+    return save(connection, replace(record, deleted_at=now))
+
+
+def purge(connection: Connection, ids: Collection[str]) -> None:
+    """Remove workloads and their tasks for good. Their events stay until events are forgotten."""
+    for part in chunks(ids):
+        connection.execute(delete(workloads).where(workloads.c.id.in_(part)))
+
+
+# -- inside
+
+
+def _times(record: WorkloadRecord, to: State, now: float) -> dict[str, Any]:
+    """What a step to this state changes by itself."""
+    match to:
+        case State.HELD:
+            # Who paused it gave up its place in the queue.
+            return {**_NOTHING_LEFT, "queued_at": None, "wait": None}
+        case State.WAITING:
+            kept = record.queued_at if record.queued_at is not None else now
+            return {**_NOTHING_LEFT, "queued_at": kept, "wait": None, "exit_code": None, "stopped_at": None}
+        case State.ADMITTED:
+            return {"admitted_at": now, "attempt": record.attempt + 1, "wait": None, "exit_code": None}
+        case State.RUNNING:
+            first = record.first_started_at if record.first_started_at is not None else now
+            return {"started_at": now, "first_started_at": first}
+        case State.RETAINED:
+            return {"stopped_at": now, "retain_until": now + record.spec.retain_seconds}
+        case State.FINISHING:
+            return {"stopped_at": record.stopped_at if record.stopped_at is not None else now}
+        case State.SUCCEEDED | State.FAILED | State.CANCELLED:
+            return {**_NOTHING_LEFT, "ended_at": now, "wait": None}
+        case _:
+            return {}
+
+
+_NOTHING_LEFT = {"ending": "", "leave_by": None, "leave_for": "", "retain_until": None}
+
+
+def _event(record: WorkloadRecord, step: Step, now: float, actor: str) -> Event:
+    return Event(
+        time=now,
+        subject=Subject.WORKLOAD,
+        subject_id=record.id,
+        workspace_id=record.workspace_id,
+        code=step.reason or CODES[record.state],
+        message=step.message or SENTENCES[record.state],
+        state=record.state.value,
+        actor=actor,
+        data=step.data,
+    )
+
+
+def _matching(
+    query: Select[Any],
+    *,
+    workspace_ids: Collection[str] | None = None,
+    user_id: str = "",
+    states: Collection[State] = (),
+    kind: str = "",
+    name_part: str = "",
+    id_part: str = "",
+    since: float | None = None,
+    until: float | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Select[Any]:
+    wanted: list[ColumnElement[bool]] = [workloads.c.deleted_at.is_(None)]
+    if workspace_ids is not None:
+        wanted.append(workloads.c.workspace_id.in_(list(workspace_ids)))
+    if user_id:
+        wanted.append(workloads.c.user_id == user_id)
+    if states:
+        wanted.append(workloads.c.state.in_([state.value for state in states]))
+    if kind:
+        wanted.append(func.lower(workloads.c.kind) == kind.lower())
+    if name_part:
+        wanted.append(func.lower(workloads.c.name).contains(name_part.lower(), autoescape=True))
+    if id_part:
+        wanted.append(workloads.c.id.contains(id_part, autoescape=True))
+    if since is not None:
+        wanted.append(workloads.c.submitted_at >= since)
+    if until is not None:
+        wanted.append(workloads.c.submitted_at < until)
+    wanted += [workloads.c.spec[("tags", key)].as_string() == value for key, value in (tags or {}).items()]
+    return query.where(*wanted)
+
+
+def _values(record: WorkloadRecord, names: Iterable[str]) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in names}
+    values["state"] = str(record.state)
+    values["desired"] = str(record.desired)
+    values["ending"] = str(record.ending)
+    values["avoid"] = list(record.avoid)
+    values["wait"] = None if record.wait is None else dict(record.wait)
+    if "spec" in values:
+        values["spec"] = specs.encode(record.spec)
+        values["dlc"] = None if record.dlc is None else dict(record.dlc)
+    return values
+
+
+def _record(row: Row[Any]) -> WorkloadRecord:
+    values = dict(row._mapping)  # noqa: SLF001  # SQLAlchemy's documented way to a row's names
+    values["spec"] = specs.decode(values["spec"])
+    values["state"] = State(values["state"])
+    values["desired"] = Desired(values["desired"])
+    values["avoid"] = tuple(values["avoid"])
+    return WorkloadRecord(**values)
+
+
+__all__ = [
+    "CODES",
+    "SENTENCES",
+    "Step",
+    "TaskRecord",
+    "WorkloadRecord",
+    "advance",
+    "advance_many",
+    "advanced",
+    "count",
+    "counts_by_state",
+    "deleted_before",
+    "ended_before",
+    "find",
+    "in_states",
+    "insert",
+    "insert_many",
+    "insert_tasks",
+    "list_page",
+    "load",
+    "load_many",
+    "mark_deleted",
+    "purge",
+    "save",
+    "save_many",
+    "save_tasks",
+    "tasks",
+    "tasks_holding",
+    "tasks_of",
+    "tasks_on",
+    "unsettled",
+    "versions_in",
+]
