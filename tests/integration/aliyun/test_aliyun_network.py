@@ -137,6 +137,22 @@ async def test_the_ground_takes_four_calls_when_all_is_there(emulated_cloud, emu
     assert {rule.source for rule in await fetch_rules(emulated_client, first.group)} == {"203.0.113.7/32"}
 
 
+async def test_another_group_is_found_when_the_first_was_removed_by_its_maker(
+    emulated_cloud, emulated_client
+):
+    """Two computers made one each; the slower of them takes its own back, whoever has found it meanwhile."""
+    gone = {"kind": "error", "status": 404, "times": 1}
+    for action, code in (
+        ("AuthorizeSecurityGroup", "InvalidSecurityGroupId.NotFound"),
+        ("CreateSecurityGroup", "InvalidVpcId.NotFound"),
+    ):
+        emulated_cloud.control("POST", "faults", {"action": action, "code": code, **gone})
+    ground = await ensure_ground(
+        emulated_client, vpc_name="settled", key_name="settled-key", admitted=["203.0.113.7"]
+    )
+    assert [rule.source for rule in await fetch_rules(emulated_client, ground.group)] == ["203.0.113.7/32"]
+
+
 async def test_the_key_is_given_up_when_the_network_fails(emulated_cloud, emulated_client):
     emulated_cloud.control("POST", "options", {"account": {"denied": ["vpc:DescribeVpcs"]}})
     with pytest.raises(DeniedError, match="vpc:DescribeVpcs"):
@@ -273,6 +289,16 @@ async def test_another_name_is_taken_when_a_stranger_has_a_key_of_ours(emulated_
     assert second.fingerprint != first.fingerprint
     assert (await ensure_key_pair(mine, "ncluster-eve")).name == first.name
     assert (await ensure_key_pair(other, "ncluster-eve")).name == second.name
+
+
+async def test_another_name_is_taken_when_a_stranger_was_a_moment_quicker(
+    emulated_cloud, isolation, tmp_path
+):
+    first = await ensure_key_pair(make_client(emulated_cloud, isolation), "ncluster-race")
+    emulated_cloud.control("POST", "faults", {"action": "DescribeKeyPairs", "kind": "blind", "times": 1})
+    second = await ensure_key_pair(make_client(emulated_cloud, tmp_path), "ncluster-race")
+    assert second.name.startswith("ncluster-race-")
+    assert second.fingerprint != first.fingerprint
 
 
 async def test_the_familys_own_key_is_used_when_the_provider_still_knows_it(

@@ -1,7 +1,7 @@
 """Alibaba's error codes as data: for each, which error of ours, one sentence, one hint. `problems.py` reads this table.
 
-The sentences may name {subject} (the thing asked for), {action} (ecs:RunInstances), {region}, {code} and {message} (the
-provider's own words). A code that stands here alone wins over the family it belongs to.
+The sentences may name {subject} (the thing asked for; {thing} is it without its article), {action} (ecs:RunInstances),
+{region}, {code} and {message} (the provider's own words). A code that stands here alone wins over the family it belongs to.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ _IMAGE = Row(
     "there is no image {subject} in {region}: {message}",
     "List the images with `trainyard queryimage`; images with a date in their name are withdrawn after some time.",
 )
-_GONE = Row(NotFoundError, "there is no {subject} in {region}", "See what there is with `trainyard ls -a`.")
+_GONE = Row(NotFoundError, "there is no {thing} in {region}", "See what there is with `trainyard ls -a`.")
 _IN_USE = Row(
     ConflictError,
     "{subject} is still in use: {message}",
@@ -136,7 +136,7 @@ _STATE = Row(
     "{subject} is not in a state that allows {action}: {message}",
     "Look with `trainyard ls -a`, wait until it has settled, then try again.",
 )
-_TAKEN = Row(ConflictError, "the name {subject} is taken: {message}", "Choose another name.")
+_TAKEN = Row(ConflictError, "the name of {subject} is taken: {message}", "Choose another name.")
 _LIMIT = Row(
     CapacityError,
     "a limit of the account in {region} is reached for {subject}: {message}",
@@ -213,7 +213,7 @@ ROWS: dict[str, Row] = {
     "JoinedGroupLimitExceed": _LIMIT,
     "AuthorizationLimitExceed": Row(
         CapacityError,
-        "the security group {subject} has as many rules as it may have",
+        "{subject} has as many rules as it may have",
         "Remove addresses that are no longer yours in the console, then add this one again.",
     ),
     "OperationDenied.MountTargetCountsExceeded": _LIMIT,

@@ -14,6 +14,10 @@ from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.groups import Group, ensure_access, ensure_group
 from trainyard.backends.aliyun.keypair import KeyPair, ensure_key_pair
 from trainyard.backends.aliyun.network import Vpc, ensure_vpc
+from trainyard.lib.errors import NotFoundError
+
+TRIES = 4  # to find a network on which the computers of one person have settled
+PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +44,26 @@ async def ensure_ground(
     """
     key = asyncio.ensure_future(ensure_key_pair(client, key_name, family_home=family_home))
     try:
-        vpc = await ensure_vpc(client, vpc_name)
-        group = await ensure_group(client, vpc)
-        await ensure_access(client, vpc, group, admitted, owner=owner)
+        vpc, group = await _ensure_network(client, vpc_name, admitted, owner)
         return Ground(vpc=vpc, group=group, key=await key)
     finally:
         key.cancel()  # where the network failed; no effect on one that is done
         await asyncio.gather(key, return_exceptions=True)
+
+
+async def _ensure_network(
+    client: Client, vpc_name: str, admitted: Sequence[str], owner: str
+) -> tuple[Vpc, Group]:
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            vpc = await ensure_vpc(client, vpc_name)
+            group = await ensure_group(client, vpc)
+            await ensure_access(client, vpc, group, admitted, owner=owner)
+        except NotFoundError:  # its maker has found that another computer was quicker, and removed it
+            if tries == TRIES:
+                raise
+            await client.clock.sleep(PAUSE_SECONDS)
+        else:
+            return vpc, group

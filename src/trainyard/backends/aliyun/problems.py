@@ -203,6 +203,7 @@ def _explain_silence(failure: Unanswered, context: Context) -> Error:
 def _explain(failure: Refused, context: Context) -> Error:
     values = {
         "subject": context.subject,
+        "thing": context.subject.removeprefix("the "),
         "action": failure.denied_action or f"{context.product}:{context.action}",
         "region": context.region or "this region",
         "message": _sentence(failure.message),

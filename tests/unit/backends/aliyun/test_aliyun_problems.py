@@ -108,6 +108,21 @@ def test_a_denial_names_the_right_that_is_missing_when_the_provider_says_it():
 
 
 @pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("InvalidSecurityGroupId.NotFound", "there is no security group x in cn-beijing"),
+        ("KeyPair.AlreadyExist", "the name of the security group x is taken: no reason was given"),
+        ("AuthorizationLimitExceed", "the security group x has as many rules as it may have"),
+    ],
+)
+def test_the_sentence_reads_well_when_the_thing_has_an_article(code, sentence):
+    context = Context(
+        product="ecs", action="AuthorizeSecurityGroup", region="cn-beijing", about="the security group x"
+    )
+    assert explain(Refused(code, "", status=404), context).message == sentence
+
+
+@pytest.mark.parametrize(
     ("status", "kind"), [(400, InvalidError), (403, DeniedError), (404, NotFoundError), (409, ConflictError)]
 )
 def test_an_unknown_code_is_said_with_request_id_and_address(status, kind):
