@@ -35,7 +35,7 @@ CONTEXT = Context(
     host="ecs.cn-beijing.aliyuncs.com",
     form={"InstanceType": "ecs.gn6v-c8g1.2xlarge"},
 )
-FIELDS = {"subject", "action", "region", "message", "code"}
+FIELDS = {"subject", "thing", "action", "region", "message", "code"}
 KNOWN = sorted(code for code in ROWS if code)
 
 
