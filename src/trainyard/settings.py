@@ -18,6 +18,8 @@ from trainyard.lib.errors import InvalidError
 VARIABLES = {
     "TRAINYARD_HOME": "where the client keeps its files (default ~/.trainyard)",
     "TRAINYARD_BACKEND": "the backend to use, whatever a script says with set_backend",
+    "TRAINYARD_SERVER": "the address of the platform's server, instead of the one of `trainyard login`",
+    "TRAINYARD_TOKEN": "the token that says who is asking it, instead of the one of `trainyard login`",
     "TRAINYARD_HOSTS": "the inventory file of the ssh backend (default $TRAINYARD_HOME/hosts.toml)",
     "TRAINYARD_LOCAL_GPUS": "how many GPUs local machines may share, real or only declared (default: what nvidia-smi finds)",
     "TRAINYARD_LOCAL_NPUS": "likewise for Ascend NPUs (default: what npu-smi finds)",
@@ -89,6 +91,9 @@ class Settings:
     home: Path
     backend: str = ""
     hosts_file: Path
+    login_file: Path  # the server's address and a token, written by `trainyard login`
+    server: str = ""
+    token: str = field(default="", repr=False)
     local_gpus: int | None = None
     local_npus: int | None = None
     stop_grace_seconds: float = 5.0
@@ -123,6 +128,9 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         home=home,
         backend=env.get("TRAINYARD_BACKEND", ""),
         hosts_file=Path(env.get("TRAINYARD_HOSTS") or home / "hosts.toml"),
+        login_file=home / "login.json",
+        server=env.get("TRAINYARD_SERVER", ""),
+        token=env.get("TRAINYARD_TOKEN", ""),
         local_gpus=_count(env, "TRAINYARD_LOCAL_GPUS"),
         local_npus=_count(env, "TRAINYARD_LOCAL_NPUS"),
         stop_grace_seconds=_seconds(env, "TRAINYARD_STOP_GRACE", 5.0),

@@ -1,0 +1,21 @@
+"""The REST client of the platform, and the shapes that travel over it. Knows HTTP, nothing of the server's insides.
+
+`shapes` is plain data that costs nothing to import; `Client` brings httpx2 when it is first touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainyard.client.client import Client as Client
+
+__all__ = ["Client"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "Client":
+        from trainyard.client.client import Client  # noqa: PLC0415  # httpx2 is loaded when it is needed
+
+        return Client
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

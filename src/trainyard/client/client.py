@@ -1,0 +1,65 @@
+"""The client: one object with a noun for each part of the API. How requests travel is connection.py's."""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+from trainyard.client.accounts import Groups, Requests, Session, Tokens, Users
+from trainyard.client.cluster import Audit, Nodes, Quotas, Workspaces
+from trainyard.client.connection import TIMEOUT_SECONDS, Connection
+from trainyard.client.jobs import Events, Jobs
+from trainyard.client.shapes import Health, Version
+
+
+class Client:
+    """A server, as somebody with a token sees it. Use it with `async with`, or close it.
+
+    Reads and wishes are repeated where the server does not answer; what makes something carries a key, so that
+    repeating it makes it once. Errors are those of `trainyard.lib.errors`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        self.connection = Connection(url, token, timeout=timeout, transport=transport, verify=verify)
+        self.jobs = Jobs(self.connection)
+        self.events = Events(self.connection)
+        self.nodes = Nodes(self.connection)
+        self.workspaces = Workspaces(self.connection)
+        self.quotas = Quotas(self.connection)
+        self.audit = Audit(self.connection)
+        self.session = Session(self.connection)
+        self.users = Users(self.connection)
+        self.groups = Groups(self.connection)
+        self.tokens = Tokens(self.connection)
+        self.requests = Requests(self.connection)
+
+    async def health(self) -> Health:
+        """Whether the server can serve."""
+        return await self.connection.get(Health, "/health")
+
+    async def version(self) -> Version:
+        """Which server answers."""
+        return await self.connection.get(Version, "/version")
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self.connection.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,99 @@
+"""A terminal into a task over WebSocket: binary frames are bytes, text frames are JSON about size and end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote, urlencode
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+
+from trainyard.client.connection import Connection
+from trainyard.lib.errors import DeniedError, Error, NotFoundError, UnreachableError
+
+REFUSALS: dict[int, type[Error]] = {401: DeniedError, 403: DeniedError, 404: NotFoundError}
+
+
+class Terminal:
+    """An open terminal."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self.status: int | None = None  # of the command, once it has ended
+        self.problem = ""
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """What the command prints, until it ends; `status` is known then."""
+        try:
+            async for message in self._socket:
+                if isinstance(message, bytes):
+                    yield message
+                    continue
+                said = json.loads(message)
+                if "exit" in said:
+                    self.status = int(said["exit"])
+                    return
+                self.problem = str(said.get("error", ""))
+        except ConnectionClosed as error:
+            raise UnreachableError(
+                f"The terminal was closed: {error}.", hint="Open it again; the task runs on."
+            ) from error
+        if self.status is None:
+            raise UnreachableError(
+                self.problem or "The terminal was closed.", hint="Open it again if the task still runs."
+            )
+
+    async def write(self, data: bytes) -> None:
+        """Type."""
+        await self._socket.send(data)
+
+    async def end_input(self) -> None:
+        """Say that nothing more is typed."""
+        await self._socket.send(json.dumps({"eof": True}))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Tell the window's new size."""
+        await self._socket.send(json.dumps({"columns": columns, "rows": rows}))
+
+
+@asynccontextmanager
+async def open_terminal(
+    connection: Connection,
+    job: str,
+    task: str,
+    *,
+    command: str = "",
+    columns: int = 80,
+    rows: int = 24,
+    has_terminal: bool = True,
+) -> AsyncIterator[Terminal]:
+    """Run a command, or a shell, beside a task's program."""
+    query = {"columns": columns, "rows": rows, "terminal": str(has_terminal).lower(), "command": command}
+    path = f"/api/v1/jobs/{quote(job, safe='')}/tasks/{quote(task, safe='')}/terminal"
+    address = "ws" + connection.url.removeprefix("http") + path + "?" + urlencode(query)
+    headers = {"Authorization": f"Bearer {connection.token}"} if connection.token else {}
+    try:
+        socket = await connect(address, additional_headers=headers, max_size=2**22)
+    except InvalidStatus as error:
+        raise _refused(error) from error
+    except (OSError, InvalidHandshake, InvalidURI, TimeoutError) as error:
+        raise UnreachableError(
+            f"The server at {connection.url} gives no terminal: {error}.",
+            hint="See that it runs, and that a proxy before it passes WebSockets on.",
+        ) from error
+    try:
+        yield Terminal(socket)
+    finally:
+        await socket.close()
+
+
+def _refused(error: InvalidStatus) -> Error:
+    status = error.response.status_code
+    try:
+        said = json.loads(error.response.body or b"")
+        message, hint = str(said["message"]), str(said.get("hint", ""))
+    except (ValueError, KeyError, TypeError):
+        message, hint = f"The server refused the terminal with {status}.", ""
+    return REFUSALS.get(status, UnreachableError)(message, hint=hint)
