@@ -141,6 +141,21 @@ class Attachable(Protocol):
         ...
 
 
+@runtime_checkable
+class Nearby(Protocol):
+    """A transport that knows whether its machine is on this computer."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the machine's processors and memory are ours."""
+        ...
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address, or the name of one, means this computer."""
+    return address.startswith("127.") or address in ("::1", "localhost")
+
+
 async def read_all(process: Process) -> bytes:
     """The whole standard output of a short process."""
     return b"".join([piece async for piece in process.output()])

@@ -51,6 +51,11 @@ class LocalTransport:
         self._refresh = refresh
         self._processes: WeakSet[LocalProcess] = WeakSet()
 
+    @property
+    def is_here(self) -> bool:
+        """Always."""
+        return True
+
     async def run(
         self,
         script: str,

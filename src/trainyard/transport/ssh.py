@@ -24,7 +24,7 @@ from trainyard.lib.errors import (
 )
 from trainyard.lib.ids import new_id
 from trainyard.lib.shell import exports, join
-from trainyard.transport.api import NO_ENV, SHELL, ByteStream, Completed, Process, TerminalSize
+from trainyard.transport.api import NO_ENV, SHELL, ByteStream, Completed, Process, TerminalSize, is_loopback
 from trainyard.transport.sshaddress import SshAddress, parse_address, ssh_argv
 from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSession
 from trainyard.transport.sshimport import asyncssh
@@ -78,6 +78,11 @@ class SshTransport:
         self._pool = Pool(self._open_link, self.name)
         self._running: set[CommandSession] = set()
         self._to_end: dict[tuple[str, int], set[int]] = {}
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the host has a loopback address: as good as always it is this computer."""
+        return is_loopback(self.address.host) and not self.address.jump
 
     async def run(
         self,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 
 import pytest
-from copy_boxes import Box, age, differences, leftovers
+from copy_boxes import Box, age, differences, leftovers, local_box
 from test_relay import peers
 
 from trainyard.transport.copy import CopyOptions, upload
 from trainyard.transport.copy.blocks import SMALLEST_BLOCK
+
+upload_module = sys.modules["trainyard.transport.copy.upload"]  # the package has a function of that name
 
 pytestmark = pytest.mark.slow  # 15 MB, two or three times
 
@@ -209,13 +212,47 @@ async def test_blocks_are_relayed_and_spoilt_machines_healed_when_there_are_many
 
 
 async def test_everybody_succeeds_when_machines_share_a_home(tmp_path, tree):
-    from copy_boxes import local_box
-
     made = [local_box(f"task{number}", tmp_path / "shared") for number in range(4)]
     await upload([one.pair for one in made], [tree])
     for name in NAMES:
         edit(tree / name)
     await upload([one.pair for one in made], [tree])
     assert same(tree, made[0])
+    for one in made:
+        await one.transport.aclose()
+
+
+@pytest.mark.ssh
+async def test_only_blocks_travel_when_every_file_of_many_machines_is_edited(boxes, tree):
+    made = boxes(6)
+    pairs = [one.pair for one in made]
+    await upload(pairs, [tree])
+    for name in NAMES:
+        edit(tree / name)
+    report = await upload(pairs, [tree])
+    assert all(same(tree, one) for one in made)
+    assert sorted(report.sent) == sorted(one.name for one in made)
+    assert all(0 < count < len(NAMES) * SMALLEST_BLOCK + 20_000 for count in report.sent.values())
+
+
+async def test_few_machines_hold_a_file_twice_when_all_are_on_this_computer(tmp_path, tree, monkeypatch):
+    monkeypatch.setattr(upload_module, "HERE_AT_ONCE", 2)
+    made = [local_box(f"task{number}", tmp_path / str(number)) for number in range(6)]
+    await upload([one.pair for one in made], [tree])
+    for name in NAMES:
+        edit(tree / name)
+
+    class Look:
+        most = 0
+
+        def update(self, machine, done, total):
+            held = sum(bool(leftovers(one.home)) for one in made)
+            self.most = max(self.most, held)
+
+    look = Look()
+    report = await upload([one.pair for one in made], [tree], progress=look)
+    assert 1 <= look.most <= 2
+    assert all(same(tree, one) for one in made)
+    assert all(count < LITTLE + 2 * SMALLEST_BLOCK for count in report.sent.values())
     for one in made:
         await one.transport.aclose()

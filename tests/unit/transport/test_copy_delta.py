@@ -10,10 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.transport.copy import delta
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.blocks import (
     MOST_BLOCKS,
@@ -26,7 +26,7 @@ from trainyard.transport.copy.blocks import (
     make_ledger,
     sum_file,
 )
-from trainyard.transport.copy.delta import Patch, compare, patches, runs, write_patch
+from trainyard.transport.copy.delta import PROOF, Patch, compare, patches, runs, write_patch
 from trainyard.transport.copy.manifest import Entry, scan
 from trainyard.transport.copy.payload import make_payload
 from trainyard.transport.copy.script import compose
@@ -169,6 +169,26 @@ def prepare(shell, tmp_path, new: bytes, names=NAMES) -> Patch:
     return made
 
 
+# An openssl that knows Poly1305, one that does not, none.
+OPENSSLS = ("all", "old", "none")
+
+
+def make_tools(folder: Path, openssl: str) -> str:
+    """A PATH with what a machine has at least, and that openssl."""
+    tools = folder / "tools"
+    tools.mkdir()
+    names = ["cat", "wc", "tail", "dd", "chmod", "touch", "mv", "rm", "sha256sum", "mkdir", "find"]
+    for name in [*names, *(["openssl"] if openssl == "all" else [])]:
+        (tools / name).symlink_to(shutil.which(name))
+    if openssl == "old":
+        (tools / "openssl").write_text(
+            '#!/bin/sh\ncase "$*" in *-mac*) echo "Error setting MAC" >&2; exit 1 ;; esac\n'
+            f'exec {shutil.which("openssl")} "$@"\n'
+        )
+        (tools / "openssl").chmod(0o755)
+    return str(tools)
+
+
 def everything(folder: Path) -> list[bytes]:
     root = os.fsencode(folder)
     return sorted(
@@ -178,10 +198,8 @@ def everything(folder: Path) -> list[bytes]:
     )
 
 
-@pytest.mark.parametrize("by_two", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
-def test_old_files_become_new_ones_when_patched(shell, tmp_path, monkeypatch, edit, by_two):
-    monkeypatch.setattr(delta, "HASHED_BY_TWO", 0 if by_two else 1 << 40)
+def test_old_files_become_new_ones_when_patched(shell, tmp_path, edit):
     new = EDITS[edit]
     patch = prepare(shell, tmp_path, new)
     assert patch.length <= 4 * len(NAMES) * BLOCK
@@ -206,21 +224,21 @@ def test_the_sums_are_kept_when_they_come_along(shell, tmp_path):
     assert everything(shell.home / ".trainyard") == [b"uploads/k", b"uploads/k.blocks"]
 
 
-@pytest.mark.parametrize("by_two", [False, True])
-def test_the_old_files_stay_when_one_of_them_is_not_what_it_was(shell, tmp_path, monkeypatch, by_two):
-    monkeypatch.setattr(delta, "HASHED_BY_TWO", 0 if by_two else 1 << 40)
+@pytest.mark.parametrize("openssl", OPENSSLS)
+def test_the_old_files_stay_when_one_of_them_is_not_what_it_was(shell, tmp_path, openssl):
+    path = make_tools(tmp_path, openssl)
     patch = prepare(shell, tmp_path, EDITS["one byte"])
     odd = shell.home / "a b/plain"
     odd.chmod(0o644)
     spoilt = changed(OLD, (7 * BLOCK, b"spoilt"))
     odd.write_bytes(spoilt)
-    result = shell(delta_script(patch), content(patch))
+    result = shell(delta_script(patch), content(patch), path)
     assert result.stdout == b"trainyard-mark failed 3\n"
     assert odd.read_bytes() == spoilt
     assert everything(shell.home / "a b") == sorted(NAMES)
     odd.unlink()
     odd.symlink_to("elsewhere")
-    assert shell(delta_script(patch), content(patch)).stdout == b"trainyard-mark failed 3\n"
+    assert shell(delta_script(patch), content(patch), path).stdout == b"trainyard-mark failed 3\n"
     assert odd.is_symlink()
     assert everything(shell.home / "a b") == sorted(NAMES)
     assert not (shell.home / ".trainyard/uploads/k").exists()
@@ -243,29 +261,30 @@ def test_nothing_changes_when_a_block_is_damaged_on_its_way(shell, tmp_path):
     assert everything(shell.home / "a b") == sorted(NAMES)
 
 
-def test_files_are_proved_when_there_is_no_openssl(shell, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in [
-        "cat",
-        "wc",
-        "sed",
-        "tail",
-        "head",
-        "dd",
-        "chmod",
-        "touch",
-        "mv",
-        "rm",
-        "sha256sum",
-        "mkdir",
-        "find",
-    ]:
-        (tools / tool).symlink_to(shutil.which(tool))
+@pytest.mark.parametrize("openssl", OPENSSLS)
+@pytest.mark.parametrize("spoilt", ["hashes", "seals", ""])
+def test_files_are_proved_by_what_the_machine_can_compute_when_there_are_two_proofs(
+    shell, tmp_path, openssl, spoilt
+):
     patch = prepare(shell, tmp_path, EDITS["one byte"])
-    result = shell(delta_script(patch), content(patch), path=str(tools))
-    assert result.stdout == b"trainyard-mark ok\n", result.stderr
-    assert (shell.home / "a b/plain").read_bytes() == EDITS["one byte"]
+    data = content(patch)
+    blocks, lines = data[: patch.length], data[patch.length :].splitlines()
+    assert all(len(line) + 1 == PROOF for line in lines)
+    at = {"hashes": slice(0, 64), "seals": slice(65, None), "": slice(0, 0)}[spoilt]
+    for number, line in enumerate(lines):
+        changed_line = bytearray(line)
+        changed_line[at] = b"0" * len(line[at])
+        lines[number] = bytes(changed_line)
+    result = shell(
+        delta_script(patch), blocks + b"".join(line + b"\n" for line in lines), make_tools(tmp_path, openssl)
+    )
+    is_sealing = openssl == "all"
+    if spoilt == ("seals" if is_sealing else "hashes"):
+        assert result.stdout == b"trainyard-mark failed 3\n"
+        assert (shell.home / "a b/plain").read_bytes() == OLD
+    else:
+        assert result.stdout == b"trainyard-mark ok\n", result.stderr
+        assert (shell.home / "a b/plain").read_bytes() == EDITS["one byte"]
 
 
 def test_the_proof_is_of_the_file_as_it_is_when_it_changes_after_the_comparison(tmp_path):
@@ -276,12 +295,17 @@ def test_the_proof_is_of_the_file_as_it_is_when_it_changes_after_the_comparison(
     found = compare(entry, base)
     assert found.changed == ()
     here.write_bytes(EDITS["one byte"])
-    assert (
-        content(Patch(b".", [(entry, found)]))
-        == hashlib.sha256(EDITS["one byte"]).hexdigest().encode() + b"\n"
-    )
+    patch = Patch(b".", [(entry, found)])
+    seal = Poly1305(patch.key)
+    seal.update(EDITS["one byte"])
+    digest = hashlib.sha256(EDITS["one byte"]).hexdigest()
+    assert content(patch) == f"{digest} {seal.finalize().hex()}\n".encode()
     here.unlink()
-    assert content(Patch(b".", [(entry, found)])) == b"-" * 64 + b"\n"
+    assert content(patch) == b"-" * (PROOF - 1) + b"\n"
+
+
+def test_no_two_deliveries_have_the_same_key_when_made_of_the_same_files():
+    assert Patch(b".", []).key != Patch(b".", []).key
 
 
 def test_a_file_is_sent_whole_when_most_of_it_has_changed(tmp_path):

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from trainyard.transport.api import is_loopback
+
 IGNORE_FILE = ".trainyardignore"
 
 
@@ -77,8 +79,4 @@ class Peers:
         """Tell whether passing the data on from machine to machine is possible and saves anything."""
         if len(names) < 2 or not all(name in self.members for name in names):
             return False
-        return self.force or not all(_is_loopback(self.members[name].address) for name in names)
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("::1", "localhost")
+        return self.force or not all(is_loopback(self.members[name].address) for name in names)

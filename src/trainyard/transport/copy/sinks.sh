@@ -121,17 +121,17 @@ drop_old() {
 # New blocks for files that are here in an older form. Nothing gets its name before all of it is proved.
 #
 #   base    a folder for what has come
-#   patch   defines copy_all, patch_all, hash_all, settle_all, place_all and with_all, which know the files; parts end
-#           in $own
+#   patch   defines seal, a key, and copy_all, patch_all, settle_all, place_all and with_all, which know the files; parts
+#           end in $own
 #   upto    bytes of blocks
-#   proofs  bytes of hashes that follow them, one line a file
+#   proofs  bytes of proofs that follow them, one line a file
 #   kept    bytes of sums for the next upload that follow those
 receive_delta() (
     umask 077
     own=$mark.$$
     data=$base/.trainyard-part-$own
     eval "$patch"
-    trap 'with_all rm -f "$data" "$data.blocks" "$data.rest"' EXIT
+    trap 'with_all rm -f "$data" "$data.blocks" "$data.proofs" "$data.found"' EXIT
     trap 'exit 1' HUP INT TERM
     copy_all || exit 3
     cat >"$data" || exit 1
@@ -139,12 +139,9 @@ receive_delta() (
         echo "the stream ended early" >&2
         exit 1
     fi
-    patch_all || exit 3
-    found=$(hash_all | sed -n 's/^\\\{0,1\}\([0-9a-f]\{64\}\) .*/\1/p')
-    if [ "$found" != "$(tail -c "$((proofs + kept))" "$data" | head -c "$((proofs - 1))")" ]; then
-        echo "the old blocks are not what they were" >&2
-        exit 3
-    fi
+    tail -c "$((proofs + kept))" "$data" >"$data.proofs" || exit 1
+    exec 6<"$data.proofs"
+    patch_all && with_all prove || exit 3
     TZ=UTC0
     export TZ
     settle_all && place_all || exit 3
@@ -153,6 +150,24 @@ receive_delta() (
     fi
     exit 0
 )
+
+# The lines of descriptor 6 tell what the files must be: sha256, Poly1305. A line that begins with a backslash has a name
+# with newlines or backslashes, escaped.
+prove() {
+    seal_files "$@" >"$data.found" 2>/dev/null || hash_files "$@" >"$data.found"
+    exec 5<"$data.found"
+    for file; do
+        read -r hash sealed <&6
+        read -r found rest <&5
+        case ${found#\\} in
+        "${hash:-none}" | "${sealed:-none}") ;;
+        *)
+            echo "the old blocks are not what they were" >&2
+            return 1
+            ;;
+        esac
+    done
+}
 
 copy_file() {
     [ -f "$1" ] && [ ! -h "$1" ] && cat "$1" >"$2"
@@ -176,8 +191,12 @@ place_file() {
     mv -f "$1" "$2" && drop_old "$3"
 }
 
-# openssl where there is one: coreutils take four times as long. Names that hold newlines or backslashes are escaped by
-# both, and the line begins with a backslash.
+# Of the openssls that there are, some do not know Poly1305, or may not use it.
+seal_files() {
+    command -v openssl >/dev/null && openssl dgst -r -mac poly1305 -macopt "hexkey:$seal" "$@"
+}
+
+# openssl where there is one: coreutils take four times as long.
 hash_files() {
     if command -v openssl >/dev/null; then openssl dgst -sha256 -r "$@"; else sha256sum -- "$@"; fi
 }

@@ -152,11 +152,6 @@ class Findings:
     deltas: Mapping[bytes, Delta] = field(default_factory=dict)
     known: Mapping[bytes, Blocks] = field(default_factory=dict)
 
-    @property
-    def is_complete(self) -> bool:
-        """Nothing has to be sent."""
-        return not self.files and not self.folders
-
 
 def part_name(entry: Entry) -> bytes:
     """Where a large file grows, beside its final name."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import Error, TaskErrors, UnreachableError
 from trainyard.lib.ids import new_id
-from trainyard.transport.api import Transport
+from trainyard.transport.api import Nearby, Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
 from trainyard.transport.copy.delivery import Delivery, DeltaDelivery, Stock, deliveries, failure
@@ -27,6 +27,9 @@ ATTEMPTS = (
     3  # a link is lost, two uploads to one shared home trip over each other: ask again and send the rest
 )
 AT_ONCE = 64  # machines that are sent to at the same time; each may be a process here
+# Of machines on this computer, those that put files together from blocks at the same time. Their work is copying and
+# hashing by our own processors; more of them at once would only hold more memory.
+HERE_AT_ONCE = 2 * (os.cpu_count() or 2)
 
 
 async def upload(
@@ -108,6 +111,7 @@ class _Upload:
     failures: dict[str, BaseException] = field(default_factory=dict)
     whole: set[str] = field(default_factory=set)  # where putting files together from blocks has failed
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _gate_here: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HERE_AT_ONCE))
 
     async def run(self, names: Sequence[str], attempts: int, *, may_relay: bool = True) -> None:
         """Bring the machines `names` up to date."""
@@ -189,7 +193,7 @@ class _Upload:
         meter = _Meter(self.progress, [name], total)
         index = 0
         try:
-            async with self._gate:
+            async with self._gate_of(name, stock.items):
                 for item in stock.items:
                     payload = await stock.take(index)
                     try:
@@ -208,6 +212,13 @@ class _Upload:
             for rest in range(index, len(stock.items)):
                 stock.give(rest)
         self._done(name, total)
+
+    def _gate_of(self, name: str, items: Sequence[Delivery]) -> asyncio.Semaphore:
+        transport = self.machines[name]
+        is_here = isinstance(transport, Nearby) and transport.is_here
+        return (
+            self._gate_here if is_here and any(isinstance(it, DeltaDelivery) for it in items) else self._gate
+        )
 
     async def _relay(
         self, names: list[str], items: Sequence[Delivery], total: int, peers: Peers
