@@ -69,6 +69,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/server/",  # HTTP's Host, and the inventory that nodes come from
         "trainyard/client/",  # likewise
         CLOUD,  # endpoints have hosts
+        "trainyard/engines/",  # as the inventory calls what some nodes are
         "trainyard/backends/ssh/",
         "trainyard/transport/ssh",
         "trainyard/cli/",

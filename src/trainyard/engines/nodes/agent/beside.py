@@ -1,0 +1,50 @@
+"""A command that a person runs beside a task: in its folder, with its environment, and ended with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+from .folder import TaskFolder
+from .supervisor import enter_working_folder, task_environment
+
+MISSING = 66  # told apart from what the command itself may end with by the words before it
+NOT_THERE = "trainyard: the task does not run on this node\n"
+
+
+def run_beside(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end is another program
+    """Become the command; an empty one is a login shell. Returns only where the task does not run."""
+    folder = TaskFolder(attempt, name)
+    order = folder.order()
+    if order is None:
+        sys.stderr.write(NOT_THERE)
+        return MISSING
+    # First our name, then the look at the state; the supervisor says `ended` first and looks for names then. So
+    # either we see that it has ended, or it sees us.
+    os.makedirs(folder.file("beside"), exist_ok=True)
+    with open(folder.file(f"beside/{os.getpid()}"), "wb"):
+        pass
+    if folder.history()["at"] != "running":
+        sys.stderr.write(NOT_THERE)
+        return MISSING
+    _become(folder, order, command)
+
+
+def _become(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn:
+    env = task_environment(folder, order)
+    if "TERM" in os.environ:
+        env["TERM"] = os.environ["TERM"]
+    shell = find_shell()
+    enter_working_folder(folder, order)
+    # The mark must be in the environment that this process *began* with, so it becomes another one.
+    words = [shell, "-c", command] if command else [shell, "-l"]
+    os.execve(shell, words, env)  # noqa: S606  # it is a shell
+
+
+def find_shell() -> str:
+    """Bash where there is one, as users expect; sh else."""
+    for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"):
+        if os.access(path, os.X_OK):
+            return path
+    return "/bin/sh"

@@ -1,0 +1,428 @@
+"""The agent: listens on a socket in the node's folder, takes orders of one server, tells it what becomes of them.
+
+Everything that must not be lost is in files (folder.py): the agent may be killed at any line, and the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from . import kernel
+from .folder import silent_seconds, write_contact, write_file
+from .relay import SOCKET
+from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
+from .tasks import Task, Tasks
+from .wire import Frames, frame
+
+LOCK = "agent.lock"
+LOG = "agent.log"
+LOG_BYTES = 1024 * 1024
+EPOCH = "epoch"
+SWEEP_SECONDS = 1.0
+POLL_SECONDS = 0.05  # where inotify has no watch left
+IDLE_SECONDS = 600.0  # without a server and with nothing running: go
+OUTPUT_ROOM = 2 * 1024 * 1024  # not more waits for the server to read
+RECEIVE = 1024 * 1024
+TOLD = ("started", "ended", "code", "signal", "message")
+
+
+class Client:
+    """One connection to the socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.frames = Frames()
+        self.output = bytearray()
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Queue a frame."""
+        self.output += frame(header, payload)
+
+    def flush(self) -> None:
+        """Write what the socket takes. OSError where the other side has gone."""
+        while self.output:
+            try:
+                sent = self.socket.send(self.output[:RECEIVE])
+            except BlockingIOError:
+                return
+            del self.output[:sent]
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, mark: str, version: str) -> None:
+        self.version = version
+        self.selector = selectors.DefaultSelector()
+        try:
+            self.watcher: kernel.Inotify | None = kernel.Inotify()
+        except OSError:  # the user has too many
+            self.watcher = None
+        self.shipper = Shipper(self.watcher)
+        self.tasks = Tasks(mark, self._changed)
+        self.by_watch: dict[int, Task] = {}
+        self.unwatched: set[Task] = set()
+        self.to_tell: dict[Task, None] = {}
+        self.clients: dict[socket.socket, Client] = {}
+        self.server: Client | None = None
+        self.epoch = _load_epoch()
+        self.fence = 0.0
+        self.is_leaving = False
+        self.last_contact = 0.0
+        self.last_sweep = 0.0
+        self.last_shipped = 0.0
+        self.last_busy = time.monotonic()
+
+    def run(self, listener: socket.socket) -> None:
+        """Serve until told to go, or idle for long."""
+        listener.setblocking(False)
+        self.selector.register(listener, selectors.EVENT_READ, self._accept)
+        self.selector.register(_wakes(), selectors.EVENT_READ, _drain)
+        if self.watcher is not None:
+            self.selector.register(self.watcher, selectors.EVENT_READ, self._watched)
+        self.tasks.load()
+        gc.collect()
+        gc.freeze()  # what is here now is shared with every child, and never touched by the collector again
+        while not self.is_leaving and not self._is_idle():
+            for key, mask in self.selector.select(self._timeout()):
+                key.data(key.fileobj, mask)
+            self.tasks.reap()
+            self._sweep()
+            self._tell()
+            self._ship()
+            self._flush()
+
+    def _timeout(self) -> float:
+        now = time.monotonic()
+        waits = [self.last_sweep + (POLL_SECONDS if self.unwatched else SWEEP_SECONDS) - now]
+        if self.to_tell and self.server is not None:
+            waits.append(0.0)
+        if self._can_ship():
+            waits.append(self.last_shipped + COALESCE_SECONDS - now)
+        return max(0.0, min(waits))
+
+    def _is_idle(self) -> bool:
+        if self.server is not None or not self.tasks.is_idle:
+            self.last_busy = time.monotonic()
+        return time.monotonic() - self.last_busy > IDLE_SECONDS
+
+    def _accept(self, listener: socket.socket, _mask: int) -> None:
+        with contextlib.suppress(OSError):
+            client = Client(listener.accept()[0])
+            self.clients[client.socket] = client
+            self.selector.register(client.socket, selectors.EVENT_READ, self._serve)
+
+    def _serve(self, connection: socket.socket, mask: int) -> None:
+        client = self.clients.get(connection)
+        if client is None:  # dropped in the same turn
+            return
+        try:
+            if mask & selectors.EVENT_READ:
+                data = connection.recv(RECEIVE)
+                if not data:
+                    raise ConnectionError
+                for header, _ in client.frames.feed(data):
+                    self._obey(client, header)
+        except BlockingIOError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if not isinstance(error, ConnectionError):
+                sys.stderr.write(f"a connection is dropped: {error!r}\n")
+                sys.stderr.flush()
+            self._drop(client)
+
+    def _drop(self, client: Client) -> None:
+        if client is self.server:
+            self.server = None
+        if self.clients.pop(client.socket, None) is not None:
+            self.selector.unregister(client.socket)
+            client.socket.close()
+
+    def _flush(self) -> None:
+        for client in list(self.clients.values()):
+            try:
+                client.flush()
+            except OSError:
+                self._drop(client)
+                continue
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.output else 0)
+            if self.selector.get_key(client.socket).events != wanted:
+                self.selector.modify(client.socket, wanted, self._serve)
+
+    def _obey(self, client: Client, order: dict[str, Any]) -> None:
+        """Do what a frame says. Only the server whose `hello` was taken last is obeyed."""
+        name = order["op"]
+        if name == "hello":
+            self._welcome(client, order)
+            return
+        if client is not self.server:
+            return
+        self._note_contact()
+        if name == "launch":
+            taken = {launch["attempt"]: self._launch(launch) for launch in order["launches"]}
+            client.send({"op": "answer", "id": order["id"], "results": taken})
+        elif name == "end":
+            ended = {attempt: self.tasks.end(attempt, grace) for attempt, grace in order["attempts"]}
+            client.send({"op": "answer", "id": order["id"], "results": ended})
+        elif name == "forget":
+            for attempt in order["attempts"]:
+                self._forget(attempt)
+            client.send({"op": "answer", "id": order["id"], "results": {}})
+        elif name in ("want", "have"):
+            self._move(order)
+        elif name == "ping":
+            client.send({"op": "pong", "id": order["id"], "time": time.time(), "disk": _disk()})
+        elif name in ("leave", "retire"):
+            if name == "leave":
+                write_contact(left=True)
+            client.send({"op": "answer", "id": order["id"], "results": {}})
+            self.is_leaving = not order.get("if_idle") or not self.tasks.by_key
+
+    def _welcome(self, client: Client, order: dict[str, Any]) -> None:
+        """Take a server: all that is known is told from the beginning."""
+        if order["epoch"] < self.epoch:
+            client.send({"op": "refused", "epoch": self.epoch})
+            return
+        if order["epoch"] > self.epoch:
+            self.epoch = order["epoch"]
+            write_file(EPOCH, str(self.epoch).encode())
+        if self.server is not None and self.server is not client:
+            self._drop(self.server)
+        self.server = client
+        self.fence = float(order["fence"])
+        self.tasks.fence(silent_seconds())
+        self.last_contact = 0.0
+        self._note_contact()
+        self.shipper.reset()
+        client.send(
+            {
+                "op": "welcome",
+                "version": self.version,
+                "boot": kernel.boot_id(),
+                "time": time.time(),
+                "python": ".".join(map(str, sys.version_info[:3])),
+                "disk": _disk(),
+            }
+        )
+        for task in self.tasks.by_key.values():
+            self.tasks.look(task)
+            task.told = ""
+        tasks = list(self.tasks.by_key.values())
+        client.send({"op": "tasks", "all": True, "tasks": [self._report(task) for task in tasks]})
+        self.to_tell.clear()
+
+    def _note_contact(self) -> None:
+        """Let the supervisors know that a server was heard; a second more or less is nothing to a fence."""
+        if time.monotonic() - self.last_contact >= 1.0:
+            self.last_contact = time.monotonic()
+            write_contact()
+
+    def _launch(self, launch: dict[str, Any]) -> list[str] | None:
+        refusal = self.tasks.launch(launch, self.fence)
+        for task in self.tasks.by_attempt.get(launch["attempt"], {}).values():
+            if self.shipper.open(task.folder).sent < 0 and not task.told:
+                self.shipper.begin(task.folder, 0)
+        return refusal
+
+    def _forget(self, attempt: str) -> None:
+        for task in self.tasks.forget(attempt):
+            self.shipper.close(task.folder)
+            self.by_watch.pop(task.watch, None)
+            self.unwatched.discard(task)
+            self.to_tell.pop(task, None)
+
+    def _move(self, order: dict[str, Any]) -> None:
+        """The server says from where it wants logs, or how far it has them."""
+        act = self.shipper.begin if order["op"] == "want" else self.shipper.acknowledge
+        for attempt, name, offset in order["parts"]:
+            task = self.tasks.by_key.get((attempt, name))
+            if task is not None:
+                act(task.folder, offset)
+                if task.is_cleared:
+                    self.to_tell[task] = None
+
+    def _changed(self, task: Task) -> None:
+        """A task is new or has moved on."""
+        self.to_tell[task] = None
+        if task.is_cleared:
+            stream = self.shipper.open(task.folder)
+            stream.is_final = True
+            self.shipper.touch(stream)
+            self.unwatched.discard(task)
+        elif task.watch < 0 and task not in self.unwatched:
+            self._watch(task)
+
+    def _watch(self, task: Task) -> None:
+        try:
+            if self.watcher is None:
+                raise OSError
+            task.watch = self.watcher.add(task.folder.file("state").encode(), once=False)
+            self.by_watch[task.watch] = task
+        except OSError:
+            self.unwatched.add(task)
+        if task.refresh():
+            self.to_tell[task] = None
+
+    def _watched(self, _file: object, _mask: int) -> None:
+        if self.watcher is None:
+            return
+        for watch, mask in self.watcher.read():
+            task = self.by_watch.get(watch)
+            if mask & kernel.IN_Q_OVERFLOW:
+                self.last_sweep = 0.0
+            elif task is not None:
+                self.tasks.look(task)
+            elif not mask & kernel.IN_IGNORED:
+                self.shipper.changed(watch)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        if now - self.last_sweep >= (POLL_SECONDS if self.unwatched else SWEEP_SECONDS):
+            self.last_sweep = now
+            for task in list(self.tasks.by_key.values()):
+                if not task.is_cleared:
+                    self.tasks.look(task)
+            self.shipper.look_everywhere()
+
+    def _report(self, task: Task) -> dict[str, Any]:
+        known = task.history
+        at, stream = known["at"], self.shipper.open(task.folder)
+        stream.is_final = task.is_cleared
+        if task.is_cleared:
+            is_through = stream.is_through
+            at = ("unknown" if task.is_old else "cleared") if is_through else "ended"
+            if task.is_old and not is_through:
+                at = "old"
+        task.told = at
+        report: dict[str, Any] = {key: known[key] for key in TOLD if key in known}
+        if known.get("fenced"):
+            report["fenced"] = True
+        if at in ("cleared", "unknown"):
+            report["bytes"] = stream.acked
+        return {
+            "a": task.folder.attempt,
+            "t": task.folder.name,
+            "w": task.order["workload"],
+            "n": task.order["number"],
+            "at": at,
+            **report,
+        }
+
+    def _tell(self) -> None:
+        if self.server is None or not self.to_tell:
+            return
+        reports = []
+        for task in self.to_tell:
+            before = task.told
+            report = self._report(task)
+            if report["at"] != before:
+                reports.append(report)
+        self.to_tell.clear()
+        if reports:
+            self.server.send({"op": "tasks", "tasks": reports})
+
+    def _can_ship(self) -> bool:
+        return self.server is not None and self.shipper.has_work and len(self.server.output) < OUTPUT_ROOM
+
+    def _ship(self) -> None:
+        while self._can_ship() and time.monotonic() - self.last_shipped >= COALESCE_SECONDS:
+            parts, payload, drained = self.shipper.collect()
+            for stream in drained:
+                task = self.tasks.by_key.get((stream.folder.attempt, stream.folder.name))
+                if task is not None and task.is_cleared:
+                    self.to_tell[task] = None
+            if not parts:
+                return
+            if self.server is not None:
+                self.server.send({"op": "logs", "parts": parts}, payload)
+            if len(payload) < COALESCE_BYTES:
+                self.last_shipped = time.monotonic()
+
+
+def _load_epoch() -> int:
+    try:
+        with open(EPOCH, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def _disk() -> list[int]:
+    """Free and total MiB where we live."""
+    stat = os.statvfs(".")
+    return [stat.f_bavail * stat.f_frsize >> 20, stat.f_blocks * stat.f_frsize >> 20]
+
+
+def _wakes() -> socket.socket:
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return reader
+
+
+def _drain(reader: socket.socket, _mask: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while reader.recv(4096):
+            pass
+
+
+def start_daemon(mark: str, version: str) -> None:
+    """Fork the agent away from whoever started us; returns in the one who called."""
+    sys.stderr.flush()
+    first = os.fork()
+    if first:
+        os.waitpid(first, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _be_daemon(mark, version)
+    finally:
+        os._exit(0)
+
+
+def _be_daemon(mark: str, version: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    if os.path.exists(LOG) and os.path.getsize(LOG) > LOG_BYTES:
+        os.rename(LOG, f"{LOG}.old")
+    for number, handle in enumerate((os.open("/dev/null", os.O_RDWR), os.open(LOG, flags, 0o600))):
+        os.dup2(handle, number)
+    os.dup2(1, 2)
+    os.closerange(3, 256)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # there is one
+        return
+    for name in os.listdir("."):
+        if name.startswith("agent-") and name.endswith(".pyz") and version not in name:
+            os.unlink(name)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(SOCKET)
+    listener.bind(SOCKET)
+    listener.listen(16)
+    agent = Agent(mark, version)
+    try:
+        agent.run(listener)
+    except BaseException:
+        sys.stderr.write(traceback.format_exc())
+        raise
+    finally:
+        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            os.unlink(SOCKET)

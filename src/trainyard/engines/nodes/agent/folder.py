@@ -1,0 +1,210 @@
+"""The files of tasks on a node: what each was told to do, what became of it, what it printed.
+
+    <root>/tasks/<attempt>/<task>/task.json   what to do; a folder without it was never taken
+                                  command     the user's script
+                                  log         what it printed
+                                  state       a line of JSON for each thing that happened; locked by the task's supervisor
+                                  work/       its working folder, where the user named none
+                                  beside/     a file for each command that people run beside it, named by its pid
+    <root>/ended/<attempt>                    it was told to end; it is refused from then on
+    <root>/contact                            when a server was heard last
+
+Who writes `state` holds its lock: a state that says neither "cleared" nor is locked belongs to a supervisor that died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from typing import Any
+
+from . import kernel
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}\Z")
+STATE_BYTES = 8192  # room that is taken at birth, so that a full disk loses no status
+LONGEST_MESSAGE = 1000
+
+TASKS = "tasks"
+ENDED = "ended"
+CONTACT = "contact"
+
+
+def check_name(name: str) -> str:
+    """A name that can be a file's; ValueError otherwise."""
+    if not NAME.match(name):
+        raise ValueError(f"{name!r} cannot be the name of an attempt or a task")
+    return name
+
+
+def boot_seconds() -> float:
+    """Seconds since boot, sleep included; the same clock in every process."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Replace a file: readers see the old one or the new one."""
+    temporary = f"{path}.new"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+    os.rename(temporary, path)
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """A JSON object; None where there is none that can be read."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class TaskFolder:
+    """One task's folder, relative to the node's folder, which is every process's working folder here."""
+
+    def __init__(self, attempt: str, name: str) -> None:
+        self.attempt = check_name(attempt)
+        self.name = check_name(name)
+        self.path = f"{TASKS}/{attempt}/{name}"
+
+    def file(self, name: str) -> str:
+        """The path of one of its files."""
+        return f"{self.path}/{name}"
+
+    def create(self, order: dict[str, Any]) -> int:
+        """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left."""
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        state = -1
+        try:
+            with open(self.file("command"), "wb") as file:
+                file.write(order.pop("command").encode(errors="surrogateescape") + b"\n")
+            state = self.lock()
+            kernel.reserve(state, STATE_BYTES)
+            os.close(os.open(self.file("log"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            write_file(self.file("task.json"), json.dumps(order).encode())
+        except OSError:
+            if state >= 0:
+                os.close(state)
+            self.remove()
+            raise
+        return state
+
+    def lock(self) -> int:
+        """Open the state file and lock it; BlockingIOError while a supervisor has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        handle = os.open(self.file("state"), flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def is_locked(self) -> bool:
+        """Whether its supervisor lives."""
+        try:
+            os.close(self.lock())
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def order(self) -> dict[str, Any] | None:
+        """What it was told to do."""
+        return read_json(self.file("task.json"))
+
+    def history(self) -> dict[str, Any]:
+        """All lines of the state file as one: `at` is the last, other keys stay from the line that had them."""
+        known: dict[str, Any] = {"at": "created"}
+        try:
+            with open(self.file("state"), "rb") as file:
+                lines = file.read().split(b"\n")
+        except OSError:
+            return known
+        for line in lines[:-1]:  # what follows the last newline is half a line
+            with contextlib.suppress(ValueError):
+                known.update(json.loads(line))
+        return known
+
+    def log_size(self) -> int:
+        """How many bytes it has printed."""
+        try:
+            return os.stat(self.file("log")).st_size
+        except OSError:
+            return 0
+
+    def remove(self) -> None:
+        """Delete all of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # its attempt has other tasks here
+            os.rmdir(os.path.dirname(self.path))
+
+
+def note(state: int, *lines: dict[str, Any]) -> None:
+    """Add lines to a state file, all or none."""
+    os.write(state, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def all_folders() -> list[TaskFolder]:
+    """Every task that was taken; half-made folders are removed."""
+    found = []
+    for attempt in _names(TASKS):
+        for name in _names(f"{TASKS}/{attempt}"):
+            folder = TaskFolder(attempt, name)
+            if os.path.exists(folder.file("task.json")):
+                found.append(folder)
+            else:
+                folder.remove()
+    return found
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(path) if NAME.match(name)]
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        return []
+
+
+def write_tombstone(attempt: str, grace: float) -> float:
+    """Note that an attempt has to end; the earliest end that anybody asked for counts. Returns it, in seconds of boot."""
+    path = f"{ENDED}/{check_name(attempt)}"
+    deadline = boot_seconds() + grace
+    known = read_json(path)
+    if known is not None and known.get("boot") == kernel.boot_id():
+        deadline = min(deadline, float(known["deadline"]))
+    write_file(path, json.dumps({"boot": kernel.boot_id(), "deadline": deadline}).encode())
+    return deadline
+
+
+def find_tombstone(attempt: str) -> float | None:
+    """When an attempt has to be gone; None where nobody has asked it to."""
+    path = f"{ENDED}/{check_name(attempt)}"
+    known = read_json(path)
+    if known is not None:
+        return float(known["deadline"]) if known.get("boot") == kernel.boot_id() else 0.0
+    return 0.0 if os.path.exists(path) else None
+
+
+def write_contact(*, left: bool = False) -> None:
+    """Note that a server was heard just now, or that it said goodbye."""
+    write_file(CONTACT, json.dumps({"at": boot_seconds(), "left": left}).encode())
+
+
+def silent_seconds() -> float:
+    """How long no server was heard; 0 where the last one said goodbye."""
+    known = read_json(CONTACT)
+    if known is None or known.get("left"):
+        return 0.0
+    return boot_seconds() - float(known["at"])

@@ -1,0 +1,140 @@
+"""What Linux offers and Python's library does not: subreapers, inotify, holes in files, and who a process really is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+PR_SET_CHILD_SUBREAPER = 36
+FALLOC_KEEP_SIZE = 1
+FALLOC_PUNCH_HOLE = 2
+IN_MODIFY = 0x2
+IN_Q_OVERFLOW = 0x4000
+IN_IGNORED = 0x8000
+IN_ONESHOT = 0x80000000
+IN_CLOEXEC = 0o2000000
+IN_NONBLOCK = 0o4000
+EVENT = struct.Struct("iIII")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def become_subreaper() -> None:
+    """Inherit every orphan among our descendants, however often it forked."""
+    _checked(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def reserve(descriptor: int, length: int) -> None:
+    """Take room on the disk now, so that writing later cannot fail for want of it. OSError(ENOSPC) where there is none."""
+    os.posix_fallocate(
+        descriptor, 0, 1
+    )  # where KEEP_SIZE is not known, at least find out whether there is room
+    os.ftruncate(descriptor, 0)
+    zero, size = ctypes.c_longlong(0), ctypes.c_longlong(length)
+    _libc.fallocate(descriptor, FALLOC_KEEP_SIZE, zero, size)
+
+
+def punch_hole(descriptor: int, offset: int, length: int) -> bool:
+    """Give the disk blocks of a range back; False where the file system cannot."""
+    mode = FALLOC_KEEP_SIZE | FALLOC_PUNCH_HOLE
+    begin, size = ctypes.c_longlong(offset), ctypes.c_longlong(length)
+    return bool(_libc.fallocate(descriptor, mode, begin, size) == 0)
+
+
+def boot_id() -> str:
+    """Another one after every start of the machine."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def stat_fields(pid: int) -> list[bytes] | None:
+    """The fields of /proc/<pid>/stat after the name, beginning with the state; None where it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
+def start_time(pid: int) -> int:
+    """When a process began, in ticks since boot: with the pid it names a process for good. 0: there is none, or a zombie."""
+    fields = stat_fields(pid)
+    return 0 if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process that has one thread, or of any thread of it."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # gone meanwhile
+        pass
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All processes below one, parents first."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children_of(waiting.pop())
+        found += below
+        waiting += below
+    return found
+
+
+def all_pids() -> list[int]:
+    """Every process id there is."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def has_mark(pid: int, mark: bytes) -> bool:
+    """Whether a process began with `NAME=value` in its environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:  # gone, or somebody else's
+        return False
+
+
+class Inotify:
+    """Which files were written to. `add` fails with OSError where the user has no watch left."""
+
+    def __init__(self) -> None:
+        self.descriptor = _checked(_libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK))
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self.descriptor
+
+    def add(self, path: bytes, *, once: bool) -> int:
+        """Watch a file; `once`: only until its next change."""
+        mask = ctypes.c_uint32(IN_MODIFY | (IN_ONESHOT if once else 0))
+        return _checked(_libc.inotify_add_watch(self.descriptor, path, mask))
+
+    def remove(self, watch: int) -> None:
+        """Watch no more; no error where it ended by itself."""
+        _libc.inotify_rm_watch(self.descriptor, watch)
+
+    def read(self) -> list[tuple[int, int]]:
+        """(watch, mask) of what has happened."""
+        try:
+            data = os.read(self.descriptor, 65536)
+        except BlockingIOError:
+            return []
+        events, at = [], 0
+        while at < len(data):
+            watch, mask, _, length = EVENT.unpack_from(data, at)
+            events.append((watch, mask))
+            at += EVENT.size + length
+        return events

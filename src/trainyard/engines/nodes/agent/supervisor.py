@@ -1,0 +1,331 @@
+"""One task's supervisor: starts the program, keeps what it prints, notes how it ended, and lets nothing of it live on.
+
+A process of its own, forked from the agent (no Python is started for a task) and outliving it. Every orphan below it
+becomes its child, so that a program that forks twice to get away does not. What it knows is in the task's `state` file.
+
+Output comes through a pipe and not straight into the file: `echo … > /dev/stderr` in a script opens anew, and cuts off,
+a file that it stands for. Who reads the pipe can also say that the disk was full, where the program would just die of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from . import kernel
+from .folder import TaskFolder, boot_seconds, find_tombstone, note, silent_seconds
+
+PIECE = 65536  # as much as a pipe holds
+NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
+LEFTOVER_GRACE_SECONDS = 5.0  # at most, for what a program that has ended by itself left running
+KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
+MARK = "TRAINYARD_MARK"
+NOT_STARTED = 126
+# SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+CHILD_OOM_SCORE = b"300"  # where memory runs out, the program goes before the one who can tell
+FOREIGN = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK")
+
+
+class Supervisor:
+    """Runs in the forked process, and never returns to the agent's code."""
+
+    def __init__(self, folder: TaskFolder, state: int, order: dict[str, Any], shell: str) -> None:
+        self.folder = folder
+        self.state = state
+        self.order = order
+        self.shell = shell
+        self.child = 0
+        self.has_children = True
+        self.deadline: float | None = None  # when what is left is killed, in seconds of boot
+        self.ended: dict[str, Any] | None = None
+        self.is_fenced = False
+        self.lost_bytes = 0
+        self.log = -1
+        self.pipe = -1
+
+    def run(self) -> None:
+        """All of a task's life."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        kernel.become_subreaper()
+        self.log = os.open(self.folder.file("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        wakes = _wake_on_signals()
+        own = {"pid": os.getpid(), "start": kernel.start_time(os.getpid())}
+        note(self.state, {"at": "starting", "started": time.time(), **own})
+        self._start_program()
+        poll = select.poll()
+        poll.register(wakes, select.POLLIN)
+        if self.pipe >= 0:
+            poll.register(self.pipe, select.POLLIN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        while self.has_children:
+            events = dict(poll.poll(self._timeout()))
+            if wakes in events:
+                self._hear(os.read(wakes, 4096))
+            if self.pipe in events and not self._pump():
+                poll.unregister(self.pipe)
+                self.pipe = -1
+            self._reap()
+            self._keep_time()
+        self._finish()
+
+    def _start_program(self) -> None:
+        self.pipe, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.pipe, False)
+        try:
+            self.child = os.fork()
+        except OSError as error:
+            os.close(writer)
+            self._say_ended(NOT_STARTED, 0, f"the node cannot start another process: {error.strerror}")
+            self.has_children = False
+            return
+        if self.child == 0:
+            self._become_program(writer)
+        os.close(writer)
+        note(self.state, {"at": "running", "child": self.child, "child_start": kernel.start_time(self.child)})
+
+    def _become_program(self, writer: int) -> None:
+        """In the child: become the user's program, or say why not and end."""
+        try:
+            os.setsid()
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, *SIGNALS):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, set())
+            os.dup2(writer, 1)
+            os.dup2(writer, 2)
+            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
+                file.write(CHILD_OOM_SCORE)
+            script = os.path.abspath(self.folder.file("command"))
+            env = task_environment(self.folder, self.order)
+            enter_working_folder(self.folder, self.order)
+            os.execve(self.shell, [self.shell, script], env)  # noqa: S606  # it is a shell
+        except OSError as error:
+            place = error.filename or self.shell
+            os.write(2, f"trainyard: {place}: {error.strerror}\n".encode(errors="surrogateescape"))
+        finally:
+            os._exit(NOT_STARTED)
+
+    def _pump(self) -> bool:
+        """Move output from the pipe to the log; False at its end."""
+        try:
+            data = os.read(self.pipe, PIECE)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._write(data)
+        if len(data) < PIECE // 2 and self.ended is None:
+            time.sleep(NAP_SECONDS)
+        return True
+
+    def _write(self, data: bytes) -> None:
+        """Keep output; what a full disk does not take is counted and said."""
+        if self.lost_bytes:
+            gap = f"\n[trainyard: the disk was full, {self.lost_bytes} bytes of output are lost]\n"
+            try:
+                os.write(self.log, gap.encode())
+            except OSError:
+                self.lost_bytes += len(data)
+                return
+            self.lost_bytes = 0
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self.log, rest) :]
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                    raise
+                self.lost_bytes += len(rest)
+                return
+
+    def _timeout(self) -> float | None:
+        """Milliseconds until we have to look by ourselves."""
+        waits = []
+        if self.deadline is not None:
+            waits.append(max(self.deadline - boot_seconds(), KILL_AGAIN_SECONDS))
+        if self.order["fence"] and not self.is_fenced:
+            waits.append(max(min(self.order["fence"] / 4, 5.0), 0.1))
+        return min(waits) * 1000 if waits else None
+
+    def _hear(self, signals: bytes) -> None:
+        if signal.SIGTERM in signals:
+            self._ask_to_go()
+        if signal.SIGUSR1 in signals:
+            self._fence()
+
+    def _ask_to_go(self) -> None:
+        wanted = find_tombstone(self.folder.attempt)
+        if wanted is None:  # somebody on the node asked us, not the server
+            wanted = boot_seconds() + self.order["grace"]
+        self._end_by(wanted)
+
+    def _end_by(self, deadline: float) -> None:
+        is_first = self.deadline is None
+        self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
+        if is_first and boot_seconds() < self.deadline:
+            self._signal_all(signal.SIGTERM)
+
+    def _keep_time(self) -> None:
+        if self.deadline is not None and boot_seconds() >= self.deadline and self.has_children:
+            self._signal_all(signal.SIGKILL)
+        fence = self.order["fence"]
+        if fence and self.has_children and silent_seconds() > fence:
+            self._fence()
+
+    def _fence(self) -> None:
+        """No server was heard for too long: it may have given the task to another node by now."""
+        if not self.is_fenced:
+            self.is_fenced = True
+            self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
+
+    def _signal_all(self, number: int) -> None:
+        for pid in kernel.descendants_of(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+                if number == signal.SIGTERM:
+                    os.kill(pid, signal.SIGCONT)  # one that was stopped could not hear it
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self.has_children = False
+                return
+            if pid == 0:
+                return
+            if pid == self.child:
+                self._program_ended(status)
+
+    def _program_ended(self, status: int) -> None:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        code = 128 + number if number else os.WEXITSTATUS(status)
+        message = f"ended by signal {number} ({signal.Signals(number).name})" if number else ""
+        if self.is_fenced:
+            message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
+        elif self.deadline is None and number == signal.SIGKILL:
+            message += "; the node may have run out of memory"
+        self.ended = {"code": code, "signal": number, "message": message, "fenced": self.is_fenced}
+        if kernel.children_of(os.getpid()):
+            self._say_ended(code, number, message)
+            self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
+
+    def _say_ended(self, code: int, number: int, message: str) -> None:
+        self.ended = {"code": code, "signal": number, "message": message, "fenced": self.is_fenced}
+        note(self.state, {"at": "ended", "ended": time.time(), **self.ended})
+        self.is_said = True
+
+    is_said = False
+
+    def _finish(self) -> None:
+        """No child is left: take the rest of the output, end what people run beside it, and say so."""
+        while self.pipe >= 0:
+            try:
+                data = os.read(self.pipe, PIECE)
+            except BlockingIOError:  # somebody outside holds the other end; not ours to wait for
+                break
+            if not data:
+                break
+            self._write(data)
+        ended = self.ended or {"code": 128, "signal": 0, "message": "its end was missed", "fenced": False}
+        if self.lost_bytes:
+            ended["message"] += f"{'; ' if ended['message'] else ''}the disk of the node is full, "
+            ended["message"] += f"{self.lost_bytes} bytes of output are lost"
+        lines = []
+        if not self.is_said or self.lost_bytes:
+            lines.append({"at": "ended", "ended": time.time(), **ended})
+        if os.path.exists(self.folder.file("beside")):  # looked at only after `ended` is said, see beside.py
+            note(self.state, *lines)
+            lines = []
+            end_marked(mark_of(self.order), 0, {os.getpid()})
+        note(self.state, *lines, {"at": "cleared"})
+
+
+def _wake_on_signals() -> int:
+    """A pipe that becomes readable on our signals, holding their numbers."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return reader
+
+
+def mark_of(order: dict[str, Any]) -> bytes:
+    """What every process of a task begins with in its environment."""
+    return f"{MARK}={order['mark']}".encode()
+
+
+def task_environment(folder: TaskFolder, order: dict[str, Any]) -> dict[str, str]:
+    """The node's own environment, what the task was given, and its mark."""
+    env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    env.update(order["env"])
+    env[MARK] = order["mark"]
+    env["TRAINYARD_TASK_DIR"] = os.path.abspath(folder.path)
+    return env
+
+
+def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:
+    """Go where the user wants the program to be; made where it is missing."""
+    wanted = order["working_dir"]
+    home = os.path.expanduser("~")
+    path = os.path.join(home, os.path.expanduser(wanted)) if wanted else folder.file("work")
+    os.makedirs(path, exist_ok=True)
+    os.chdir(path)
+
+
+def end_marked(mark: bytes, session: int, spared: set[int]) -> None:
+    """End all processes with a mark, or of a session, that are not below us: ask, wait a little, kill until none is left."""
+    number, deadline = signal.SIGTERM, boot_seconds() + LEFTOVER_GRACE_SECONDS
+    while found := [
+        pid
+        for pid in kernel.all_pids()
+        if pid not in spared
+        and kernel.start_time(pid)
+        and (_is_in(pid, session) or kernel.has_mark(pid, mark))
+    ]:
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        if boot_seconds() > deadline:
+            number = signal.SIGKILL
+        time.sleep(KILL_AGAIN_SECONDS)
+
+
+def _is_in(pid: int, session: int) -> bool:
+    fields = kernel.stat_fields(pid) if session else None
+    return fields is not None and int(fields[3]) == session
+
+
+def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> None:
+    """End what is left of a task whose supervisor was killed, and write its end. Runs in a process of its own."""
+    known = folder.history()
+    child, session = int(known.get("child", 0)), 0
+    # The number of a session is not given to a new process while anybody is in it; where its first process has gone
+    # and another has the number, the session has gone too.
+    if child and kernel.start_time(child) in (0, known.get("child_start")):
+        session = child
+    end_marked(mark_of(order), session, {os.getpid()})
+    lines = []
+    if "ended" not in known:
+        message = "its supervisor on the node was killed, and so was it"
+        if "started" not in known:
+            message = "it was ended before it began"
+        lines.append(
+            {
+                "at": "ended",
+                "ended": time.time(),
+                "code": 137,
+                "signal": 9,
+                "message": message,
+                "fenced": False,
+            }
+        )
+    note(state, *lines, {"at": "cleared"})

@@ -1,0 +1,244 @@
+"""The tasks that an agent knows: taking them, following what becomes of them, ending and removing them.
+
+Who is told of it is daemon.py's matter. Each task's life itself is in supervisor.py, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from . import kernel
+from .beside import find_shell
+from .folder import ENDED, TASKS, TaskFolder, all_folders, find_tombstone, note, write_tombstone
+from .supervisor import SIGNALS, Supervisor, clear_orphaned
+
+TRASH = "trash"
+
+
+class Task:
+    """One task as the agent sees it."""
+
+    __slots__ = ("folder", "history", "is_old", "order", "pid", "told", "watch")
+
+    def __init__(self, folder: TaskFolder, order: dict[str, Any], *, is_old: bool) -> None:
+        self.folder = folder
+        self.order = order
+        self.is_old = is_old  # of an earlier start of the machine
+        self.history = folder.history()
+        self.pid = 0  # of its supervisor, where that is our own child
+        self.watch = -1
+        self.told = ""
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.is_old or self.history["at"] == "cleared"
+
+    def refresh(self) -> bool:
+        """Read its state; True where that has changed."""
+        before = self.history["at"]
+        self.history = self.folder.history()
+        return bool(self.history["at"] != before)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its supervisor, and to nobody who has got its number since."""
+        pid = self.pid or int(self.history.get("pid", 0))
+        if pid and (self.pid or kernel.start_time(pid) == self.history.get("start")):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+
+class Tasks:
+    """All tasks of the node, by attempt and name."""
+
+    def __init__(self, mark: str, changed: Callable[[Task], None]) -> None:
+        self._mark = mark
+        self._changed = changed
+        self._boot = kernel.boot_id()
+        self._shell = find_shell()
+        self._by_pid: dict[int, Task] = {}
+        self.by_key: dict[tuple[str, str], Task] = {}
+        self.by_attempt: dict[str, dict[str, Task]] = {}
+        for folder in (TASKS, ENDED, TRASH):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        shutil.rmtree(TRASH, ignore_errors=True)
+        os.makedirs(TRASH, mode=0o700, exist_ok=True)
+
+    def load(self) -> None:
+        """Find the tasks of whoever was here before, and go on where that stopped."""
+        for folder in all_folders():
+            order = folder.order()
+            if order is None:
+                continue
+            task = Task(folder, order, is_old=order["boot"] != self._boot)
+            self._add(task)
+            if (
+                task.is_old and "code" in task.history
+            ):  # it ended by itself; the machine's end was no more to it
+                _note_cleared(folder)
+                task.refresh()
+                task.is_old = False
+            if not task.is_cleared and not folder.is_locked():
+                self._revive(task)
+
+    def _add(self, task: Task) -> None:
+        self.by_key[task.folder.attempt, task.folder.name] = task
+        self.by_attempt.setdefault(task.folder.attempt, {})[task.folder.name] = task
+
+    def _revive(self, task: Task) -> None:
+        """Start what was taken and never started; clear up after a supervisor that was killed."""
+        try:
+            state = task.folder.lock()
+        except OSError:  # its program is just being born, and has the lock until then
+            return
+        task.refresh()
+        if task.is_cleared:
+            os.close(state)
+            self._changed(task)
+        elif task.history["at"] == "created" and find_tombstone(task.folder.attempt) is None:
+            self._supervise(task, state)
+        else:
+            task.pid = self._fork(lambda: clear_orphaned(task.folder, state, task.order), state)
+            self._by_pid[task.pid] = task
+            os.close(state)
+
+    def launch(self, launch: dict[str, Any], fence: float) -> list[str] | None:
+        """Take the tasks of an attempt. None, or [code, message] where it is refused."""
+        attempt = launch["attempt"]
+        if find_tombstone(attempt) is not None:
+            return ["conflict", f"the attempt {attempt} was ended before it was launched"]
+        for wanted in launch["tasks"]:
+            if (attempt, wanted["name"]) in self.by_key:
+                continue
+            order = {
+                **wanted,
+                "workload": launch["workload"],
+                "number": launch["number"],
+                "grace": launch["grace"],
+                "fence": fence,
+                "boot": self._boot,
+                "mark": f"{self._mark}/{attempt}/{wanted['name']}",
+            }
+            folder = TaskFolder(attempt, wanted["name"])
+            try:
+                state = folder.create(order)
+                task = Task(folder, order, is_old=False)
+                self._add(task)
+                self._supervise(task, state)
+            except OSError as error:
+                return ["capacity", f"the task {folder.name} cannot be taken: {error.strerror}"]
+        return None
+
+    def _supervise(self, task: Task, state: int) -> None:
+        supervisor = Supervisor(task.folder, state, task.order, self._shell)
+        try:
+            task.pid = self._fork(supervisor.run, state)
+        finally:
+            os.close(state)
+        self._by_pid[task.pid] = task
+        self._changed(task)
+
+    def _fork(self, run: Callable[[], None], *kept: int) -> int:
+        """A process of its own for `run`, with no descriptor of ours but `kept`."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _become(run, kept)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return pid
+
+    def end(self, attempt: str, grace: float) -> list[str]:
+        """Have an attempt end; the names of its tasks here."""
+        write_tombstone(attempt, grace)
+        tasks = self.by_attempt.get(attempt, {})
+        for task in tasks.values():
+            if not task.is_cleared:
+                task.signal(signal.SIGTERM)
+        return sorted(tasks)
+
+    def forget(self, attempt: str) -> list[Task]:
+        """Remove what is kept of an attempt; not of what still runs. The tasks that are gone now."""
+        gone = [task for task in self.by_attempt.get(attempt, {}).values() if task.is_cleared]
+        for task in gone:
+            del self.by_key[attempt, task.folder.name]
+            del self.by_attempt[attempt][task.folder.name]
+            if os.path.exists(task.folder.file("work")) and os.listdir(task.folder.file("work")):
+                self._discard(task.folder)
+            task.folder.remove()
+        if not self.by_attempt.get(attempt):
+            self.by_attempt.pop(attempt, None)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{ENDED}/{attempt}")
+        return gone
+
+    def _discard(self, folder: TaskFolder) -> None:
+        """Remove a folder that may be large, in a process of its own."""
+        away = f"{TRASH}/{folder.attempt}.{folder.name}"
+        os.rename(folder.path, away)
+        self._fork(lambda: shutil.rmtree(away, ignore_errors=True))
+
+    def reap(self) -> None:
+        """Take leave of children that have ended; one that said less than it should was killed."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            task = self._by_pid.pop(pid, None)
+            if task is not None:
+                task.pid = 0
+                self.look(task)
+
+    def look(self, task: Task) -> None:
+        """Read the state of a task, and see that somebody looks after it."""
+        if task.refresh():
+            self._changed(task)
+        if not task.is_cleared and not task.pid and not task.folder.is_locked():
+            self._revive(task)
+
+    def fence(self, silence: float) -> None:
+        """A server is back after `silence` seconds: what its fence should have ended by now is ended first."""
+        for task in self.by_key.values():
+            if not task.is_cleared and 0 < task.order["fence"] < silence:
+                task.signal(signal.SIGUSR1)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self._by_pid and all(task.is_cleared for task in self.by_key.values())
+
+
+def _note_cleared(folder: TaskFolder) -> None:
+    state = folder.lock()
+    try:
+        note(state, {"at": "cleared"})
+    finally:
+        os.close(state)
+
+
+def _become(run: Callable[[], None], kept: tuple[int, ...]) -> None:
+    """In the child: let go of all that is the agent's, do the one thing, end."""
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 2 and int(name) not in kept:
+                with contextlib.suppress(OSError):  # the one that lists them
+                    os.close(int(name))
+        run()
+    except BaseException:  # noqa: BLE001  # nobody else would hear of it
+        sys.stderr.write(traceback.format_exc())  # into agent.log
+        sys.stderr.flush()
+    finally:
+        os._exit(0)

@@ -1,0 +1,49 @@
+"""Frames: a line of JSON, and as many bytes after it as its `size` says. The same both ways; the server has its own copy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+LONGEST_HEADER = 256 * 1024 * 1024  # hundreds of commands of a megabyte
+
+
+def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    if payload:
+        header["size"] = len(payload)
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + payload
+
+
+class Frames:
+    """Bytes in, whole frames out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+        self._header: dict[str, Any] | None = None
+
+    def feed(self, data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+        """Take what has come; the frames that it completes. ValueError where the other side does not speak this."""
+        self._buffer += data
+        found: list[tuple[dict[str, Any], bytes]] = []
+        while True:
+            if self._header is None:
+                end = self._buffer.find(b"\n", self._searched)
+                if end < 0:
+                    self._searched = len(self._buffer)
+                    if self._searched > LONGEST_HEADER:
+                        raise ValueError("a header without end")
+                    return found
+                header = json.loads(bytes(self._buffer[:end]))
+                if not isinstance(header, dict):
+                    raise ValueError("a header that is no object")
+                self._header = header
+                del self._buffer[: end + 1]
+                self._searched = 0
+            size = int(self._header.get("size", 0))
+            if len(self._buffer) < size:
+                return found
+            found.append((self._header, bytes(self._buffer[:size])))
+            del self._buffer[:size]
+            self._header = None

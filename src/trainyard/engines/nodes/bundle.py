@@ -1,0 +1,43 @@
+"""The program on a node as one file: the modules of `agent/` in a zip archive that python3 runs as it is."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).with_name("agent")
+PACKAGE = "trainyard_agent"
+EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)  # the same modules are the same bytes
+
+_MAIN = f"""import sys
+from {PACKAGE}.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Bundle(NamedTuple):
+    """The archive and its version, which is a digest of it."""
+
+    version: str
+    content: bytes
+
+    @property
+    def file_name(self) -> str:
+        """What it is called on a node."""
+        return f"agent-{self.version}.pyz"
+
+
+@cache
+def bundle() -> Bundle:
+    """Put the program together."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH_OF_ZIP), _MAIN)
+        for path in sorted(FOLDER.glob("*.py")):
+            archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{path.name}", EPOCH_OF_ZIP), path.read_bytes())
+    content = buffer.getvalue()
+    return Bundle(hashlib.sha256(content).hexdigest()[:16], content)

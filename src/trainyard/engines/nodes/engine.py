@@ -1,0 +1,304 @@
+"""The engine of nodes: gangs onto machines that are reached over a transport, one link to each."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainyard.engines.api import Launch, LogSink, NodeAddress, Observation, TaskLaunch
+from trainyard.engines.nodes.link import NodeLink, Patience
+from trainyard.engines.nodes.program import Program
+from trainyard.engines.nodes.ways import TransportOf, transport_of
+from trainyard.lib.aio import gather_all
+from trainyard.lib.errors import (
+    CapacityError,
+    ConflictError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+)
+from trainyard.transport.api import Process, TerminalSize
+
+ROOT = ".trainyard/nodes"
+BATCH = 64  # attempts in one frame: enough to share its cost, few enough to see the first ones start early
+BACKLOG = 20_000  # observations that nobody has read yet; then nodes wait
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}\Z")
+_VARIABLE = re.compile(r"[^\0=]+\Z")
+_NPU = re.compile(r"(?i)ascend|npu|\b[39]10")
+_REFUSALS: Mapping[str, type[Error]] = {"conflict": ConflictError, "capacity": CapacityError}
+
+
+class NodeEngine:
+    """Engine for nodes with an agent of ours. `folder` is where this computer's own node keeps its files."""
+
+    def __init__(
+        self,
+        platform_id: str,
+        sink: LogSink,
+        *,
+        epoch: int = 0,
+        folder: Path | None = None,
+        transport_of: TransportOf = transport_of,
+        patience: Patience | None = None,
+    ) -> None:
+        self._platform_id = platform_id
+        self._sink = sink
+        self._epoch = epoch
+        self._folder = folder
+        self._transport_of = transport_of
+        self._patience = patience or Patience()
+        self._links: dict[str, NodeLink] = {}
+        self._expected: dict[str, set[tuple[str, str]]] = {}
+        self._unread: list[Observation] = []
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    async def launch(self, launch: Launch) -> None:
+        """Start all tasks of one attempt."""
+        error = (await self.launch_many([launch]))[launch.attempt_id]
+        if error is not None:
+            raise error
+
+    async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
+        """Launch many, in one message to each node."""
+        results: dict[str, Error | None] = {}
+        by_node: dict[str, list[tuple[Launch, dict[str, Any]]]] = {}
+        for launch in launches:
+            try:
+                _check(launch)
+            except InvalidError as error:
+                results[launch.attempt_id] = error
+                continue
+            results[launch.attempt_id] = None
+            for node in launch.nodes:
+                by_node.setdefault(node, []).append((launch, _order(launch, node)))
+        batches = [
+            (node, orders[begin : begin + BATCH])
+            for node, orders in by_node.items()
+            for begin in range(0, len(orders), BATCH)
+        ]
+        answers = await gather_all([self._launch_on(node, orders) for node, orders in batches])
+        for (_, orders), answer in zip(batches, answers, strict=True):
+            for launch, _order_of_it in orders:
+                failed = _result(answer, launch.attempt_id)
+                results[launch.attempt_id] = results[launch.attempt_id] or failed
+        return results
+
+    async def _launch_on(
+        self, node: str, orders: Sequence[tuple[Launch, dict[str, Any]]]
+    ) -> Mapping[str, Error | None]:
+        link = self._link(node)
+        for launch, _ in orders:
+            for task in launch.tasks:
+                if task.node == node:
+                    link.reports.launched((launch.attempt_id, task.name), launch.workload_id, launch.attempt)
+        answer = await link.ask("launch", launches=[order for _, order in orders])
+        found: dict[str, Error | None] = {}
+        for launch, _ in orders:
+            refusal = answer["results"].get(launch.attempt_id)
+            if refusal is None:
+                link.reports.expected |= {(launch.attempt_id, t.name) for t in launch.tasks if t.node == node}
+                found[launch.attempt_id] = None
+            else:
+                code, message = refusal
+                found[launch.attempt_id] = _REFUSALS[code](f"the node {node} refuses: {message}")
+        return found
+
+    async def end(
+        self, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
+    ) -> Mapping[str, frozenset[str]]:
+        """End all tasks of one attempt."""
+        result = (await self.end_many({attempt_id: (nodes, grace_seconds)}))[attempt_id]
+        if isinstance(result, Error):
+            raise result
+        return result
+
+    async def end_many(
+        self, endings: Mapping[str, tuple[Iterable[str], float]]
+    ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
+        """End many, in one message to each node."""
+        by_node: dict[str, list[list[Any]]] = {}
+        for attempt_id, (nodes, grace) in endings.items():
+            for node in dict.fromkeys(nodes):
+                by_node.setdefault(node, []).append([attempt_id, grace])
+        answers = await gather_all([self._ask(node, "end", attempts=each) for node, each in by_node.items()])
+        had: dict[str, dict[str, frozenset[str]]] = {attempt_id: {} for attempt_id in endings}
+        failed: dict[str, Error] = {}
+        for (node, each), answer in zip(by_node.items(), answers, strict=True):
+            for attempt_id, _ in each:
+                if isinstance(answer, Error):
+                    failed[attempt_id] = answer
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    had[attempt_id][node] = frozenset(answer["results"][attempt_id])
+        return {attempt_id: failed.get(attempt_id, tasks) for attempt_id, tasks in had.items()}
+
+    async def forget(self, attempt_ids: Iterable[str], nodes: Iterable[str]) -> None:
+        """Remove what nodes keep of attempts; a node that does not answer is an UnreachableError."""
+        attempts = list(attempt_ids)
+        names = list(dict.fromkeys(nodes))
+        answers = await gather_all([self._ask(node, "forget", attempts=attempts) for node in names])
+        for node, answer in zip(names, answers, strict=True):
+            if isinstance(answer, BaseException):
+                continue
+            for attempt_id in attempts:
+                self._link(node).reports.forget(attempt_id)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+    def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
+        """Say what a node was given earlier."""
+        expected = set(tasks)
+        self._expected.setdefault(node, set()).update(expected)
+        if node in self._links:
+            self._links[node].reports.expected |= expected
+
+    async def observe(self) -> AsyncIterator[Sequence[Observation]]:
+        """What happens, in batches."""
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            batch, self._unread = self._unread, []
+            self._has_room.set()
+            if batch:
+                yield batch
+
+    async def _report(self, observations: Sequence[Observation]) -> None:
+        self._unread += observations
+        self._has_news.set()
+        if len(self._unread) > BACKLOG:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def exec(
+        self, attempt_id: str, task: str, node: str, command: str, terminal: TerminalSize | None
+    ) -> Process:
+        """Run a command beside a task."""
+        link = self._link(node)
+        if not link.reports.is_running((attempt_id, task)):
+            raise NotFoundError(
+                f"the task {task} does not run on {node} now", hint="Look at its state, and at its log."
+            )
+        return await link.beside(attempt_id, task, command, terminal)
+
+    async def add_node(self, address: NodeAddress) -> None:
+        """Begin to watch over a node, or take its new address."""
+        known = self._links.get(address.name)
+        if known is not None:
+            before = known.address
+            if before == address:
+                return
+            if (before.backend, before.host) == (address.backend, address.host):
+                await known.greet(address)
+                return
+            await self.remove_node(address.name)
+        root = f"{ROOT}/{self._platform_id}/{address.name}"
+        if address.backend == "local" and self._folder is not None:
+            root = str(self._folder.absolute() / address.name)
+        self._links[address.name] = NodeLink(
+            Program(address, root, self._transport_of(address)),
+            mark=self._platform_id,
+            epoch=self._epoch,
+            sink=self._sink,
+            report=self._report,
+            patience=self._patience,
+            expected=self._expected.get(address.name, ()),
+        )
+
+    async def remove_node(self, name: str) -> None:
+        """Let go of a node; its agent goes too where it has nothing to keep."""
+        link = self._links.pop(name, None)
+        if link is not None:
+            await link.dismiss()
+            await link.aclose()
+
+    async def leave(self) -> None:
+        """Say goodbye to all nodes that answer."""
+        for answer in await gather_all([link.leave() for link in self._links.values()]):
+            if isinstance(answer, BaseException) and not isinstance(answer, UnreachableError):
+                raise answer
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        links, self._links = list(self._links.values()), {}
+        await gather_all([link.aclose() for link in links])
+
+    async def _ask(self, node: str, name: str, **fields: Any) -> dict[str, Any]:
+        return await self._link(node).ask(name, **fields)
+
+    def _link(self, node: str) -> NodeLink:
+        with suppress(KeyError):
+            return self._links[node]
+        raise UnreachableError(f"the node {node} is not one of this platform", hint="Add it again.")
+
+
+def _result(answer: Mapping[str, Error | None] | BaseException, attempt_id: str) -> Error | None:
+    if isinstance(answer, Error):
+        return answer
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer[attempt_id]
+
+
+def _check(launch: Launch) -> None:
+    """InvalidError where a name or a text could not be one on a node."""
+    for name in (launch.attempt_id, *(task.name for task in launch.tasks)):
+        if not _NAME.match(name):
+            raise InvalidError(f"{name!r} cannot be the name of an attempt or a task")
+    for task in launch.tasks:
+        if "\0" in task.command or "\0" in task.working_dir:
+            raise InvalidError(f"the command or the working folder of {task.name} holds a NUL character")
+        for name, value in task.env.items():
+            if not _VARIABLE.match(name) or "\0" in value:
+                raise InvalidError(f"the variable {name!r} of {task.name} cannot be in an environment")
+
+
+def _order(launch: Launch, node: str) -> dict[str, Any]:
+    return {
+        "attempt": launch.attempt_id,
+        "workload": launch.workload_id,
+        "number": launch.attempt,
+        "grace": launch.grace_seconds,
+        "tasks": [
+            {
+                "name": task.name,
+                "command": task.command,
+                "working_dir": task.working_dir,
+                "env": {**task.env, **_variables(launch, task)},
+            }
+            for task in launch.tasks
+            if task.node == node
+        ],
+    }
+
+
+def _variables(launch: Launch, task: TaskLaunch) -> dict[str, str]:
+    """What a task may know of itself, and its devices and no others."""
+    devices = ",".join(map(str, task.devices))
+    is_npu = bool(_NPU.search(task.device_type))
+    return {
+        "TRAINYARD_WORKLOAD": launch.workload_id,
+        "TRAINYARD_ATTEMPT": str(launch.attempt),
+        "TRAINYARD_WORKSPACE": launch.workspace_id,
+        "TRAINYARD_USER": launch.user,
+        "TRAINYARD_TASK": task.name,
+        "TRAINYARD_ROLE": task.role,
+        "TRAINYARD_NUMBER": str(task.number),
+        "TRAINYARD_RANK": str(task.rank),
+        "TRAINYARD_NODE": task.node,
+        "TRAINYARD_DEVICES": devices,
+        "TRAINYARD_CPU_MILLI": str(task.cpu_milli),
+        "TRAINYARD_MEMORY_MIB": str(task.memory_mib),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": "" if is_npu else devices,
+        "ASCEND_RT_VISIBLE_DEVICES": devices if is_npu else "",
+    }

@@ -1,0 +1,313 @@
+"""One node's connection: kept up, made again when it breaks; orders out, reports and logs in.
+
+What an order means is engine.py's matter; what happens on the node, `agent/`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.engines.api import LogSink, NodeAddress, NodeLost, NodeSeen, Observation
+from trainyard.engines.nodes.agent.wire import Frames, frame
+from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes.program import MISSING, Program, facts_of
+from trainyard.engines.nodes.reports import Reports
+from trainyard.lib.aio import end_task, finish
+from trainyard.lib.errors import ConflictError, Error, UnreachableError, UnsupportedError
+from trainyard.transport.api import Process, TerminalSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long we wait for what. Seconds."""
+
+    ping: float = 2.0
+    silence: float = 10.0  # without a byte, the connection is given up
+    lost: float = 10.0  # without a connection, the node is lost
+    connect: float = 30.0
+    answer: float = 60.0  # a batch of hundreds of tasks on a busy node
+    first_backoff: float = 0.1
+    last_backoff: float = 5.0
+    refused_backoff: float = 30.0  # no python3: a person has to come first
+
+
+Report = Callable[[Sequence[Observation]], Awaitable[None]]
+
+
+class NodeLink:
+    """The way to one agent."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        mark: str,
+        epoch: int,
+        sink: LogSink,
+        report: Report,
+        patience: Patience,
+        expected: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.program = program
+        self.address: NodeAddress = program.address
+        self._mark = mark
+        self._epoch = epoch
+        self._report = report
+        self._patience = patience
+        self.reports = Reports(self.address.name, sink, expected)
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._output = bytearray()
+        self._has_output = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._tried = asyncio.Event()  # connecting was tried at least once
+        self._process: Process | None = None
+        self._probe: dict[str, Any] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._heard = time.monotonic()
+        self._is_lost = False
+        self._is_closing = False
+        self._reason: Error = UnreachableError(f"the node {self.address.name} was not connected yet")
+        self._task = asyncio.create_task(self._run(), name=f"link to {self.address.name}")
+        self._watch = asyncio.create_task(self._watch_over(), name=f"watch over {self.address.name}")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether orders can be sent."""
+        return self._ready.is_set()
+
+    async def ask(self, name: str, **fields: Any) -> dict[str, Any]:
+        """Send an order and wait until the agent has taken it. UnreachableError where it does not answer."""
+        if not self._tried.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience.connect):
+                    await self._tried.wait()
+        if not self.is_ready:
+            raise UnreachableError(
+                f"the node {self.address.name} does not answer: {self._reason.message}",
+                hint=self._reason.hint,
+            )
+        number = next(self._numbers)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self.send({"op": name, "id": number, **fields})
+        try:
+            async with asyncio.timeout(self._patience.answer):
+                return await answer
+        except TimeoutError as error:
+            raise UnreachableError(f"the node {self.address.name} did not answer in time") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    def send(self, header: dict[str, Any]) -> None:
+        """Send a frame with the next write."""
+        self._output += frame(header)
+        self._has_output.set()
+
+    async def greet(self, address: NodeAddress) -> None:
+        """The fence has changed: say hello again."""
+        self.address = address
+        if self.is_ready:
+            self._say_hello()
+
+    async def beside(
+        self, attempt_id: str, task: str, command: str, terminal: TerminalSize | None
+    ) -> Process:
+        """Run a command beside a task."""
+        return await self.program.spawn("beside", attempt_id, task, command, terminal=terminal)
+
+    async def leave(self) -> None:
+        """Say goodbye: the agent goes, tasks stay, fences are open."""
+        self._is_closing = True
+        await self.ask("leave")
+
+    async def dismiss(self) -> None:
+        """Have the agent go where it has nothing to keep."""
+        self._is_closing = True
+        with contextlib.suppress(UnreachableError):
+            await self.ask("retire", if_idle=True)
+
+    async def aclose(self) -> None:
+        """Close the connection; twice is no error."""
+        self._is_closing = True
+        await finish(self._close())
+
+    async def _close(self) -> None:
+        await end_task(self._watch)
+        await end_task(self._probing)
+        await end_task(self._task)
+        self._fail_waiting(UnreachableError(f"the connection to {self.address.name} was closed"))
+        await self.program.transport.aclose()
+
+    async def _run(self) -> None:
+        backoff = self._patience.first_backoff
+        while True:
+            try:
+                await self._connect()
+            except (Error, TimeoutError, ValueError, OSError) as error:
+                self._reason = _as_error(error, self.address.name)
+            self._tried.set()
+            if self._ready.is_set():
+                self._ready.clear()
+                backoff = self._patience.first_backoff
+            self._fail_waiting(self._reason)
+            if self._is_closing:
+                return
+            is_refused = isinstance(self._reason, UnsupportedError | ConflictError)
+            if is_refused or not self.reports.was_seen:
+                await self._say_lost(is_refused=is_refused)
+            await asyncio.sleep(self._patience.refused_backoff if is_refused else backoff)
+            backoff = min(backoff * 2, self._patience.last_backoff)
+
+    async def _connect(self) -> None:
+        """Attach to the agent, and serve until the connection ends; it always ends with an error."""
+        async with asyncio.timeout(self._patience.connect) as limit:
+            process = await self.program.spawn(
+                "attach", f"{self._mark}/{self.address.name}", bundle().version
+            )
+            self._process = process
+            writer = asyncio.create_task(self._write(process))
+            try:
+                self._output.clear()
+                self._say_hello()
+                await self._read(process, limit)
+                status = await process.wait()
+            finally:
+                self._process = None
+                await end_task(writer)
+                await finish(process.terminate())
+        if status == MISSING:
+            await self.program.put()
+            return await self._connect()
+        raise self.program.failure(status, process.errors)
+
+    def _say_hello(self) -> None:
+        self.send({"op": "hello", "epoch": self._epoch, "fence": self.address.fence_seconds})
+
+    async def _write(self, process: Process) -> None:
+        with contextlib.suppress(Error):  # the reader sees the end too, and says it
+            while True:
+                await self._has_output.wait()
+                self._has_output.clear()
+                data = bytes(self._output)
+                self._output.clear()
+                await process.write(data)
+
+    async def _read(self, process: Process, limit: asyncio.Timeout) -> None:
+        frames = Frames()
+        async for piece in process.output():
+            self._heard = time.monotonic()
+            found: list[Observation] = []
+            for header, payload in frames.feed(piece):
+                if header["op"] == "tasks" and header.get("all"):
+                    limit.reschedule(None)
+                found += self._take(header, payload)
+            self._acknowledge()
+            if found:
+                await self._report(found)
+
+    def _take(self, header: dict[str, Any], payload: bytes) -> Sequence[Observation]:
+        """One frame from the agent."""
+        name = header["op"]
+        if name == "logs":
+            self.reports.keep(header["parts"], payload, time.time())
+        elif name == "tasks":
+            return self._take_tasks(header)
+        elif name in {"answer", "pong"}:
+            answer = self._waiting.get(header["id"])
+            if answer is not None and not answer.done():
+                answer.set_result(header)
+        elif name == "welcome":
+            self._welcome(header)
+        elif name == "refused":
+            raise ConflictError(
+                f"the node {self.address.name} follows a newer server",
+                hint="Two servers lead at once; stop the older one.",
+            )
+        return ()
+
+    def _take_tasks(self, header: dict[str, Any]) -> Sequence[Observation]:
+        found = self.reports.take(header["tasks"], is_all=bool(header.get("all")))
+        if header.get("all"):
+            wanted = self.reports.offsets()
+            if wanted:
+                self.send({"op": "want", "parts": wanted})
+            self._ready.set()
+            self._tried.set()
+        return found
+
+    def _welcome(self, header: dict[str, Any]) -> None:
+        if header["version"] != bundle().version:
+            self.send({"op": "retire", "id": 0})
+            raise UnreachableError(f"the program on the node {self.address.name} is being replaced")
+        if self._probing is not None:
+            self._probing.cancel()
+        self._probing = asyncio.create_task(self._introduce(header))
+
+    async def _introduce(self, welcome: dict[str, Any]) -> None:
+        """Find out what the node is, and say that it is there."""
+        try:
+            await self._ready.wait()
+            sent = time.time()
+            pong = await self.ask("ping")
+            skew = pong["time"] - (sent + time.time()) / 2
+            if self._probe is None:
+                self._probe = await self.program.probe()
+        except (Error, TimeoutError) as error:
+            self._reason = _as_error(error, self.address.name)
+            await self._say_lost(is_refused=False)
+            if self._process is not None:
+                await self._process.terminate()
+            return
+        self._is_lost = False
+        self.reports.place = str(self._probe.get("address", ""))
+        facts = facts_of(self._probe, {**welcome, "disk": pong["disk"]}, skew=round(skew, 3))
+        await self._report([NodeSeen(self.address.name, welcome["boot"], facts)])
+
+    def _acknowledge(self) -> None:
+        parts = self.reports.taken()
+        if parts:
+            self.send({"op": "have", "parts": parts})
+
+    async def _watch_over(self) -> None:
+        """Ping; give a silent connection up; say when the node is lost."""
+        while True:
+            await asyncio.sleep(min(self._patience.ping, self._patience.silence / 4))
+            silent = time.monotonic() - self._heard
+            if self.is_ready:
+                if silent > self._patience.silence and self._process is not None:
+                    self._reason = UnreachableError(
+                        f"the node {self.address.name} was silent for {silent:.0f} seconds"
+                    )
+                    await self._process.terminate()
+                else:
+                    self.send({"op": "ping", "id": 0})
+            elif silent > self._patience.lost:
+                await self._say_lost(is_refused=False)
+
+    async def _say_lost(self, *, is_refused: bool) -> None:
+        if not self._is_lost and not self._is_closing:
+            self._is_lost = True
+            await self._report(
+                [NodeLost(self.address.name, self._reason.message, self._reason.hint, is_refused)]
+            )
+
+    def _fail_waiting(self, error: Error) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(UnreachableError(error.message, hint=error.hint))
+        self._waiting.clear()
+
+
+def _as_error(error: Exception, name: str) -> Error:
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, TimeoutError):
+        return UnreachableError(f"the node {name} did not answer in time")
+    return UnreachableError(f"the connection to the node {name} failed: {error}")

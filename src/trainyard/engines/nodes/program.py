@@ -1,0 +1,102 @@
+"""The program on a node, as seen from here: putting it there, asking it, and running it over a transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainyard.engines.api import NodeAddress, NodeFacts
+from trainyard.engines.nodes.bundle import bundle
+from trainyard.lib.errors import DeniedError, Error, UnreachableError, UnsupportedError
+from trainyard.lib.shell import join
+from trainyard.spec.hardware import short_model
+from trainyard.transport.api import Process, TerminalSize, Transport
+
+SCRIPT = Path(__file__).with_name("agent.sh").read_text()
+PROBE_SECONDS = 60.0  # two drivers that hang, twenty seconds each, and the rest
+MISSING, NO_PYTHON, OLD_PYTHON, NO_FOLDER, FOREIGN = 95, 96, 97, 98, 77
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program in one node's folder."""
+
+    address: NodeAddress
+    root: str  # the node's folder: absolute, or from the home
+    transport: Transport
+
+    def script(self, verb: str, *words: str) -> str:
+        """What runs it, for a transport."""
+        return f"set -- {join([self.root, bundle().file_name, verb, *words])}\n{SCRIPT}"
+
+    async def spawn(self, verb: str, *words: str, terminal: TerminalSize | None = None) -> Process:
+        """Start it."""
+        return await self.transport.spawn(self.script(verb, *words), terminal=terminal)
+
+    async def put(self) -> None:
+        """Send it to the node, whole or not at all."""
+        with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
+            source = Path(folder) / bundle().file_name
+            await asyncio.to_thread(source.write_bytes, bundle().content)
+            source.chmod(0o600)
+            await self.transport.put(source, f"{self.root}/{source.name}")
+
+    async def probe(self) -> dict[str, Any]:
+        """What the node says of itself: cores, memory, devices. It must have the program."""
+        done = await self.transport.run(self.script("probe"), timeout=PROBE_SECONDS)
+        if done.status:
+            raise self.failure(done.status, done.stderr)
+        try:
+            found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError) as error:
+            raise UnreachableError(f"the node {self.address.name} answers its probe with noise") from error
+        return found
+
+    def failure(self, status: int, said: bytes) -> Error:
+        """Why the program did not run."""
+        name = self.address.name
+        if status == NO_PYTHON:
+            return UnsupportedError(
+                f"the node {name} has no python3", hint="Install Python 3.8 or newer there, in PATH."
+            )
+        if status == OLD_PYTHON:
+            return UnsupportedError(
+                f"the python3 of the node {name} is older than 3.8",
+                hint="Put a newer python3 into PATH there.",
+            )
+        words = said.decode(errors="replace").strip().rpartition("\n")[2]
+        if status in {NO_FOLDER, FOREIGN}:
+            return DeniedError(
+                f"the node {name} gives no folder to the platform: {words}",
+                hint=f"Check owner and mode of {self.root} there.",
+            )
+        return UnreachableError(f"the program on the node {name} ended with {status}: {words or 'no word'}")
+
+
+def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: float) -> NodeFacts:
+    """What was found out, in one value."""
+    devices: dict[str, tuple[int, ...]] = {}
+    for _, index, model in probe.get("devices", ()):
+        kind = short_model(str(model))
+        devices[kind] = (*devices.get(kind, ()), int(index))
+    free, total = welcome["disk"]
+    return NodeFacts(
+        cpu_milli=int(probe.get("cpu_milli", 0)),
+        memory_mib=int(probe.get("memory_mib", 0)),
+        disk_free_mib=free,
+        disk_total_mib=total,
+        devices=devices,
+        device_errors=tuple(probe.get("device_errors", ())),
+        address=str(probe.get("address", "")),
+        clock_skew_seconds=skew,
+        python=str(welcome.get("python", "")),
+        kernel=str(probe.get("kernel", "")),
+        os=str(probe.get("os", "")),
+        user=str(probe.get("user", "")),
+        agent=str(welcome.get("version", "")),
+    )

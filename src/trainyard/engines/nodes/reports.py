@@ -1,0 +1,115 @@
+"""What a node says of its tasks, turned into observations; their logs, handed to the sink. No I/O but the sink's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trainyard.engines.api import (
+    LogSink,
+    Observation,
+    TaskCleared,
+    TaskEnded,
+    TaskStarted,
+    TaskUnknown,
+)
+
+Key = tuple[str, str]  # attempt_id, task
+
+STARTED, ENDED, CLEARED = 1, 2, 4
+
+
+class Reports:
+    """The tasks of one node, as far as they were told over the connection that is up."""
+
+    def __init__(self, node: str, sink: LogSink, expected: Iterable[Key] = ()) -> None:
+        self._node = node
+        self._sink = sink
+        self.expected: set[Key] = set(expected)
+        self._said: dict[Key, int] = {}
+        self._logs: dict[
+            Key, tuple[str, int]
+        ] = {}  # workload and number of the attempt, as the sink wants them
+        self._taken: dict[Key, int] = {}
+        self.place = ""  # the node's address
+        self.was_seen = False
+
+    def launched(self, key: Key, workload_id: str, attempt: int) -> None:
+        """A task is about to be sent to the node; its log may come before its first report."""
+        self._logs[key] = (workload_id, attempt)
+
+    def is_running(self, key: Key) -> bool:
+        """Whether the node said that its program runs."""
+        return self._said.get(key) == STARTED
+
+    def forget(self, attempt_id: str) -> None:
+        """Nothing more comes of this attempt."""
+        for known in (self._said, self._logs, self._taken):
+            for key in [key for key in known if key[0] == attempt_id]:
+                del known[key]
+        self.expected = {key for key in self.expected if key[0] != attempt_id}
+
+    def take(self, tasks: Sequence[dict[str, Any]], *, is_all: bool) -> list[Observation]:
+        """Reports of tasks; `is_all`: the node has no others."""
+        found: list[Observation] = []
+        if is_all:
+            self.was_seen = True
+            self._said.clear()
+            self._taken.clear()
+            there = {(task["a"], task["t"]) for task in tasks}
+            for attempt, name in sorted(self.expected - there):
+                found.append(TaskUnknown(attempt, name, self._node, "its node has no files of it"))
+            self.expected &= there
+        for task in tasks:
+            found += self._observe(task)
+        return found
+
+    def _observe(self, task: dict[str, Any]) -> Iterable[Observation]:
+        key = attempt, name = task["a"], task["t"]
+        self._logs[key] = (task["w"], task["n"])
+        said, at = self._said.get(key, 0), task["at"]
+        if at == "unknown":
+            yield TaskUnknown(attempt, name, self._node, "its node was started anew since")
+            self._said[key] = said | CLEARED
+            return
+        if "started" in task and at != "old" and not said & STARTED:
+            yield TaskStarted(attempt, name, task["started"], self.place)
+            said |= STARTED
+        if "code" in task and not said & ENDED:
+            yield TaskEnded(
+                attempt,
+                name,
+                task["code"],
+                task["signal"],
+                task["message"],
+                task["ended"],
+                is_fenced=bool(task.get("fenced")),
+            )
+            said |= ENDED
+        if at == "cleared" and not said & CLEARED:
+            yield TaskCleared(attempt, name, task["bytes"])
+            said |= CLEARED
+        self._said[key] = said
+
+    def offsets(self) -> list[list[Any]]:
+        """From where each log is wanted."""
+        return [[*key, self._sink.size(*self._logs[key], key[1])] for key in self._said]
+
+    def keep(self, parts: Sequence[Sequence[Any]], payload: bytes, time: float) -> None:
+        """Hand pieces of logs to the sink."""
+        at = 0
+        for attempt, name, offset, length in parts:
+            key = (attempt, name)
+            if key in self._logs:
+                workload, number = self._logs[key]
+                if offset > self._sink.size(workload, number, name):
+                    self._sink.skip(workload, number, name, offset, time)
+                self._sink.append(workload, number, name, offset, payload[at : at + length], time)
+            self._taken[key] = offset + length
+            at += length
+
+    def taken(self) -> list[list[Any]]:
+        """How far logs were kept since the last time it was asked."""
+        parts = [[*key, offset] for key, offset in self._taken.items()]
+        self._taken.clear()
+        return parts
