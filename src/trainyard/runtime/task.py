@@ -21,8 +21,9 @@ from trainyard.runtime.paths import MachinePaths
 from trainyard.runtime.session import Ended, Session
 from trainyard.runtime.text import TextSink, tail_lines
 from trainyard.spec.machine import Machine, MachineState
+from trainyard.transport import copy
 from trainyard.transport.api import Completed, Transport
-from trainyard.transport.copy import CopyOptions, CopyReport, download, upload
+from trainyard.transport.copy.api import CopyOptions, CopyReport
 
 FOREVER = 365 * 24 * 3600.0  # the family's default for max_wait_sec
 FAILURE_LINES = 40  # of a failed command's output that are shown
@@ -234,7 +235,7 @@ class Task:
     ) -> CopyReport:
         """Copy a file or folder (or what a pattern fits) to the machine; a relative target is under its home."""
         options = replace(options or CopyOptions(), dont_overwrite=dont_overwrite)
-        return await upload(
+        return await copy.upload(
             [(self.name, self.transport)],
             [Path(local_fn)],
             remote_fn,
@@ -248,7 +249,7 @@ class Task:
         """Copy a file or folder from the machine; the default target is its own name in the current folder."""
         target = Path(local_fn) if str(local_fn) else Path(posixpath.basename(remote_fn.rstrip("/")) or ".")
         progress = TransferProgress(self.context.reporter.transfer, name=self.name)
-        return await download(
+        return await copy.download(
             self.transport, remote_fn, target, options=options or CopyOptions(), progress=progress
         )
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from copy_boxes import Box, age, differences, leftovers, local_box
 from test_relay import peers
 
-from trainyard.transport.copy import CopyOptions, upload
+from trainyard.transport.copy import CopyOptions, upload, uploading
 from trainyard.transport.copy.blocks import SMALLEST_BLOCK
-
-upload_module = sys.modules["trainyard.transport.copy.upload"]  # the package has a function of that name
 
 pytestmark = pytest.mark.slow  # 15 MB, two or three times
 
@@ -236,7 +233,7 @@ async def test_only_blocks_travel_when_every_file_of_many_machines_is_edited(box
 
 
 async def test_few_machines_hold_a_file_twice_when_all_are_on_this_computer(tmp_path, tree, monkeypatch):
-    monkeypatch.setattr(upload_module, "HERE_AT_ONCE", 2)
+    monkeypatch.setattr(uploading, "HERE_AT_ONCE", 2)
     made = [local_box(f"task{number}", tmp_path / str(number)) for number in range(6)]
     await upload([one.pair for one in made], [tree])
     for name in NAMES:

@@ -1,7 +1,30 @@
-"""Files and folders to and from machines, over any `Transport`: only what changed travels, and what was cut resumes."""
+"""Files and folders to and from machines, over any `Transport`: only what changed travels, and what was cut resumes.
+
+The two verbs are imported by their first use: most jobs that are reached copy nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trainyard.transport.copy.api import CopyOptions, CopyReport, Peer, Peers, Progress
-from trainyard.transport.copy.download import download
-from trainyard.transport.copy.upload import upload
+
+if TYPE_CHECKING:
+    from trainyard.transport.copy.downloading import download
+    from trainyard.transport.copy.uploading import upload
 
 __all__ = ["CopyOptions", "CopyReport", "Peer", "Peers", "Progress", "download", "upload"]
+
+_PLACES = {
+    "download": "trainyard.transport.copy.downloading",
+    "upload": "trainyard.transport.copy.uploading",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value

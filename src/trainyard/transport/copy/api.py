@@ -1,4 +1,4 @@
-"""The words of copying: options, report, progress, peers. The work is in `upload.py` and `download.py`."""
+"""The words of copying: options, report, progress, peers. The work is in `uploading.py` and `downloading.py`."""
 
 from __future__ import annotations
 
