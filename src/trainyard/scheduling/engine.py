@@ -71,7 +71,6 @@ class Scheduler(State):
         self._possible: list[Kind] = []
         self._blocked: list[Kind] = []
         self._shares: dict[object, float] = {}  # as they stand in this cycle
-        self._borrowing: dict[str, dict[Kind, bool]] = {}  # by workspace, likewise
         self._keeps: dict[Mode, dict[int, Keep]] = {}
         self._starts: list[float] = []  # of the reservations that keep room, rising
         self._modes: list[Mode] = [()]  # by how many of these are outlived
@@ -110,7 +109,7 @@ class Scheduler(State):
             kind.forget()
         self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
         self.growth.begin()
-        self._shares, self._borrowing = {}, {}
+        self._shares = {}
         self._last = {reservation.id: reservation for reservation in self.reservations}
         self.reservations = []
         self._reserved = {}
@@ -216,19 +215,9 @@ class Scheduler(State):
         if self.policy.one_line:
             return (-entry.level, *entry.order)
         workspace = entry.request.workspace
-        borrows = self.tree.guarantees and self._borrows(workspace, entry.kind)
+        borrows = self.tree.guarantees and self.tree.borrows(self.tree.place(workspace), entry.kind.least)
         share = OVERDUE if entry.overdue else self._workspace_share(workspace)
         return (borrows, share, -entry.level, *entry.order)
-
-    def _borrows(self, workspace: str, kind: Kind) -> bool:
-        """Whether a workspace would be above its guarantee with one more of a kind."""
-        known = self._borrowing.get(workspace)
-        if known is None:
-            known = self._borrowing[workspace] = {}
-        borrows = known.get(kind)
-        if borrows is None:
-            borrows = known[kind] = self.tree.borrows(self.tree.place(workspace), kind.least)
-        return borrows
 
     def _workspace_share(self, workspace: str) -> float:
         if not self.policy.fair_share:
@@ -360,7 +349,6 @@ class Scheduler(State):
             self._delaying.add((kind, mode))
             return Outcome.RESERVATION
         if self.growth.ask(entry):
-            self._borrowing.pop(request.workspace, None)
             return Outcome.NODES
         kind.fail(self.cluster)
         return Outcome.FIT
@@ -417,7 +405,6 @@ class Scheduler(State):
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
         running = self._run(request, taken, now, now)
-        self._borrowing.pop(request.workspace, None)
         self._shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)

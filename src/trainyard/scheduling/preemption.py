@@ -7,11 +7,9 @@ inside its guarantee. None of these relations holds both ways at once, so two qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from heapq import merge
 from itertools import chain, combinations, islice
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from trainyard.scheduling.cluster import Shape, bits, replicas
@@ -29,7 +27,7 @@ EXACT = 8  # with so few candidates all sets of victims are tried, the smallest 
 NEAREST = 512  # candidates looked at when there are many
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Victim:
     """A running workload that may be told to go, and why it may."""
 
@@ -54,16 +52,16 @@ class Victim:
 
 def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Victim], list[Taken]] | None:
     """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
-    if not _could_be_enough(scheduler, entry, place_):
-        return None
-    candidates = _candidates(scheduler, entry, place_)
-    if not candidates:
+    others = _others(scheduler, entry, place_)
+    if not _could_be_enough(scheduler, entry, others):
         return None
     attempt = _Attempt(scheduler, entry, place_)
-    if attempt.fits() or not attempt.could_fit(candidates):
-        return (
-            None  # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away
-        )
+    # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away.
+    if attempt.fits():
+        return None
+    candidates = _candidates(scheduler, entry, place_, others)
+    if not candidates or not attempt.could_fit(candidates):
+        return None
     chosen = attempt.node_by_node() or attempt.greedy(candidates)
     if len(candidates) <= EXACT and (chosen is not None or attempt.refused):
         chosen = attempt.fewest(candidates, chosen)
@@ -73,7 +71,38 @@ def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Vi
     return None if taken is None else (chosen, taken)
 
 
-def _could_be_enough(scheduler: State, entry: Entry, place_: Place) -> bool:
+@dataclass(slots=True, eq=False)
+class _Other:
+    """Another workspace that may have to give way."""
+
+    workspace: str
+    place: Place
+    branch: Place  # through which its quota is called back
+    lends: bool  # our branch is inside its guarantee: what they hold above theirs comes back
+
+
+def _others(scheduler: State, entry: Entry, place_: Place) -> list[_Other]:
+    """The workspaces above their guarantee, whose workloads may be told to go."""
+    tree, amounts = scheduler.tree, entry.kind.least
+    over: dict[int, bool] = {}  # of each branch, once
+    inside: dict[int, bool] = {}
+    found: list[_Other] = []
+    for workspace in scheduler.by_cost:
+        theirs = tree.place(workspace)
+        branches = tree.branches(place_, theirs)
+        if branches is None:
+            continue
+        ours, its = branches
+        if id(its) not in over:
+            over[id(its)] = its.is_over_nominal(amounts)
+        if over[id(its)]:
+            if id(ours) not in inside:
+                inside[id(ours)] = ours.is_within_nominal(amounts)
+            found.append(_Other(workspace, theirs, its, inside[id(ours)]))
+    return found
+
+
+def _could_be_enough(scheduler: State, entry: Entry, others: list[_Other]) -> bool:
     """A sum over the cluster, before anybody is looked at: most large gangs end here."""
     resource, needed = entry.kind.least[-1] if entry.kind.least else ("", 0)
     if resource not in scheduler.cluster.by_free:
@@ -81,56 +110,47 @@ def _could_be_enough(scheduler: State, entry: Entry, place_: Place) -> bool:
     needed -= scheduler.cluster.free_devices(resource)
     needed -= scheduler.preemptible.get(resource, 0)
     if needed > 0 and scheduler.tree.guarantees:
-        amounts = entry.kind.least
-        for workspace in scheduler.by_cost:
-            theirs = scheduler.tree.place(workspace)
-            branches = scheduler.tree.branches(place_, theirs)
-            if branches and branches[0].is_within_nominal(amounts) and branches[1].is_over_nominal(amounts):
-                needed -= theirs.used.get(resource, 0)
+        needed -= sum(other.place.used.get(resource, 0) for other in others if other.lends)
     return needed <= 0
 
 
-def _candidates(scheduler: State, entry: Entry, place_: Place) -> list[Victim]:
+def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Other]) -> list[Victim]:
     """Who may be told to go, the cheapest first: borrowers, then low priority, then the newest."""
-    request, amounts = entry.request, entry.kind.least
+    request = entry.request
     nodes = 0
     for part in entry.kind.gang.parts:
         scheduler.cluster.refresh(part.shape)
         nodes |= part.shape.allowed
-    same = (
-        (cost, Victim(running, place_, None, Code.PREEMPTED))
-        for cost, running in scheduler.preemptible_by_cost.get(request.workspace, ())
-        if running.request.priority < request.priority
-    )
-    rows: list[Iterable[tuple[Cost, Victim]]] = [same]
-    borrowers: list[Iterable[tuple[Cost, Victim]]] = []
-    for workspace, members in scheduler.by_cost.items():
-        preemptible = scheduler.preemptible_by_cost.get(workspace, ())
-        if workspace == request.workspace or not (preemptible or scheduler.tree.guarantees):
-            continue
-        theirs = scheduler.tree.place(workspace)
-        branches = scheduler.tree.branches(place_, theirs)
-        if branches is None or not branches[1].is_over_nominal(amounts):
-            continue
-        if branches[0].is_within_nominal(amounts):
-            borrowers.append(_victims(members, theirs, branches[1], Code.RECLAIMED))
-        elif not request.preemptible:
-            rows.append(_victims(preemptible, theirs, branches[1], Code.YIELDED))
-    ordered = chain(merge(*borrowers, key=itemgetter(0)), merge(*rows, key=itemgetter(0)))
     anywhere = nodes & scheduler.cluster.present == scheduler.cluster.present
-    useful = (
-        victim
-        for _, victim in ordered
-        if victim.running.leaving is None
-        and (anywhere or any(nodes >> one.node & 1 for one in victim.running.taken))
-    )
-    return list(islice(useful, NEAREST))
 
+    def useful(rows: Iterable[tuple[Cost, Running]]) -> Iterator[tuple[Cost, Running]]:
+        for row in rows:
+            running = row[1]
+            if running.leaving is None and (anywhere or any(nodes >> one.node & 1 for one in running.taken)):
+                yield row
 
-def _victims(
-    rows: Iterable[tuple[Cost, Running]], place_: Place, branch: Place, code: Code
-) -> Iterable[tuple[Cost, Victim]]:
-    return ((cost, Victim(running, place_, branch, code)) for cost, running in rows)
+    yielding: list[tuple[Cost, Running, Place, Place | None, Code]] = [
+        (cost, running, place_, None, Code.PREEMPTED)
+        for cost, running in useful(scheduler.preemptible_by_cost.get(request.workspace, ()))
+        if running.request.priority < request.priority
+    ]
+    borrowing: list[tuple[Cost, Running, Place, Place | None, Code]] = []
+    for other in others:
+        preemptible = scheduler.preemptible_by_cost.get(other.workspace, ())
+        if not (preemptible or scheduler.tree.guarantees):
+            continue
+        if other.lends:
+            members = useful(scheduler.by_cost[other.workspace])
+            borrowing += [
+                (*row, other.place, other.branch, Code.RECLAIMED) for row in islice(members, NEAREST)
+            ]
+        elif not request.preemptible:
+            members = useful(preemptible)
+            yielding += [(*row, other.place, other.branch, Code.YIELDED) for row in islice(members, NEAREST)]
+    # NB: costs differ from each other, so nothing else is compared.
+    borrowing.sort()
+    yielding.sort()
+    return [Victim(*row[1:]) for row in islice(chain(borrowing, yielding), NEAREST)]
 
 
 def _cost(victim: Victim) -> tuple[bool, int, float, int]:

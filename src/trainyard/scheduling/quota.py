@@ -65,13 +65,17 @@ class Place:
 
     def is_within_nominal(self, amounts: Amounts) -> bool:
         """Whether this place would still be inside what it is guaranteed, with these amounts on top."""
-        named = [(resource, amount) for resource, amount in amounts if resource in self.nominal]
         # NB: a guarantee of CPU alone is none for a workload that wants devices; devices come last in amounts.
-        if not named or (amounts[-1][0] not in self.nominal and amounts[-1][0] not in {"cpu", "memory"}):
+        if amounts and amounts[-1][0] not in self.nominal and amounts[-1][0] not in {"cpu", "memory"}:
             return False
-        return all(
-            self.used.get(resource, 0) + amount <= self.nominal[resource] for resource, amount in named
-        )
+        is_named = False
+        for resource, amount in amounts:
+            nominal = self.nominal.get(resource)
+            if nominal is not None:
+                is_named = True
+                if self.used.get(resource, 0) + amount > nominal:
+                    return False
+        return is_named
 
     def is_borrowing(self) -> bool:
         """Whether it uses more of anything than it is guaranteed."""
@@ -79,10 +83,14 @@ class Place:
 
     def is_over_nominal(self, amounts: Amounts) -> bool:
         """Whether it uses more than it is guaranteed of something in `amounts`; without a guarantee, any use is more."""
-        named = [resource for resource, _ in amounts if resource in self.nominal]
-        if not named:
-            return bool(amounts) and self.used.get(amounts[-1][0], 0) > 0
-        return any(self.used.get(resource, 0) > self.nominal[resource] for resource in named)
+        is_named = False
+        for resource, _ in amounts:
+            nominal = self.nominal.get(resource)
+            if nominal is not None:
+                is_named = True
+                if self.used.get(resource, 0) > nominal:
+                    return True
+        return not is_named and bool(amounts) and self.used.get(amounts[-1][0], 0) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +250,11 @@ class QuotaTree:
 
     def borrows(self, place: Place, amounts: Amounts) -> bool:
         """Whether the workspace would be above its own nominal amount with these on top."""
-        return any(
-            resource in place.nominal and place.used.get(resource, 0) + amount > place.nominal[resource]
-            for resource, amount in amounts
-        )
+        nominal = place.nominal
+        for resource, amount in amounts:
+            if resource in nominal and place.used.get(resource, 0) + amount > nominal[resource]:
+                return True
+        return False
 
     def branches(self, one: Place, other: Place) -> tuple[Place, Place] | None:
         """The two places below the nearest common ancestor through which `one` and `other` hang; None: the same."""

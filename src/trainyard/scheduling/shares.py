@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from trainyard.scheduling.kinds import BILLION
 
+LOG_2 = math.log(2)
+
 
 class Account:
     """The use of one workspace or user: past use decays, present use counts as if it went on."""
@@ -23,7 +25,7 @@ class Account:
         if now <= self.as_of:
             return
         kept = 0.5 ** ((now - self.as_of) / half_life)
-        self.past = self.past * kept + self.rate * (1 - kept) * half_life / math.log(2)
+        self.past = self.past * kept + self.rate * (1 - kept) * half_life / LOG_2
         self.as_of = now
 
 
@@ -57,8 +59,9 @@ class Shares:
         account = self.accounts.get(key)
         if account is None:
             return 0.0
-        account.settle(now, self.half_life)
-        return (account.past + account.rate * self.half_life / math.log(2)) / weight / BILLION
+        if now > account.as_of:
+            account.settle(now, self.half_life)
+        return (account.past + account.rate * self.half_life / LOG_2) / weight / BILLION
 
     def past(self, key: object, now: float) -> float:
         """Past use in shares of the cluster times seconds."""
