@@ -19,7 +19,6 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    UniqueConstraint,
 )
 
 metadata = MetaData(
@@ -212,6 +211,7 @@ tasks = Table(
     Column("started_at", Float, nullable=True),
     Column("ended_at", Float, nullable=True),
     Column("log_bytes", BigInteger, nullable=False, default=0),
+    Column("was_told", Boolean, nullable=False, default=False),  # it was told to end before it had
     Column("is_cleared", Boolean, nullable=False, default=False),  # no process of it is left, its log is here
     Index("ix_tasks_node_state", "node", "state"),
 )
@@ -283,5 +283,4 @@ settings = Table(
     metadata,
     Column("key", String(63), primary_key=True),
     Column("value", JSON, nullable=False),
-    UniqueConstraint("key"),
 )

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, case, delete, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Row,
+    bindparam,
+    case,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
@@ -67,7 +78,8 @@ class NodeRecord:
 _NAMES = tuple(one.name for one in fields(NodeRecord))
 # What the leader writes, and what people write: neither makes the other's write stale.
 _SEEN = ("state", "reason", "boot_id", "facts", "failures", "avoid_until", "seen_at", "unhealthy")
-_MEASURED = ("cpu", "memory_mib", "devices")  # the leader's where the node tells, people's where they declare
+_NUMBERS = ("cpu", "memory_mib")
+_MEASURED = (*_NUMBERS, "devices")  # the leader's where the node tells, people's where they declare
 _WISHED = tuple(name for name in _NAMES if name not in {*_SEEN, "name", "created_at", "version"})
 _UPDATE = versioned_update(nodes, "name", _WISHED)
 
@@ -76,13 +88,18 @@ def _new(name: str) -> BindParameter[Any]:
     return bindparam("new_" + name, type_=nodes.c[name].type)
 
 
+def _declared(name: str) -> ColumnElement[bool]:
+    return nodes.c.simulated & (nodes.c[name] > 0)
+
+
 _UPDATE_SEEN = (
     update(nodes)
     .where(nodes.c.name == bindparam("of_node"))
     .values(
         {
             **{name: _new(name) for name in _SEEN},
-            **{name: case((nodes.c.simulated, nodes.c[name]), else_=_new(name)) for name in _MEASURED},
+            "devices": case((nodes.c.simulated, nodes.c.devices), else_=_new("devices")),
+            **{name: case((_declared(name), nodes.c[name]), else_=_new(name)) for name in _NUMBERS},
         }
     )
 )

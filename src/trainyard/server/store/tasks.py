@@ -33,11 +33,22 @@ class TaskRecord:
     started_at: float | None = None
     ended_at: float | None = None
     log_bytes: int = 0
+    was_told: bool = False
     is_cleared: bool = False
 
 
 _NAMES = tuple(one.name for one in fields(TaskRecord))
-_CHANGING = ("state", "exit_code", "message", "address", "started_at", "ended_at", "log_bytes", "is_cleared")
+_CHANGING = (
+    "state",
+    "exit_code",
+    "message",
+    "address",
+    "started_at",
+    "ended_at",
+    "log_bytes",
+    "was_told",
+    "is_cleared",
+)
 _UPDATE = (
     update(table)
     .where(

@@ -108,9 +108,11 @@ SENTENCES: Mapping[State, str] = {
 # -- reading
 
 
-def find(connection: Connection, id: str) -> WorkloadRecord | None:  # noqa: A002  # the column's name
-    """The workload with this id; None where there is none, or it was deleted."""
+def find(connection: Connection, id: str, *, lock: bool = False) -> WorkloadRecord | None:  # noqa: A002  # the column's name
+    """The workload with this id; None where there is none, or it was deleted. `lock`: nobody writes it before we do."""
     query = _SELECT.where(workloads.c.id == id, workloads.c.deleted_at.is_(None))
+    if lock:
+        query = query.with_for_update()
     row = connection.execute(query).first()
     return None if row is None else _record(row)
 

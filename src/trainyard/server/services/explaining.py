@@ -1,0 +1,236 @@
+"""Why a job is where it is, as people want to know it: one sentence, one remedy, in English or Chinese.
+
+The scheduler's own reasons are scheduling/'s; here they get names instead of ids, and lose what the asker may not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from trainyard.lib.errors import InvalidError
+from trainyard.scheduling import Admit, Reason, Scheduler, Snapshot, Wait
+from trainyard.scheduling.diagnosis import waits
+from trainyard.scheduling.explain import EN, LANGUAGES, explain, remedy
+from trainyard.scheduling.reasons import Code
+from trainyard.server import snapshot
+from trainyard.server.auth.actor import Actor
+from trainyard.server.services.context import Context
+from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
+from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.spec.workload import HOLDING, State, WorkloadSpec
+
+# A view of the cluster is good enough for others who ask in the next seconds.
+FRESH_SECONDS = 2.0
+DRY_RUN = "dry-run"
+_QUOTAS = frozenset({Code.SELF_QUOTA, Code.ANCESTOR_QUOTA})
+_ROLES = frozenset({Code.NODE_FIT, Code.GANG, Code.TOPOLOGY, Code.NEVER_FITS, Code.ACQUIRING})
+
+_STATES: Mapping[State, tuple[str, str]] = {
+    State.HELD: ("It is held: somebody has to let it go on.", "任务已挂起，需要有人恢复或批准。"),
+    State.ADMITTED: ("It has its places and is about to start.", "已分配资源，即将启动。"),
+    State.STARTING: ("Its tasks are being started.", "正在启动。"),
+    State.RUNNING: ("It runs.", "正在运行。"),
+    State.RETAINED: ("Its program has ended; its places are kept for a look.", "程序已结束，资源保留以便查看。"),
+    State.FINISHING: ("What is left of it is being ended.", "正在结束。"),
+    State.SUCCEEDED: ("It has succeeded.", "已成功。"),
+    State.FAILED: ("It has failed.", "已失败。"),
+    State.CANCELLED: ("It was cancelled.", "已取消。"),
+}  # fmt: skip
+_SOON = ("It is next; the scheduler is about to look at it.", "即将轮到它。")
+_STARTS = ("It would start at once.", "可立即启动。")
+_APPROVE = ("An administrator of the workspace has to approve it.", "需要工作空间管理员批准。")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a job waits, or what would happen to one that is not submitted yet."""
+
+    state: str
+    starts_now: bool
+    position: int | None = None
+    reason: str = ""  # a code
+    sentence: str = ""
+    remedy: str = ""
+    estimated_start: float | None = None
+    nodes: tuple[str, ...] = ()  # where it runs, or would run
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    workspaces: Mapping[str, str]
+    groups: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    at: float
+    snapshot: Snapshot
+    names: _Names
+    owners: Mapping[str, tuple[str, str]]  # workload → its workspace and name
+    waits: Mapping[str, Wait]
+    admits: Mapping[str, Admit]
+
+
+class Explainer:
+    """Looks at the cluster when somebody asks, and keeps what it saw for a moment."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._view: _View | None = None
+        self._looking = asyncio.Lock()
+
+    async def explain(self, actor: Actor, record: WorkloadRecord, *, language: str = EN) -> Explanation:
+        """One job."""
+        _check_language(language)
+        if record.state is not State.WAITING:
+            return await self._settled(record, language)
+        view = await self._look(record.id)
+        wait = view.waits.get(record.id)
+        if wait is not None:
+            reason = await self._readable(actor, view, wait.reason, language)
+            return self._waiting(replace(wait, reason=reason), language)
+        admit = view.admits.get(record.id)
+        places = () if admit is None else tuple(sorted({slot.node for slot in admit.slots}))
+        return Explanation(
+            state=State.WAITING, starts_now=True, position=1, sentence=_in(_SOON, language), nodes=places
+        )
+
+    async def dry_run(
+        self, actor: Actor, spec: WorkloadSpec, workspace_id: str, *, language: str = EN
+    ) -> Explanation:
+        """A job that is not submitted, as if it were now."""
+        _check_language(language)
+        view = await self._look(None)
+        now = self._context.now()
+        request = snapshot.request_from(
+            spec,
+            id=DRY_RUN,
+            workspace=workspace_id,
+            user=actor.user_id,
+            priority=spec.priority,
+            submitted=now,
+            preemptible=spec.preemptible,
+        )
+        asked = replace(view.snapshot, waiting=(*view.snapshot.waiting, request))
+        waiting, admitted = await asyncio.to_thread(_decide, asked, now)
+        admit = admitted.get(DRY_RUN)
+        if admit is not None:
+            places = tuple(sorted({slot.node for slot in admit.slots}))
+            return Explanation(
+                state=State.WAITING,
+                starts_now=True,
+                sentence=_in(_STARTS, language),
+                estimated_start=now,
+                nodes=places,
+            )
+        wait = waiting[DRY_RUN]
+        reason = await self._readable(actor, view, wait.reason, language)
+        return self._waiting(replace(wait, reason=reason), language)
+
+    async def _settled(self, record: WorkloadRecord, language: str) -> Explanation:
+        tasks: Sequence[TaskRecord] = ()
+        if record.state in HOLDING:
+            tasks = await self._context.db.read(lambda c: workloads.tasks(c, record.id, record.attempt))
+        sentence = _in(_STATES[record.state], language)
+        if record.message and language == EN:
+            sentence = f"{sentence} {record.message}"
+        needs_approval = record.state is State.HELD and record.reason == "needs_approval"
+        return Explanation(
+            state=record.state,
+            starts_now=False,
+            reason=record.reason,
+            sentence=sentence,
+            remedy=_in(_APPROVE, language) if needs_approval else "",
+            nodes=tuple(sorted({task.node for task in tasks})),
+        )
+
+    def _waiting(self, wait: Wait, language: str) -> Explanation:
+        now = self._context.now()
+        start = None if wait.start in {None, float("inf")} else wait.start
+        return Explanation(
+            state=State.WAITING,
+            starts_now=False,
+            position=wait.position,
+            reason=wait.reason.code.value,
+            sentence=explain(wait.reason, now=now, language=language),
+            remedy=remedy(wait.reason, now=now, language=language),
+            estimated_start=start,
+        )
+
+    async def _look(self, needed: str | None) -> _View:
+        """A view of the cluster that is fresh, and that has this job in it."""
+        async with self._looking:
+            now = self._context.now()
+            view = self._view
+            if view is None or now - view.at > FRESH_SECONDS or (needed and needed not in view.owners):
+                found, names, owners = await self._context.db.read(lambda c: _read(c, now))
+                waiting, admitted = await asyncio.to_thread(_decide, found, now)
+                view = self._view = _View(now, found, names, owners, waiting, admitted)
+            return view
+
+    async def _readable(self, actor: Actor, view: _View, reason: Reason, language: str) -> Reason:
+        """The same reason with names for ids; what is another workspace's is not named."""
+        figures = dict(reason.figures)
+        space = figures.get("workspace")
+        if isinstance(space, str):
+            figures["workspace"] = _workspace_name(actor, view, space, language)
+        subject = reason.subject
+        if reason.code in _QUOTAS:
+            subject = view.names.workspaces.get(subject) or view.names.groups.get(subject) or subject
+        elif reason.code is Code.USER_LIMIT:
+            known = await self._context.db.read(lambda c: users.names(c, [subject]))
+            subject = known.get(subject, subject)
+        elif reason.code not in _ROLES and subject:
+            subject = _job_name(actor, view, subject, language)
+        return replace(reason, subject=subject, figures=figures)
+
+
+def _job_name(actor: Actor, view: _View, id: str, language: str) -> str:  # noqa: A002  # the column's name
+    owner = view.owners.get(id)
+    if owner is None or not actor.can("jobs:read", owner[0]):
+        return "another job" if language == EN else "其他任务"
+    return f"{owner[1]} ({id})"
+
+
+def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  # noqa: A002  # same
+    if actor.can_see(id):
+        return view.names.workspaces.get(id, id)
+    return "another workspace" if language == EN else "其他工作空间"
+
+
+def _read(connection: Connection, now: float) -> tuple[Snapshot, _Names, dict[str, tuple[str, str]]]:
+    live = workloads.in_states(connection, {State.WAITING, *HOLDING})
+    tasks = workloads.tasks_holding(connection)
+    found = snapshot.snapshot_of(
+        nodes=nodes.list_nodes(connection),
+        waiting=[one for one in live if one.state is State.WAITING],
+        running=[(one, tasks.get(one.id, ())) for one in live if one.state in HOLDING],
+        quotas=snapshot.load_quotas(connection),
+        now=now,
+        past_use=pastuse.load(connection, now),
+    )
+    names = _Names(
+        workspaces.names(connection), {group.id: group.name for group in workspaces.list_groups(connection)}
+    )
+    return found, names, {one.id: (one.workspace_id, one.name) for one in live}
+
+
+def _decide(found: Snapshot, now: float) -> tuple[dict[str, Wait], dict[str, Admit]]:
+    scheduler = Scheduler(found, now)
+    cycle = scheduler.cycle(now)
+    return {wait.id: wait for wait in waits(scheduler)}, {admit.id: admit for admit in cycle.admits}
+
+
+def _in(words: tuple[str, str], language: str) -> str:
+    return words[0 if language == EN else 1]
+
+
+def _check_language(language: str) -> None:
+    if language not in LANGUAGES:
+        raise InvalidError(
+            f"There are no sentences in {language!r}.", hint=f"Choose {' or '.join(LANGUAGES)}."
+        )

@@ -1,0 +1,538 @@
+"""Jobs: submit, look, and say what is wanted of one. What becomes of them is the loops' work.
+
+Why a job waits is explaining.py's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
+from trainyard.lib.ids import new_id
+from trainyard.lib.log import redact
+from trainyard.server.auth.actor import Actor, require
+from trainyard.server.services import checks
+from trainyard.server.services.context import Context, Page
+from trainyard.server.services.explaining import Explainer, Explanation
+from trainyard.server.services.places import choose_workspace, find_workspace
+from trainyard.server.store import audit, events, idempotency, specs, users, workloads
+from trainyard.server.store.idempotency import AnswerRecord, KeyTakenError
+from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.spec.events import Event, Subject
+from trainyard.spec.workload import FINAL, Desired, RoleSpec, State, WorkloadSpec
+
+BULK = 10_000
+PAGE = 1000
+NEEDS_APPROVAL = "needs_approval"
+_UNSTARTED = frozenset({State.HELD, State.WAITING})
+_CHANGEABLE = frozenset(one.name for one in fields(WorkloadSpec))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs to list."""
+
+    workspace: str = ""  # id or name
+    user: str = ""  # name
+    mine: bool = False
+    states: Collection[State] = ()
+    kind: str = ""
+    name_part: str = ""
+    id_part: str = ""
+    since: float | None = None
+    until: float | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    cursor: str = ""
+    limit: int = 50
+    offset: int = 0
+    newest_first: bool = True
+    with_total: bool = False
+
+
+class Jobs:
+    """`services.jobs`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._explainer = Explainer(context)
+
+    # -- submitting
+
+    async def submit(
+        self,
+        actor: Actor,
+        spec: WorkloadSpec,
+        *,
+        idempotency_key: str = "",
+        dlc: Mapping[str, Any] | None = None,
+        hold: bool = False,
+    ) -> WorkloadRecord:
+        """Put a job into the queue. With the same key it is submitted once, however often this is called."""
+        records = await self._submit(actor, [spec], idempotency_key, dlc=dlc, hold=hold)
+        return records[0]
+
+    async def submit_many(
+        self, actor: Actor, specs: Sequence[WorkloadSpec], *, idempotency_key: str = "", hold: bool = False
+    ) -> list[WorkloadRecord]:
+        """Submit many, all or none, in their order."""
+        if not 1 <= len(specs) <= BULK:
+            raise InvalidError(f"There are {len(specs)} jobs.", hint=f"Submit 1 to {BULK} at once.")
+        return await self._submit(actor, specs, idempotency_key, dlc=None, hold=hold)
+
+    async def _submit(
+        self,
+        actor: Actor,
+        several: Sequence[WorkloadSpec],
+        key: str,
+        *,
+        dlc: Mapping[str, Any] | None,
+        hold: bool,
+    ) -> list[WorkloadRecord]:
+        for spec in several:
+            checks.check_spec(spec)
+        checks.check_text("idempotency_key", key, longest=200)
+        digest = _digest(several, dlc) if key else ""
+        now = self._context.now()
+
+        def work(connection: Connection) -> list[WorkloadRecord]:
+            if key and (known := _answered(connection, actor, key, digest)) is not None:
+                return known
+            records = _new_records(connection, actor, several, now, dlc=dlc, hold=hold)
+            workloads.insert_many(connection, records)
+            events.append_many(connection, [_submitted(actor, record, now) for record in records])
+            audit.append_many(
+                connection,
+                [
+                    self._context.entry(actor, "jobs.submit", record.id, workspace_id=record.workspace_id)
+                    for record in records
+                ],
+            )
+            if key:
+                _keep_answer(connection, actor, key, digest, records, now)
+            return records
+
+        try:
+            return await self._context.write(actor, "jobs.submit", several[0].workspace, work)
+        except KeyTakenError:  # the same request, this moment, through another server: its answer is ours
+            return await self._context.write(actor, "jobs.submit", several[0].workspace, work)
+
+    async def clone(
+        self,
+        actor: Actor,
+        job_id: str,
+        changes: Mapping[str, Any] | None = None,
+    ) -> WorkloadRecord:
+        """Submit a job like another one, with some fields of its spec changed.
+
+        Somebody else's secrets are not copied: variables that are named like secrets are left out.
+        """
+        original = await self.get(actor, job_id)
+        spec = original.spec if original.user_id == actor.user_id else without_secrets(original.spec)
+        for name in changes or {}:
+            if name not in _CHANGEABLE:
+                raise InvalidError(
+                    f"A job has no field {name!r}.", hint=f"There are: {', '.join(sorted(_CHANGEABLE))}."
+                )
+        spec = replace(spec, **{"workspace": original.workspace_id, **(changes or {})})
+        return await self.submit(actor, spec)
+
+    # -- looking
+
+    async def get(self, actor: Actor, job_id: str) -> WorkloadRecord:
+        """One job. One of a workspace that the actor does not belong to is as if there were none."""
+        return await self._context.db.read(lambda c: _visible(c, actor, job_id))
+
+    async def list(self, actor: Actor, query: JobQuery | None = None) -> Page[WorkloadRecord]:
+        """Jobs of the actor's workspaces, newest first."""
+        wanted = query or JobQuery()
+        limit = min(max(1, wanted.limit), PAGE)
+
+        def work(connection: Connection) -> Page[WorkloadRecord]:
+            criteria = _criteria(connection, actor, wanted)
+            if criteria is None:
+                return Page((), total=0 if wanted.with_total else None)
+            found = workloads.list_page(
+                connection,
+                after_id=wanted.cursor,
+                limit=limit + 1,
+                offset=wanted.offset,
+                newest_first=wanted.newest_first,
+                **criteria,
+            )
+            total = workloads.count(connection, **criteria) if wanted.with_total else None
+            more = len(found) > limit
+            return Page(tuple(found[:limit]), found[limit - 1].id if more else "", total)
+
+        return await self._context.db.read(work)
+
+    async def counts(self, actor: Actor, workspace: str) -> dict[State, int]:
+        """How many jobs of a workspace are in each state."""
+
+        def work(connection: Connection) -> dict[State, int]:
+            record = find_workspace(connection, actor, workspace)
+            require(actor, "jobs:read", record.id)
+            return workloads.counts_by_state(connection, record.id)
+
+        return await self._context.db.read(work)
+
+    async def tasks(self, actor: Actor, job_id: str, *, attempt: int | None = None) -> Sequence[TaskRecord]:
+        """The tasks of a job's last attempt, or of another one; of all with `attempt` 0."""
+
+        def work(connection: Connection) -> Sequence[TaskRecord]:
+            record = _visible(connection, actor, job_id)
+            wanted = record.attempt if attempt is None else attempt
+            return workloads.tasks(connection, job_id, wanted or None)
+
+        return await self._context.db.read(work)
+
+    async def for_terminal(self, actor: Actor, job_id: str, task: str) -> tuple[WorkloadRecord, TaskRecord]:
+        """A task that this actor may open a terminal in: one that runs, of a job of theirs."""
+
+        def work(connection: Connection) -> tuple[WorkloadRecord, TaskRecord]:
+            record = _visible(connection, actor, job_id)
+            _require_own(actor, record, "jobs:exec")
+            self._context.audit(
+                connection, actor, "jobs.exec", f"{job_id}/{task}", workspace_id=record.workspace_id
+            )
+            found = [
+                one
+                for one in workloads.tasks(connection, job_id, record.attempt)
+                if not task or one.name == task
+            ]
+            if not found:
+                raise NotFoundError(
+                    f"The job {job_id} has no task {task!r}.", hint="See `trainyard jobs tasks`."
+                )
+            if record.state not in {State.RUNNING, State.RETAINED}:
+                raise ConflictError(
+                    f"The job {job_id} is {record.state.value}: nothing runs.", hint="Wait until it runs."
+                )
+            return record, found[0]
+
+        return await self._context.write(actor, "jobs.exec", job_id, work, wakes=False)
+
+    async def explain(self, actor: Actor, job_id: str, *, language: str = "en") -> Explanation:
+        """Why a job is where it is; for one that waits, its position, the reason, the remedy and an estimate."""
+        return await self._explainer.explain(actor, await self.get(actor, job_id), language=language)
+
+    async def dry_run(self, actor: Actor, spec: WorkloadSpec, *, language: str = "en") -> Explanation:
+        """What would happen to this job now. Nothing is kept."""
+        checks.check_spec(spec)
+
+        def work(connection: Connection) -> tuple[WorkloadSpec, str]:
+            workspace = choose_workspace(connection, actor, spec.workspace)
+            require(actor, "jobs:write", workspace.id)
+            return checks.fit_to_workspace(spec, workspace), workspace.id
+
+        fitted, workspace_id = await self._context.db.read(work)
+        return await self._explainer.dry_run(actor, fitted, workspace_id, language=language)
+
+    # -- saying what is wanted
+
+    async def set_desired(
+        self,
+        actor: Actor,
+        job_id: str,
+        desired: Desired,
+        *,
+        version: int | None = None,
+    ) -> WorkloadRecord:
+        """Stop, pause or resume a job; the loops see to it. Refused, with the reason, where it cannot be."""
+
+        def change(record: WorkloadRecord) -> WorkloadRecord:
+            refuse_wish(record, desired)
+            return replace(record, desired=desired)
+
+        codes = {Desired.CANCEL: "stop", Desired.PAUSE: "pause", Desired.RUN: "resume"}
+        said = {Desired.CANCEL: "stopped", Desired.PAUSE: "paused", Desired.RUN: "resumed"}
+        return await self._change(
+            actor, job_id, f"jobs.{codes[desired]}", f"{codes[desired]}_wanted",
+            f"{actor.name} wants it {said[desired]}.", change, version=version,
+        )  # fmt: skip
+
+    async def set_priority(
+        self,
+        actor: Actor,
+        job_id: str,
+        priority: int,
+        *,
+        version: int | None = None,
+    ) -> WorkloadRecord:
+        """Change the priority of a job that has not started; refused later, because it would have no effect."""
+        checks.check_priority(priority)
+
+        def change(record: WorkloadRecord) -> WorkloadRecord:
+            if record.state not in _UNSTARTED:
+                raise ConflictError(
+                    f"The job {record.id} is {record.state.value}: its priority has no effect any more.",
+                    hint="Priorities order the queue; stop it and clone it to queue again.",
+                )
+            return replace(record, priority=priority)
+
+        message = f"{actor.name} set its priority to {priority}."
+        return await self._change(
+            actor, job_id, "jobs.set_priority", "priority_changed", message, change,
+            version=version, data={"priority": priority},
+        )  # fmt: skip
+
+    async def approve(self, actor: Actor, job_id: str) -> WorkloadRecord:
+        """Let a job go on that waits for approval."""
+
+        def change(record: WorkloadRecord) -> WorkloadRecord:
+            require(actor, "jobs:approve", record.workspace_id)
+            if record.state is not State.HELD or record.reason != NEEDS_APPROVAL:
+                raise ConflictError(f"The job {record.id} does not wait for approval.", hint="See its state.")
+            return replace(record, desired=Desired.RUN, reason="", message="")
+
+        return await self._change(
+            actor, job_id, "jobs.approve", "approved", f"{actor.name} approved it.", change, own=False
+        )
+
+    async def delete(self, actor: Actor, job_id: str) -> None:
+        """Remove an ended job, with its logs, from everybody's sight."""
+
+        def change(record: WorkloadRecord) -> WorkloadRecord:
+            if record.state not in FINAL:
+                raise ConflictError(f"The job {record.id} has not ended.", hint="Stop it first.")
+            return replace(record, deleted_at=self._context.now())
+
+        await self._change(actor, job_id, "jobs.delete", "deleted", f"{actor.name} deleted it.", change)
+
+    async def _change(
+        self,
+        actor: Actor,
+        job_id: str,
+        action: str,
+        code: str,
+        message: str,
+        change: Any,
+        *,
+        version: int | None = None,
+        own: bool = True,
+        data: Mapping[str, Any] | None = None,
+    ) -> WorkloadRecord:
+        def work(connection: Connection) -> WorkloadRecord:
+            record = _visible(connection, actor, job_id, lock=True)
+            if own:
+                _require_own(actor, record, "jobs:write")
+            if version is not None and version != record.version:
+                raise StaleError(
+                    f"The job {job_id} has version {record.version} by now, not {version}.",
+                    hint="Load it again.",
+                )
+            changed = change(record)
+            if changed == record:
+                return record
+            saved = workloads.save(connection, changed)
+            space = record.workspace_id
+            self._context.tell(
+                connection, actor, Subject.WORKLOAD, job_id, code, message,
+                workspace_id=space, state=record.state.value, data=data,
+            )  # fmt: skip
+            self._context.audit(connection, actor, action, job_id, workspace_id=space, data=data)
+            return saved
+
+        return await self._context.write(actor, action, job_id, work)
+
+
+def refuse_wish(record: WorkloadRecord, desired: Desired) -> None:
+    """Raise ConflictError where a job cannot be stopped, paused or resumed as it is. Wishing twice is wishing once."""
+    state = record.state
+    if desired is record.desired and state not in FINAL:
+        return
+    if desired is Desired.CANCEL:
+        if state in FINAL and state is not State.CANCELLED:
+            raise ConflictError(
+                f"The job {record.id} has {state.value} already.", hint="There is nothing to stop."
+            )
+        return
+    if state in FINAL:
+        raise ConflictError(f"The job {record.id} has ended.", hint="Clone it to run it again.")
+    if record.desired is Desired.CANCEL:
+        raise ConflictError(f"The job {record.id} is being stopped.", hint="Clone it to run it again.")
+    if state is State.HELD and record.reason == NEEDS_APPROVAL:
+        raise ConflictError(
+            f"The job {record.id} waits for approval.",
+            hint="An administrator of the workspace can approve it.",
+        )
+    over = state is State.RETAINED or (state is State.FINISHING and record.ending in FINAL)
+    if desired is Desired.PAUSE and over:
+        raise ConflictError(
+            f"The program of the job {record.id} has ended.", hint="There is nothing to pause."
+        )
+
+
+def without_secrets(spec: WorkloadSpec) -> WorkloadSpec:
+    """The same job without the variables that are named like secrets."""
+    roles = tuple(replace(role, env=_open_env(role.env)) for role in spec.roles)
+    return replace(spec, env=_open_env(spec.env), roles=roles)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret, by the rule that logs are cleaned by, and a wider one."""
+    words = name.upper()
+    wide = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "PRIVATE")
+    return redact(f"{name}=x") != f"{name}=x" or words.endswith("KEY") or any(word in words for word in wide)
+
+
+def masked(spec: WorkloadSpec) -> WorkloadSpec:
+    """The same job with *** for every value that is named like a secret, for everybody but its owner."""
+    roles = tuple(replace(role, env=_masked_env(role.env)) for role in spec.roles)
+    return replace(spec, env=_masked_env(spec.env), roles=roles)
+
+
+def _open_env(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if not is_secret(name)}
+
+
+def _masked_env(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: "***" if is_secret(name) else redact(value) for name, value in env.items()}
+
+
+def _visible(connection: Connection, actor: Actor, job_id: str, *, lock: bool = False) -> WorkloadRecord:
+    record = workloads.find(connection, job_id, lock=lock)
+    if record is None or not actor.can_see(record.workspace_id):
+        raise NotFoundError(f"There is no job {job_id!r}.", hint="See `trainyard jobs` for those there are.")
+    require(actor, "jobs:read", record.workspace_id)
+    return record
+
+
+def _require_own(actor: Actor, record: WorkloadRecord, scope: str) -> None:
+    require(actor, scope, record.workspace_id)
+    if record.user_id == actor.user_id:
+        return
+    if not actor.can("jobs:manage", record.workspace_id):
+        raise DeniedError(
+            f"The job {record.id} is somebody else's.", hint="Ask them, or an administrator of the workspace."
+        )
+
+
+def _criteria(connection: Connection, actor: Actor, query: JobQuery) -> dict[str, Any] | None:
+    """What the store is asked; None where nothing can match."""
+    criteria: dict[str, Any] = {
+        "workspace_ids": actor.workspace_ids,
+        "states": query.states,
+        "kind": query.kind,
+        "name_part": query.name_part,
+        "id_part": query.id_part,
+        "since": query.since,
+        "until": query.until,
+        "tags": query.tags,
+    }
+    if query.workspace:
+        record = find_workspace(connection, actor, query.workspace)
+        require(actor, "jobs:read", record.id)
+        criteria["workspace_ids"] = [record.id]
+    elif not actor.is_admin:
+        criteria["workspace_ids"] = [one for one in actor.roles if actor.can("jobs:read", one)]
+    if query.mine:
+        criteria["user_id"] = actor.user_id
+    elif query.user:
+        found = users.find_by_name(connection, query.user)
+        if found is None:
+            return None
+        criteria["user_id"] = found.id
+    return criteria
+
+
+def _new_records(
+    connection: Connection,
+    actor: Actor,
+    several: Sequence[WorkloadSpec],
+    now: float,
+    *,
+    dlc: Mapping[str, Any] | None,
+    hold: bool,
+) -> list[WorkloadRecord]:
+    places = {
+        name: choose_workspace(connection, actor, name) for name in {spec.workspace for spec in several}
+    }
+    for place in places.values():
+        require(actor, "jobs:write", place.id)
+    ids = sorted(new_id("dlc") for _ in several)
+    records = []
+    for job_id, asked in zip(ids, several, strict=True):
+        place = places[asked.workspace]
+        spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
+        approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
+        held = approval or hold
+        records.append(
+            WorkloadRecord(
+                id=job_id,
+                name=spec.name,
+                kind=spec.kind,
+                workspace_id=place.id,
+                user_id=actor.user_id,
+                spec=spec,
+                priority=spec.priority,
+                preemptible=spec.preemptible,
+                state=State.HELD if held else State.WAITING,
+                desired=Desired.PAUSE if held else Desired.RUN,
+                reason=NEEDS_APPROVAL if approval else "",
+                message="It waits for approval." if approval else "",
+                submitted_at=now,
+                queued_at=None if held else now,
+                dlc=dlc,
+            )
+        )
+    return records
+
+
+def _submitted(actor: Actor, record: WorkloadRecord, now: float) -> Event:
+    return Event(
+        time=now,
+        subject=Subject.WORKLOAD,
+        subject_id=record.id,
+        workspace_id=record.workspace_id,
+        code="submitted",
+        message=f"{actor.name} submitted it." + (f" {record.message}" if record.message else ""),
+        state=record.state.value,
+        actor=actor.name,
+    )
+
+
+def _digest(several: Sequence[WorkloadSpec], dlc: Mapping[str, Any] | None) -> str:
+    data = [specs.encode(spec) for spec in several]
+    text = json.dumps([data, dlc], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _answered(connection: Connection, actor: Actor, key: str, digest: str) -> list[WorkloadRecord] | None:
+    """What was submitted with this key before."""
+    answer = idempotency.find(connection, actor.user_id, f"jobs:{key}", digest)
+    if answer is None:
+        return None
+    known = workloads.load_many(connection, answer.body.decode().split())
+    if not known:  # all of them were removed since
+        idempotency.forget(connection, actor.user_id, answer.key)
+    return list(known.values()) or None
+
+
+def _keep_answer(
+    connection: Connection, actor: Actor, key: str, digest: str, records: Sequence[WorkloadRecord], now: float
+) -> None:
+    body = " ".join(record.id for record in records).encode()
+    idempotency.keep(
+        connection,
+        AnswerRecord(
+            user_id=actor.user_id, key=f"jobs:{key}", digest=digest, status=201, body=body, created_at=now
+        ),
+    )
+
+
+__all__ = [
+    "NEEDS_APPROVAL",
+    "JobQuery",
+    "Jobs",
+    "RoleSpec",
+    "is_secret",
+    "masked",
+    "refuse_wish",
+    "without_secrets",
+]
