@@ -105,6 +105,7 @@ class TaskEnded:
     message: str  # a sentence where there is more to say than the code
     time: float
     is_fenced: bool = False  # it was ended because no server was heard of
+    was_told: bool = False  # it was asked to end before it had: its exit code is not its own verdict
 
 
 @dataclass(frozen=True, slots=True)

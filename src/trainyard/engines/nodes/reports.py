@@ -84,6 +84,7 @@ class Reports:
                 task["message"],
                 task["ended"],
                 is_fenced=bool(task.get("fenced")),
+                was_told=bool(task.get("told")),
             )
             said |= ENDED
         if at == "cleared" and not said & CLEARED:

@@ -306,8 +306,9 @@ class Agent:
                 at = "old"
         task.told = at
         report: dict[str, Any] = {key: known[key] for key in TOLD if key in known}
-        if known.get("fenced"):
-            report["fenced"] = True
+        for mark in ("fenced", "told"):
+            if known.get(mark):
+                report[mark] = True
         if at in ("cleared", "unknown"):
             report["bytes"] = stream.acked
         return {

@@ -211,17 +211,28 @@ class Supervisor:
             message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
         elif self.deadline is None and number == signal.SIGKILL:
             message += "; the node may have run out of memory"
-        self.ended = {"code": code, "signal": number, "message": message, "fenced": self.is_fenced}
+        self.was_told = self.deadline is not None
+        self.ended = self._verdict(code, number, message)
         if kernel.children_of(os.getpid()):
             self._say_ended(code, number, message)
             self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
 
     def _say_ended(self, code: int, number: int, message: str) -> None:
-        self.ended = {"code": code, "signal": number, "message": message, "fenced": self.is_fenced}
+        self.ended = self._verdict(code, number, message)
         note(self.state, {"at": "ended", "ended": time.time(), **self.ended})
         self.is_said = True
 
+    def _verdict(self, code: int, number: int, message: str) -> dict[str, Any]:
+        return {
+            "code": code,
+            "signal": number,
+            "message": message,
+            "fenced": self.is_fenced,
+            "told": self.was_told,
+        }
+
     is_said = False
+    was_told = False  # asked to go before the program had ended
 
     def _finish(self) -> None:
         """No child is left: take the rest of the output, end what people run beside it, and say so."""

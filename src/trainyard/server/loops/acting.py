@@ -1,0 +1,187 @@
+"""What the conductor asks of nodes, beside its turns: launch, end, forget. What came of it goes back as input.
+
+Deciding is conductor.py; how a node does it is the engine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.engines.api import Engine, Launch, TaskLaunch
+from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
+from trainyard.server.workflow import Job, split_attempt
+from trainyard.spec.workload import State
+
+logger = logging.getLogger(__name__)
+
+# A node that does not take a launch is asked again for so long; then the workload goes elsewhere.
+LAUNCH_TRIES = 3
+PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotLaunched:
+    """A launch that a node did not take."""
+
+    workload_id: str
+    attempt_id: str
+    node: str  # which did not take it, where that is known
+    message: str
+    is_nodes_fault: bool  # neither the network's nor the job's own: the node is trusted less
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An end that nodes have taken: the tasks that each of them has."""
+
+    workload_id: str
+    attempt_id: str
+    tasks: Mapping[str, frozenset[str]]
+
+
+class Acting:
+    """Calls to the engine that run beside the conductor's turns."""
+
+    def __init__(self, engine: Engine, arrived: Callable[[NotLaunched | Ended], None]) -> None:
+        self._engine = engine
+        self._arrived = arrived
+        self._running: set[asyncio.Task[None]] = set()
+
+    def launch(self, jobs: Sequence[Job]) -> None:
+        """Start these on their nodes."""
+        if jobs:
+            self._start(self._launch([launch_of(job) for job in jobs]))
+
+    def end(self, jobs: Sequence[Job], now: float) -> None:
+        """End what is left of these, by node and grace."""
+        wishes = {job.attempt_id: (tuple(sorted(_nodes_left(job))), _grace(job, now)) for job in jobs}
+        wishes = {attempt: wish for attempt, wish in wishes.items() if wish[0]}
+        if wishes:
+            self._start(self._end(wishes))
+
+    def forget(self, forgets: Iterable[tuple[str, frozenset[str]]]) -> None:
+        """Let nodes remove what they keep of attempts that are over."""
+        by_nodes: dict[frozenset[str], list[str]] = {}
+        for attempt, nodes in forgets:
+            by_nodes.setdefault(nodes, []).append(attempt)
+        for nodes, attempts in by_nodes.items():
+            self._start(self._forget(attempts, nodes))
+
+    def clear_stray(self, attempt: str, nodes: Iterable[str]) -> None:
+        """End and forget an attempt that the store has closed."""
+        self._start(self._clear_stray(attempt, tuple(nodes)))
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _launch(self, launches: Sequence[Launch]) -> None:
+        left = {launch.attempt_id: launch for launch in launches}
+        nodes = {launch.attempt_id: launch.nodes for launch in launches}
+        problems: dict[str, Error] = {}
+        for attempt in range(LAUNCH_TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE_SECONDS)
+            answers = await self._engine.launch_many(list(left.values()))
+            problems = {one: error for one, error in answers.items() if error is not None}
+            left = {one: left[one] for one, error in problems.items() if isinstance(error, UnreachableError)}
+            for one, error in problems.items():
+                if one not in left:
+                    self._refused(nodes[one], one, error)
+            if not left:
+                return
+        for one in left:
+            self._refused(nodes[one], one, problems[one])
+
+    def _refused(self, nodes: Sequence[str], attempt_id: str, error: Error) -> None:
+        is_fault = not isinstance(error, UnreachableError | ConflictError | InvalidError)
+        workload = split_attempt(attempt_id)[0]
+        self._arrived(NotLaunched(workload, attempt_id, _named(error, nodes), error.message, is_fault))
+
+    async def _end(self, wishes: Mapping[str, tuple[tuple[str, ...], float]]) -> None:
+        answers = await self._engine.end_many(wishes)
+        for attempt, answer in answers.items():
+            if isinstance(answer, Error):
+                logger.info("the end of %s is asked for again later: %s", attempt, answer)
+            else:
+                self._arrived(Ended(split_attempt(attempt)[0], attempt, answer))
+
+    async def _forget(self, attempts: Sequence[str], nodes: Iterable[str]) -> None:
+        try:
+            await self._engine.forget(attempts, nodes)
+        except Error as error:  # it reports them again when it is back, and is then told again
+            logger.info("%d ended attempts stay on their nodes for now: %s", len(attempts), error)
+
+    async def _clear_stray(self, attempt: str, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            try:
+                await self._engine.end(attempt, [node], grace_seconds=0)
+                await self._engine.forget([attempt], [node])
+            except Error as error:
+                logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
+
+
+def launch_of(job: Job) -> Launch:
+    """What the engine is to start."""
+    record, spec = job.record, job.record.spec
+    roles = {role.name: role for role in spec.roles}
+    tasks = []
+    for task in job.tasks.values():
+        role = roles[task.role]
+        env = {
+            **spec.env,
+            **role.env,
+            "TRAINYARD_JOB_ID": record.id,
+            "TRAINYARD_JOB_NAME": record.name,
+            "TRAINYARD_TASK": task.name,
+            "TRAINYARD_RANK": str(task.rank),
+            "TRAINYARD_TASKS": str(len(job.tasks)),
+            "TRAINYARD_ATTEMPT": str(record.attempt),
+        }
+        tasks.append(
+            TaskLaunch(
+                name=task.name,
+                role=task.role,
+                number=task.number,
+                rank=task.rank,
+                node=task.node,
+                command=role.command or spec.command,
+                env=env,
+                working_dir=spec.working_dir,
+                devices=task.devices,
+                device_type=role.device,
+                cpu_milli=round(role.cpu * 1000),
+                memory_mib=role.memory_mib,
+            )
+        )
+    return Launch(
+        attempt_id=job.attempt_id,
+        workload_id=record.id,
+        attempt=record.attempt,
+        tasks=tuple(tasks),
+        workspace_id=record.workspace_id,
+        user=record.user_id,
+        grace_seconds=spec.grace_seconds,
+    )
+
+
+def _nodes_left(job: Job) -> set[str]:
+    return {task.node for task in job.tasks.values() if not task.is_cleared}
+
+
+def _grace(job: Job, now: float) -> float:
+    record = job.record
+    if record.leave_by is not None:
+        return max(0.0, record.leave_by - now)
+    return 0.0 if record.ending == State.SUCCEEDED else float(record.spec.grace_seconds)
+
+
+def _named(error: Error, nodes: Sequence[str]) -> str:
+    """The node that an error names, so that it can be avoided."""
+    return next(
+        (node for node in nodes if repr(node) in error.message or f" {node} " in f" {error.message} "), ""
+    )

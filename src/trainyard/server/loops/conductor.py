@@ -1,0 +1,486 @@
+"""The leader's one loop: gather what happened, decide, write it in one transaction, then act on nodes.
+
+One turn at a time, so that no two parts of the platform change a workload at once. What becomes of a workload is
+workflow.py; who may start is scheduling; what nodes do is the engine's. Acting happens beside the turns and comes back as
+input to one of the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from trainyard.engines.api import (
+    Engine,
+    NodeLost,
+    NodeSeen,
+    Observation,
+    TaskCleared,
+    TaskEnded,
+    TaskStarted,
+    TaskUnknown,
+)
+from trainyard.lib.errors import Error
+from trainyard.scheduling import Policy, Preempt, Scheduler
+from trainyard.scheduling.explain import explain
+from trainyard.server import snapshot, workflow
+from trainyard.server.loops.acting import Acting, Ended, NotLaunched
+from trainyard.server.loops.leader import Term
+from trainyard.server.loops.roster import Roster
+from trainyard.server.services.hints import Hints
+from trainyard.server.store import events, pastuse, workloads
+from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.workflow import Draft, Job
+from trainyard.spec.events import Subject
+from trainyard.spec.workload import HOLDING, State
+
+logger = logging.getLogger(__name__)
+
+# Without a hint: how long a wish written by another process may go unseen.
+LOOK_SECONDS = 1.0
+TICK_SECONDS = 0.5
+# Ends that were not confirmed are asked for again so often.
+REPEAT_SECONDS = 15.0
+KEEP_USE_SECONDS = 60.0
+
+Input = Observation | NotLaunched | Ended
+OfTask = TaskStarted | TaskEnded | TaskCleared | TaskUnknown
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What people wrote since the last look."""
+
+    records: Sequence[WorkloadRecord]
+    nodes_changed: bool
+    quotas_changed: bool
+    last: int
+
+
+class Conductor:
+    """One term of leading."""
+
+    def __init__(self, term: Term, engine: Engine, hints: Hints, *, policy: Policy) -> None:
+        self.term = term
+        self.engine = engine
+        self.hints = hints
+        self.clock = term.clock
+        self.roster = Roster(term, engine)
+        self.waiting: dict[str, WorkloadRecord] = {}
+        self.held: dict[str, Job] = {}
+        self.scheduler: Scheduler
+        self._policy = policy
+        self._inputs: deque[Input] = deque()
+        self._acting = Acting(engine, self._arrived)
+        self._wake = asyncio.Event()
+        self._seq = 0
+        self._is_dirty = True  # something changed that the scheduler should look at
+        self._repeat_at = 0.0
+        self._keep_use_at = 0.0
+        self._strays: set[str] = set()
+
+    async def run(self) -> None:
+        """Lead until cancelled. An error of one turn is logged; the memory is then read anew from the store."""
+        await self._load()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._observe())
+            group.create_task(self._tick())
+            group.create_task(self._follow_hints())
+            group.create_task(self._turns())
+
+    # -- waking
+
+    def _arrived(self, found: Input) -> None:
+        self._inputs.append(found)
+        self._wake.set()
+
+    async def _observe(self) -> None:
+        async for batch in self.engine.observe():
+            self._inputs.extend(batch)
+            self._wake.set()
+
+    async def _follow_hints(self) -> None:
+        while True:
+            await self.hints.wait("conductor", timeout=LOOK_SECONDS)
+            self._wake.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._now()
+            if self._is_due(now):
+                self._wake.set()
+
+    def _is_due(self, now: float) -> bool:
+        if now >= min(self._repeat_at, self._keep_use_at) or self.roster.is_due(now):
+            return True
+        return any((due := workflow.next_due(job)) is not None and due <= now for job in self.held.values())
+
+    async def _turns(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._turn()
+            except Error as error:
+                logger.warning("a turn was not written and is done again: %s", error)
+                await asyncio.sleep(TICK_SECONDS)
+                await self._reload_after_failure()
+
+    async def _reload_after_failure(self) -> None:
+        while True:
+            try:
+                await self._load()
+            except Error as error:
+                logger.warning("the database does not answer: %s", error)
+                await asyncio.sleep(TICK_SECONDS)
+            else:
+                self._wake.set()
+                return
+
+    def _now(self) -> float:
+        return self.clock.now().timestamp()
+
+    # -- memory
+
+    async def _load(self) -> None:
+        """Read everything that is not final from the store, and go on from there."""
+
+        def read(c: Connection) -> tuple[int, list[WorkloadRecord], dict[str, list[workloads.TaskRecord]]]:
+            last = events.last_seq(c)
+            live = workloads.in_states(c, frozenset({State.HELD, State.WAITING}) | HOLDING)
+            holders = [(one.id, one.attempt) for one in live if one.state in HOLDING]
+            return last, live, workloads.tasks_of(c, holders)
+
+        self._seq, live, tasks = await self.term.db.read(read)
+        self.held = {
+            one.id: Job(one, {task.name: task for task in tasks.get(one.id, ())})
+            for one in live
+            if one.state in HOLDING
+        }
+        self.waiting = {one.id: one for one in live if one.state == State.WAITING}
+        given: dict[str, list[tuple[str, str]]] = {}
+        for job in self.held.values():
+            for task in job.tasks.values():
+                if not task.is_cleared:
+                    given.setdefault(task.node, []).append((job.attempt_id, task.name))
+        await self.roster.load(given)
+        await self._rebuild()
+        draft = Draft()
+        now = self._now()
+        for record in [one for one in live if one.state in {State.HELD, State.WAITING}]:
+            self._intake(draft, record, now)
+        for job in list(self.held.values()):
+            if job.record.state in {State.ADMITTED, State.STARTING}:
+                draft.launches.append(job.record.id)  # launching twice is launching once
+            elif job.record.state == State.FINISHING:
+                draft.ends[job.record.id] = None
+            workflow.follow_wish_of_holder(draft, job, now)
+            workflow.settle(draft, job, now)
+            self._after(draft, job, now)
+        await self._write(draft, [])
+
+    async def _rebuild(self) -> None:
+        """Make the scheduler's memory anew from ours."""
+        now = self._now()
+        quotas, use = await self.term.db.read(lambda c: (snapshot.load_quotas(c), pastuse.load(c, now)))
+        self.scheduler = Scheduler(
+            snapshot.snapshot_of(
+                nodes=self.roster.records(),
+                waiting=self.waiting.values(),
+                running=[(job.record, list(job.tasks.values())) for job in self.held.values()],
+                quotas=quotas,
+                now=now,
+                policy=self._policy,
+                past_use=use,
+            ),
+            now,
+        )
+        self._is_dirty = True
+
+    async def _read_feed(self) -> Feed:
+        def read(c: Connection) -> Feed:
+            changed, last = events.wishes_since(c, self._seq)
+            ids = [one for subject, one in changed if subject == Subject.WORKLOAD]
+            subjects = {subject for subject, _ in changed}
+            return Feed(
+                list(workloads.load_many(c, ids).values()) if ids else [],
+                Subject.NODE in subjects,
+                Subject.WORKSPACE in subjects,
+                last,
+            )
+
+        return await self.term.db.read(read)
+
+    # -- a turn
+
+    async def _turn(self) -> None:
+        feed = await self._read_feed()
+        inputs = [self._inputs.popleft() for _ in range(len(self._inputs))]
+        now = self._now()
+        draft = Draft()
+        try:
+            if feed.nodes_changed:
+                await self.roster.reload()
+            if feed.quotas_changed:
+                await self._rebuild()
+            for record in feed.records:
+                self._intake(draft, record, now)
+            for found in inputs:
+                self._take(draft, found, now)
+            self._pass_time(draft, now)
+            self._look_after_nodes(draft, now)
+            self._decide(draft, now)
+            await self._write(draft, inputs)
+        except BaseException:
+            self._inputs.extendleft(reversed(inputs))  # nothing was written: all of it is still to be done
+            raise
+        self._seq = max(self._seq, feed.last)
+
+    def _intake(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
+        """Take over what people want of a workload."""
+        job = self.held.get(record.id)
+        if job is not None:
+            if record.version > job.record.version and record.state in HOLDING:
+                job.record = record
+                workflow.follow_wish_of_holder(draft, job, now)
+                self._after(draft, job, now)
+            return
+        known = self.waiting.get(record.id)
+        if known is not None and known.version > record.version:
+            return
+        if record.state not in {State.HELD, State.WAITING}:
+            return
+        self._queue(draft, workflow.follow_wish(draft, record, now), now)
+
+    def _queue(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
+        """Let the scheduler know of a workload that holds nothing: in the queue, or not any more."""
+        known = self.waiting.pop(record.id, None)
+        if record.state != State.WAITING:
+            if known is not None:
+                self.scheduler.withdraw(record.id)
+                self._is_dirty = True
+            return
+        self.waiting[record.id] = record
+        request = snapshot.request_of(record)
+        if known is not None:
+            if snapshot.request_of(known) == request:
+                return
+            self.scheduler.withdraw(record.id)
+        self._is_dirty = True
+        try:
+            self.scheduler.submit(request, now=now)
+        except Error as error:  # it can never be placed: say so, instead of trying for ever
+            del self.waiting[record.id]
+            draft.advance(record, State.FAILED, now, reason="refused", message=error.message)
+
+    def _take(self, draft: Draft, found: Input, now: float) -> None:
+        match found:
+            case NodeSeen():
+                self.roster.see(found, now)
+                self._node_changed(found.node, now)
+                self._repeat_at = 0.0  # ends that it missed
+            case NodeLost():
+                if self.roster.lose(found, now):
+                    for job in self._on(found.node):
+                        workflow.lose_node(draft, job, found.node, now)
+                    self._node_changed(found.node, now)
+            case NotLaunched():
+                self._not_launched(draft, found, now)
+            case Ended():
+                self._ended(draft, found, now)
+            case _:
+                self._watch(draft, found, now)
+
+    def _watch(self, draft: Draft, seen: OfTask, now: float) -> None:
+        workload, attempt = workflow.split_attempt(seen.attempt_id)
+        job = self.held.get(workload)
+        if job is None or job.record.attempt != attempt:
+            self._stray(seen)
+            return
+        workflow.watch(draft, job, seen, now)
+        if isinstance(seen, TaskStarted):
+            self.roster.praise(job.tasks[seen.task].node)
+        self._after(draft, job, now)
+
+    def _stray(self, seen: OfTask) -> None:
+        """Something of an attempt that is over: end it if need be, and let its node forget it."""
+        node = seen.node if isinstance(seen, TaskUnknown) else None
+        if node is None and seen.attempt_id not in self._strays:
+            self._strays.add(seen.attempt_id)
+            self._acting.clear_stray(seen.attempt_id, self.roster.names())
+
+    def _not_launched(self, draft: Draft, found: NotLaunched, now: float) -> None:
+        job = self.held.get(found.workload_id)
+        if job is None or job.attempt_id != found.attempt_id or job.record.state != State.STARTING:
+            return
+        workflow.could_not_start(draft, job, now, message=found.message)
+        if found.node and found.is_nodes_fault:
+            self.roster.blame(found.node, found.message, now)
+            self._node_changed(found.node, now)
+        self._after(draft, job, now)
+
+    def _ended(self, draft: Draft, found: Ended, now: float) -> None:
+        """The nodes have taken an end; what they do not have never ran."""
+        job = self.held.get(found.workload_id)
+        if job is None or job.attempt_id != found.attempt_id:
+            return
+        for task in list(job.tasks.values()):
+            has = found.tasks.get(task.node)
+            if has is not None and task.name not in has and not task.is_cleared:
+                job.tasks[task.name] = draft.change_task(replace(task, is_cleared=True))
+        workflow.settle(draft, job, now)
+        self._after(draft, job, now)
+
+    def _after(self, draft: Draft, job: Job, now: float) -> None:
+        """Where a workload has let go of its places, tell the scheduler."""
+        record = job.record
+        if record.state in HOLDING or self.held.get(record.id) is not job:
+            return
+        del self.held[record.id]
+        if record.id in self.scheduler.running:
+            self.scheduler.end(record.id, now)
+        self._is_dirty = True
+        if record.state in {State.WAITING, State.HELD}:
+            self._queue(draft, workflow.follow_wish(draft, record, now), now)
+
+    def _pass_time(self, draft: Draft, now: float) -> None:
+        for job in list(self.held.values()):
+            due = workflow.next_due(job)
+            if due is not None and due <= now:
+                workflow.pass_time(draft, job, now)
+                self._after(draft, job, now)
+        if now >= self._repeat_at:
+            self._repeat_at = now + REPEAT_SECONDS
+            for job in self.held.values():
+                if job.record.state == State.FINISHING:
+                    draft.ends[job.record.id] = None
+
+    # -- nodes
+
+    def _on(self, node: str) -> list[Job]:
+        return [job for job in self.held.values() if node in job.nodes]
+
+    def _look_after_nodes(self, draft: Draft, now: float) -> None:
+        for node, why in self.roster.buried(now):
+            for job in self._on(node):
+                workflow.bury(draft, job, node, now, why)
+                self._after(draft, job, now)
+        for node in self.roster.draining():
+            for job in self._on(node):
+                if job.record.state in {State.ADMITTED, State.STARTING, State.RUNNING}:
+                    workflow.finish(
+                        draft,
+                        job,
+                        now,
+                        State.WAITING,
+                        reason="drained",
+                        message=f"Node {node} is being drained; it goes back to the queue.",
+                    )
+                    self._after(draft, job, now)
+        for node in self.roster.take_changed(
+            now, busy={name for job in self.held.values() for name in job.nodes}
+        ):
+            self._node_changed(node, now)
+
+    def _node_changed(self, name: str, now: float) -> None:
+        record = self.roster.find(name)
+        known = name in self.scheduler.cluster.index
+        self._is_dirty = True
+        if record is None:
+            if known:
+                self.scheduler.remove_node(name)
+            return
+        node = snapshot.node_of(record, now)
+        if known:
+            self.scheduler.change_node(node)
+        else:
+            self.scheduler.add_node(node)
+
+    # -- deciding
+
+    def _decide(self, draft: Draft, now: float) -> None:
+        if not self._is_dirty:
+            return
+        self._is_dirty = False
+        cycle = self.scheduler.cycle(now)
+        for admitted in cycle.admits:
+            record = self.waiting.pop(admitted.id)
+            self.held[record.id] = workflow.admit(draft, record, admitted, now)
+        for told in cycle.preempts:
+            self._preempt(draft, told, now)
+
+    def _preempt(self, draft: Draft, told: Preempt, now: float) -> None:
+        job = self.held.get(told.id)
+        if job is None or job.record.state == State.FINISHING:
+            return
+        message = explain(told.reason, now=now)
+        workflow.preempt(draft, job, now, for_id=told.for_id, leave_by=told.leave_by, message=message)
+        self._after(draft, job, now)
+
+    # -- writing and acting
+
+    async def _write(self, draft: Draft, inputs: Iterable[Input]) -> None:
+        changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events)
+        node_writes = self.roster.take_writes()
+        use = self._use_to_keep()
+        if changed or node_writes or use:
+
+            def work(c: Connection) -> list[str]:
+                stale = workloads.save_many(c, list(draft.records.values()))
+                draft.without(stale)
+                workloads.insert_tasks(c, draft.new_tasks)
+                workloads.save_tasks(c, list(draft.tasks.values()))
+                self.roster.write(c, node_writes)
+                events.append_many(c, draft.events)
+                if use:
+                    pastuse.save(c, use, self._now())
+                return stale
+
+            stale = await self.term.write(work)
+            for record in draft.records.values():
+                self._saved(record)
+            if draft.events:
+                self.hints.wake("events")
+            if stale:
+                logger.info("written by somebody else meanwhile: %s", ", ".join(stale))
+                self._inputs.extend(found for found in inputs if _workload_of(found) in stale)
+                await self._load()
+                self._wake.set()
+        self._act(draft)
+
+    def _saved(self, record: WorkloadRecord) -> None:
+        """The row has the next version now."""
+        job = self.held.get(record.id)
+        if job is not None:
+            job.record = replace(job.record, version=record.version + 1)
+        elif record.id in self.waiting:
+            self.waiting[record.id] = replace(self.waiting[record.id], version=record.version + 1)
+
+    def _act(self, draft: Draft) -> None:
+        now = self._now()
+        launches = [self.held[one] for one in draft.launches if one in self.held]
+        self._acting.launch([job for job in launches if job.record.state == State.STARTING])
+        self._acting.end([self.held[one] for one in draft.ends if one in self.held], now)
+        self._acting.forget(draft.forgets)
+
+    def _use_to_keep(self) -> dict[tuple[str, str], float]:
+        now = self._now()
+        if now < self._keep_use_at:
+            return {}
+        self._keep_use_at = now + KEEP_USE_SECONDS
+        return snapshot.past_use_of(self.scheduler, now)
+
+
+def _workload_of(found: Input) -> str:
+    if isinstance(found, NodeSeen | NodeLost):
+        return ""
+    return workflow.split_attempt(found.attempt_id)[0]
+
+
+__all__ = ["Conductor"]

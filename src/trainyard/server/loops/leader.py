@@ -1,0 +1,92 @@
+"""Who leads: one server at a time runs the loops, and one that has slept through its lease cannot write.
+
+What the leader does is conductor.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from trainyard.lib.clock import Clock
+from trainyard.lib.errors import Error, StaleError
+from trainyard.server.db import Database
+from trainyard.server.store import leases
+
+T = TypeVar("T")
+LEASE = "leader"
+# Another server takes over so long after the leader was last heard of; the leader says so five times as often.
+LEASE_SECONDS = 10.0
+RENEW_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class LeadLostError(Exception):
+    """Another server leads now, or nobody could be told that we still do."""
+
+
+class Term:
+    """One period of leading. Every write of the loops goes through here."""
+
+    def __init__(self, db: Database, clock: Clock, owner: str, epoch: int) -> None:
+        self.db = db
+        self.clock = clock
+        self.owner = owner
+        self.epoch = epoch
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of the leader; LeadLostError, with nothing written, where another one leads."""
+
+        def guarded(connection: Connection) -> T:
+            try:
+                leases.check(connection, LEASE, self.epoch)
+            except StaleError as error:
+                raise LeadLostError from error
+            return work(connection)
+
+        return await self.db.write(guarded)
+
+    async def renew(self) -> None:
+        """Hold on to the lease until it is lost. The term ends by an exception."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            if not await self.db.write(lambda c: leases.renew(c, LEASE, self.epoch, seconds=LEASE_SECONDS)):
+                raise LeadLostError
+
+    async def resign(self) -> None:
+        """Let the next leader begin at once."""
+        await self.db.write(lambda c: leases.release(c, LEASE, self.epoch))
+
+
+async def lead(db: Database, clock: Clock, owner: str, work: Callable[[Term], Awaitable[None]]) -> None:
+    """Become the leader whenever nobody else is, and run `work` for as long as that lasts. Runs until cancelled."""
+    while True:
+        try:
+            lease = await db.write(lambda c: leases.take(c, LEASE, owner=owner, seconds=LEASE_SECONDS))
+            if lease is not None:
+                await _serve(Term(db, clock, owner, lease.epoch), work)
+        except LeadLostError:
+            logger.warning("another server leads now; standing by")
+        except Error as error:  # the database does not answer: there is nobody to lead for
+            logger.warning("cannot lead: %s", error)
+        await asyncio.sleep(RENEW_SECONDS / 2)
+
+
+async def _serve(term: Term, work: Callable[[Term], Awaitable[None]]) -> None:
+    parts = [asyncio.ensure_future(work(term)), asyncio.ensure_future(term.renew())]
+    try:
+        done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        for part in done:
+            part.result()
+    finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        with contextlib.suppress(Error):
+            await term.resign()

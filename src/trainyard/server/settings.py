@@ -1,0 +1,147 @@
+"""What an operator may set for a server: one frozen object from a TOML file and the environment.
+
+The environment wins over the file. Settings of users and workspaces are in the database, not here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from trainyard.lib.errors import InvalidError
+
+# variable → the setting that it is; the reference page is generated from this table.
+VARIABLES = {
+    "TRAINYARD_SERVER_DATA": "data",
+    "TRAINYARD_SERVER_DATABASE": "database",
+    "TRAINYARD_SERVER_LISTEN": "listen",
+    "TRAINYARD_SERVER_PORT": "port",
+    "TRAINYARD_SERVER_OIDC_SECRET": "oidc_client_secret",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything a server is told when it starts."""
+
+    data: Path  # logs, the SQLite database, locks; several servers of one platform share it
+    database: str = field(default="", repr=False)  # a URL, which may hold a password; empty: SQLite in `data`
+    listen: str = "127.0.0.1"
+    port: int = 8470
+    url: str = ""  # as people type it, where a proxy stands in front
+    tls_certificate: str = ""
+    tls_key: str = ""
+    trusted_proxies: tuple[str, ...] = ()  # addresses whose X-Forwarded-* headers are believed
+    local_node: bool = True  # this machine is a node too
+    local_node_name: str = "local"
+    local_cpu: float = 0.0  # cores that it gives; 0: all
+    local_memory_mib: int = 0  # likewise
+    simulated_devices: Mapping[str, int] = field(
+        default_factory=dict
+    )  # {"V100": 8}: declared, to try things out
+    log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
+    log_days: int = 30  # after a job's end
+    job_days: int = 365  # how long ended jobs are listed
+    event_days: int = 90
+    session_hours: int = 12
+    sign_in_attempts: int = 10  # in a minute, from one address and for one name
+    requests_per_minute: int = 0  # of one user; 0: no limit
+    body_limit_mib: int = 8
+    self_registration: bool = True  # people may ask for an account; an administrator decides
+    oidc_issuer: str = ""
+    oidc_client_id: str = ""
+    oidc_client_secret: str = field(default="", repr=False)
+    oidc_name_claim: str = "preferred_username"
+    oidc_creates_users: bool = True
+
+    @property
+    def database_url(self) -> str:
+        """The database's URL, whatever was said."""
+        return self.database or f"sqlite:///{self.data / 'platform.db'}"
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether this is the only server of its platform."""
+        return self.database_url.startswith("sqlite")
+
+
+def load(
+    path: Path | None = None, *, environment: Mapping[str, str] | None = None, **given: Any
+) -> ServerSettings:
+    """Read a settings file, then the environment, then what was given on the command line (None: not given)."""
+    env = os.environ if environment is None else environment
+    values: dict[str, Any] = {} if path is None else _read(path)
+    for variable, name in VARIABLES.items():
+        if env.get(variable):
+            values[name] = env[variable]
+    values |= {name: value for name, value in given.items() if value is not None}
+    if "data" not in values:
+        home = env.get("TRAINYARD_HOME") or str(Path.home() / ".trainyard")
+        values["data"] = Path(home) / "platform"
+    values["data"] = Path(values["data"]).expanduser().absolute()
+    settings = replace(
+        ServerSettings(data=values["data"]), **{name: _typed(name, value) for name, value in values.items()}
+    )
+    _check(settings)
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidError(
+            f"Cannot read {path}: {error.strerror}.", hint="Name the settings file with --config."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{path} is not TOML: {error}.", hint="Mend that line.") from error
+    known = [one.name for one in fields(ServerSettings)]
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InvalidError(
+                f"{path} has a setting {name!r} that there is not.",
+                hint=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}.",
+            )
+    return values
+
+
+def _typed(name: str, value: Any) -> Any:
+    default = getattr(ServerSettings(data=Path("/")), name)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise InvalidError(
+                f"The setting {name} is true or false, not {value!r}.", hint="Write it without quotes."
+            )
+        return value
+    if isinstance(default, int) and isinstance(value, str) and value.isdigit():
+        return int(value)
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(str(one) for one in value)
+    if isinstance(default, float) and isinstance(value, int):
+        return float(value)
+    expected = Mapping if isinstance(default, Mapping) else type(default)
+    if isinstance(default, Path):
+        return Path(value)
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise InvalidError(
+            f"The setting {name} cannot be {value!r}.", hint=f"Give it a value like {default!r}."
+        )
+    return value
+
+
+def _check(settings: ServerSettings) -> None:
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        raise InvalidError("TLS needs both tls_certificate and tls_key.", hint="Set the other one too.")
+    if not 0 <= settings.port <= 65535:
+        raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
+    for kind, count in settings.simulated_devices.items():
+        if count < 0:
+            raise InvalidError(
+                f"simulated_devices.{kind} is a number of devices, not {count!r}.", hint="Write V100 = 8."
+            )
