@@ -65,6 +65,17 @@ def own_home() -> Iterator[Path]:
 
 
 @contextmanager
+def own_folder_of_code() -> Iterator[Path]:
+    """A folder to upload: 200 files of 25 KB."""
+    with tempfile.TemporaryDirectory(prefix="tyb-code-") as name:
+        folder = Path(name) / "perseus-bert"
+        folder.mkdir()
+        for number in range(200):
+            (folder / f"module{number}.py").write_bytes(os.urandom(25_000))
+        yield folder
+
+
+@contextmanager
 def real_hosts(count: int, folder: Path) -> Iterator[list[Sshd]]:
     """Real sshds on 127.0.0.x, each with its own home, all in the inventory."""
     hosts = sshd_module.start_sshds(count, folder / "hosts")
