@@ -157,7 +157,7 @@ class LogSink(Protocol):
     def append(
         self, workload_id: str, attempt: int, task: str, offset: int, data: bytes, time: float
     ) -> None:
-        """Keep `data`, which begins at byte `offset` of the task's output. Bytes that are there already are dropped."""
+        """Keep `data`, which begins at byte `offset` of the task's output. What is there is dropped; a gap is a ConflictError."""
         ...
 
     def size(self, workload_id: str, attempt: int, task: str) -> int:

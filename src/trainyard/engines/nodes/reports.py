@@ -13,6 +13,7 @@ from trainyard.engines.api import (
     TaskStarted,
     TaskUnknown,
 )
+from trainyard.lib.errors import ConflictError
 
 Key = tuple[str, str]  # attempt_id, task
 
@@ -103,11 +104,16 @@ class Reports:
             key = (attempt, name)
             if key in self._logs:
                 workload, number = self._logs[key]
-                if offset > self._sink.size(workload, number, name):
-                    self._sink.skip(workload, number, name, offset, time)
-                self._sink.append(workload, number, name, offset, payload[at : at + length], time)
+                self._keep(workload, number, name, offset, payload[at : at + length], time)
             self._taken[key] = offset + length
             at += length
+
+    def _keep(self, workload: str, number: int, name: str, offset: int, data: bytes, time: float) -> None:
+        try:
+            self._sink.append(workload, number, name, offset, data, time)
+        except ConflictError:  # the sink lost what the node had given away as safe
+            self._sink.skip(workload, number, name, offset, time)
+            self._sink.append(workload, number, name, offset, data, time)
 
     def taken(self) -> list[list[Any]]:
         """How far logs were kept since the last time it was asked."""
