@@ -95,7 +95,9 @@ class World:
                 for one in other.tasks.values()
                 if one.attempt_id == task.attempt_id
             ]
-            if len(mates) == self.sizes[task.attempt_id] and all(one.exit_code == 0 for one in mates):
+            if len(mates) == self.sizes[task.attempt_id] and all(
+                one.exit_code == 0 and not one.was_told for one in mates
+            ):
                 self.completed.setdefault(task.attempt_id.rpartition(".")[0], []).append(task.attempt_id)
 
     def tell(self, node: FakeNode, *seen: Observation) -> None:

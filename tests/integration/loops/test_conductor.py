@@ -297,7 +297,9 @@ async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, mon
         wanted = {"0": State.SUCCEEDED, "1": State.FAILED, "137": State.FAILED}[code]
         assert record.state is wanted, (one, code, record)
         attempts = yard.world.completed.get(one, [])
-        assert len(attempts) == (code == "0"), f"{one} did not run to its end once: {attempts}"
+        told = await yard.db.read(lambda c, one=one: events.page(c, subject=Subject.WORKLOAD, subject_id=one))
+        story = "\n".join(f"{event.state} {event.code}: {event.message}" for event in told)
+        assert len(attempts) == (code == "0"), f"{one} did not run to its end once: {attempts}\n{story}"
     assert all(not node.tasks for node in yard.world.nodes.values()) or await _forgotten(yard)
     await yard.kill()
     yard.db.close()
