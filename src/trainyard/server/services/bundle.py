@@ -6,9 +6,16 @@ from trainyard.lib.clock import Clock
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.db import Database
 from trainyard.server.services.context import Context
+from trainyard.server.services.events import Audit, Events
 from trainyard.server.services.hints import Hints
 from trainyard.server.services.jobs import Jobs
+from trainyard.server.services.names import Names
+from trainyard.server.services.nodes import Nodes
+from trainyard.server.services.quota import Quotas
+from trainyard.server.services.requests import Requests
 from trainyard.server.services.signing import Signing
+from trainyard.server.services.users import Tokens, Users
+from trainyard.server.services.workspaces import Workspaces
 from trainyard.server.settings import ServerSettings
 
 
@@ -30,6 +37,17 @@ class Services:
             requests=settings.requests_per_minute,
         )
         self.jobs = Jobs(context)
+        self.nodes = Nodes(context)
+        self.workspaces = Workspaces(context, self.signing)
+        self.users = Users(context, self.passwords, self.signing)
+        self.tokens = Tokens(context, self.signing)
+        self.requests = Requests(
+            context, self.passwords, self.signing, self_registration=settings.self_registration
+        )
+        self.quota = Quotas(context)
+        self.events = Events(context)
+        self.audit = Audit(context)
+        self.names = Names(context)
 
     def close(self) -> None:
         """Let go of threads; the database is its owner's to close."""

@@ -127,6 +127,8 @@ class Jobs:
         actor: Actor,
         job_id: str,
         changes: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str = "",
     ) -> WorkloadRecord:
         """Submit a job like another one, with some fields of its spec changed.
 
@@ -140,7 +142,7 @@ class Jobs:
                     f"A job has no field {name!r}.", hint=f"There are: {', '.join(sorted(_CHANGEABLE))}."
                 )
         spec = replace(spec, **{"workspace": original.workspace_id, **(changes or {})})
-        return await self.submit(actor, spec)
+        return await self.submit(actor, spec, idempotency_key=idempotency_key)
 
     # -- looking
 

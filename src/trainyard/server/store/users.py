@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
@@ -123,6 +123,11 @@ def save(connection: Connection, record: UserRecord) -> UserRecord:
     row = (record.id, record.version, values)
     write_one(connection, _UPDATE, row, table=users, key="id", what="user")
     return replace(record, version=record.version + 1)
+
+
+def delete_unused(connection: Connection, id: str) -> None:  # noqa: A002  # same
+    """Remove an account that never signed in. One that jobs or tokens point at cannot be removed, only closed."""
+    connection.execute(delete(users).where(users.c.id == id, users.c.is_active.is_(False)))
 
 
 def _one(row: Row[Any] | None) -> UserRecord | None:
