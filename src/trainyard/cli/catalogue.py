@@ -30,6 +30,21 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cleanup": ("cleanup", "Remove what machines left behind in a cloud."),
         "emulate": ("emulate", "Run a cloud on this computer, to try and test scripts."),
     },
+    "A platform for a team": {
+        "up": ("up", "Start a platform on this machine."),
+        "server": ("up", "Run a server of a platform from a settings file."),
+        "admin": ("admin", "Look after a platform's users, tokens and database."),
+    },
+    "Platform": {
+        "login": ("login", "Log in to a platform, or say who is logged in."),
+        "logout": ("login", "Log out, and revoke the token."),
+        "passwd": ("login", "Change your password on the platform."),
+        "jobs": ("jobs", "Submit jobs to the platform, and manage them."),
+        "queue": ("queue", "Show what runs and what waits."),
+        "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
+        "workspaces": ("workspaces", "Manage teams, their quota and members."),
+        "quota": ("quota", "Show what teams may use, and what they use."),
+    },
     "Plan": {
         "simulate": ("simulate", "Try scheduling policies on invented or recorded jobs."),
     },

@@ -1,0 +1,192 @@
+"""The only wiring: from settings to a running platform. Everything else takes what it needs as arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from trainyard.engines.nodes.engine import NodeEngine
+from trainyard.lib.clock import Clock, SystemClock
+from trainyard.lib.errors import ConflictError, Error
+from trainyard.lib.ids import new_id
+from trainyard.scheduling import Policy
+from trainyard.server import upgrade
+from trainyard.server.api.application import create_api
+from trainyard.server.db import Database
+from trainyard.server.local_node import ensure_local_node
+from trainyard.server.logs import LogStore
+from trainyard.server.loops.conductor import Conductor
+from trainyard.server.loops.leader import Term, lead
+from trainyard.server.loops.retention import Retention
+from trainyard.server.services import Services
+from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
+from trainyard.server.services.hints import Hints
+from trainyard.server.settings import ServerSettings
+from trainyard.server.store import settings as stored
+
+logger = logging.getLogger(__name__)
+
+# After Ctrl-C: how long open requests (followers of logs above all) may take to end.
+SHUTDOWN_SECONDS = 2
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A server that answers."""
+
+    url: str
+    first_admin: FirstAdmin | None  # only where this start has made it
+
+
+class Platform:
+    """The parts of one server, put together."""
+
+    def __init__(self, settings: ServerSettings, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.hints = Hints()
+        self.db = Database(settings.database_url)
+        self.logs = LogStore(settings.data / "logs", limit_bytes=settings.log_limit_mib * 2**20)
+        self.services = Services(self.db, self.clock, self.hints, settings=settings)
+        self.first_admin: FirstAdmin | None = None
+        self.engine: NodeEngine | None = None
+        # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
+        self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
+
+    def prepare(self) -> None:
+        """Bring the database up to date and make what a first start needs. Doing it twice changes nothing."""
+        upgrade.ensure(self.db)
+        self.first_admin = ensure_admin(self.db, self.clock)
+        ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
+
+    def asgi(self) -> Any:
+        """The REST application."""
+        return create_api(self.services, self.logs, lambda: self.engine, self.settings)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Lead whenever nobody else does, until the block ends; jobs run on after it."""
+        leading = asyncio.create_task(lead(self.db, self.clock, self.owner, self._conduct))
+        try:
+            yield
+        finally:
+            leading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await leading
+            await asyncio.to_thread(self.db.close)
+
+    async def _conduct(self, term: Term) -> None:
+        engine = NodeEngine(
+            platform_id(self.db), self.logs, epoch=term.epoch, folder=self.settings.data / "local"
+        )
+        self.engine = engine
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(Conductor(term, engine, self.hints, policy=Policy()).run())
+                group.create_task(Retention(term, self.logs, self.settings).run())
+        finally:
+            self.engine = None
+            with contextlib.suppress(Error, TimeoutError):
+                async with asyncio.timeout(SHUTDOWN_SECONDS):
+                    await engine.leave()
+            await engine.aclose()
+
+
+def platform_id(db: Database) -> str:
+    """What nodes know this platform by: two platforms may share a node without meeting."""
+    return db.write_now(lambda c: str(stored.ensure(c, "platform_id", new_id("p"))))
+
+
+async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], stop: asyncio.Event) -> None:
+    """Run a server in the foreground until `stop` is set. Jobs run on, and the next start finds them again."""
+    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.ExitStack() as held:
+        if settings.is_embedded:
+            held.enter_context(_alone(settings))
+        listener = held.enter_context(_listen(settings))
+        platform = Platform(settings)
+        await asyncio.to_thread(platform.prepare)
+        server = _server(platform, settings)
+        async with platform.running():
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            stopping = asyncio.create_task(stop.wait())
+            while not server.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event to wait for
+                await asyncio.sleep(0.005)
+            if not serving.done():
+                ready(Ready(_url(settings, listener), platform.first_admin))
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            server.should_exit = True
+            stopping.cancel()
+            await serving
+
+
+def _server(platform: Platform, settings: ServerSettings) -> uvicorn.Server:
+    config = uvicorn.Config(
+        platform.asgi(),
+        http="httptools",
+        ws="websockets-sansio",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ssl_certfile=settings.tls_certificate or None,
+        ssl_keyfile=settings.tls_key or None,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies) or None,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = uvicorn.Server(config)
+    # Signals are the command's: it sets `stop`.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    return server
+
+
+@contextlib.contextmanager
+def _listen(settings: ServerSettings) -> Any:
+    family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.listen, settings.port))
+        except OSError as error:
+            raise ConflictError(
+                f"Cannot listen on {settings.listen}:{settings.port}: {error.strerror}.",
+                hint="Choose another port with --port; 0 takes any.",
+            ) from error
+        listener.listen(2048)
+        yield listener
+    finally:
+        listener.close()
+
+
+@contextlib.contextmanager
+def _alone(settings: ServerSettings) -> Any:
+    """SQLite has one server: a second one on the same folder would follow the same jobs."""
+    with (settings.data / "server.lock").open("a") as file:  # not handed on to what we start
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConflictError(
+                f"Another server runs on {settings.data}.",
+                hint="Stop it first, or choose another folder with --data.",
+            ) from error
+        yield
+
+
+def _url(settings: ServerSettings, listener: socket.socket) -> str:
+    if settings.url:
+        return settings.url.rstrip("/")
+    scheme = "https" if settings.tls_certificate else "http"
+    name = settings.listen if settings.listen not in {"0.0.0.0", "::"} else socket.gethostname()  # noqa: S104
+    name = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{name}:{listener.getsockname()[1]}"

@@ -1,0 +1,65 @@
+"""What is old goes: logs and records of ended jobs, events, keys of repeated requests. One pass now and then, by the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sqlalchemy import Connection
+
+from trainyard.lib.errors import Error
+from trainyard.server.logs import LogStore
+from trainyard.server.loops.leader import Term
+from trainyard.server.settings import ServerSettings
+from trainyard.server.store import events, idempotency, tokens, workloads
+
+logger = logging.getLogger(__name__)
+
+PASS_SECONDS = 300.0
+DAY = 86400.0
+# A deleted job's log is kept for so long, in case that it was a slip; an administrator can still read the file.
+DELETED_DAYS = 1.0
+BATCH = 500
+
+
+class Retention:
+    """Removes what is older than the settings say."""
+
+    def __init__(self, term: Term, logs: LogStore, settings: ServerSettings) -> None:
+        self._term = term
+        self._logs = logs
+        self._settings = settings
+
+    async def run(self) -> None:
+        """One pass after another, until cancelled."""
+        while True:
+            await asyncio.sleep(PASS_SECONDS)
+            try:
+                await self.look()
+            except Error as error:
+                logger.warning("what is old stays for now: %s", error)
+
+    async def look(self) -> None:
+        """One pass."""
+        now = self._term.clock.now().timestamp()
+        settings = self._settings
+        old = await self._term.db.read(
+            lambda c: [
+                one.id for one in workloads.ended_before(c, now - settings.log_days * DAY, limit=BATCH)
+            ]
+        )
+        for workload in old:
+            await asyncio.to_thread(self._logs.delete, workload)
+        gone = await self._term.write(lambda c: self._purge(c, now))
+        for workload in gone:
+            await asyncio.to_thread(self._logs.delete, workload)
+
+    def _purge(self, c: Connection, now: float) -> list[str]:
+        settings = self._settings
+        gone = workloads.deleted_before(c, now - DELETED_DAYS * DAY, limit=BATCH)
+        gone += [one.id for one in workloads.ended_before(c, now - settings.job_days * DAY, limit=BATCH)]
+        workloads.purge(c, gone)
+        events.delete_before(c, now - settings.event_days * DAY)
+        idempotency.delete_before(c, now - DAY)
+        tokens.delete_expired(c, now)
+        return gone
