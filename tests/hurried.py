@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from emulation import Emulation
 from trainyard.lib.clock import SystemClock
+
+if TYPE_CHECKING:
+    from emulation import Emulation
 
 
 class HurriedClock(SystemClock):

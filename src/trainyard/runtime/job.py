@@ -299,11 +299,12 @@ async def make_named(
     tasks = [Task(context, machine, run_name=run_name) for machine in machines]
     job = Job(context, name, tasks)
     if not skip_setup:
-        await _introduce(job)
-        if install_script.strip():
-            await on_each(
-                tasks, lambda task: setup.ensure_installed(task.transport, task.paths, install_script)
-            )
+        with verbs.telling_what_stays(context.backend, [machine.name for machine in machines]):
+            await _introduce(job)
+            if install_script.strip():
+                await on_each(
+                    tasks, lambda task: setup.ensure_installed(task.transport, task.paths, install_script)
+                )
     return job
 
 

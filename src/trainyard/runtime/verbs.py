@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from trainyard.backends.api import (
@@ -28,9 +30,12 @@ from trainyard.lib.errors import (
 )
 from trainyard.runtime import setup
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
-from trainyard.spec.names import check_name
+from trainyard.spec.names import check_name, job_of
 from trainyard.spec.plan import Leftover, Plan
 
+logger = logging.getLogger(__name__)
+
+MOST_NAMED = 8  # machines in a command that is told; of more, the whole job
 READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
 LONGEST_PAUSE = 1.0  # between two looks; a machine that is ready is noticed so much later at most
 SILENCES = 5  # a provider that does not answer this many times in a row, while we wait for machines, is down
@@ -66,12 +71,31 @@ async def acquire(
             f"the backend gave {len(got)} of {len(names)} machines; missing: {', '.join(missing)}",
             hint="Release the others with `trainyard kill`, or run the same again.",
         )
-    machines = await _until_running(
-        backend, names, promised, clock=clock, on_wait=on_wait, ready_seconds=ready_seconds
-    )
-    if spec.shared_storage and isinstance(backend, Mountable):
-        await backend.mount(machines)
+    with telling_what_stays(backend, names):
+        machines = await _until_running(
+            backend, names, promised, clock=clock, on_wait=on_wait, ready_seconds=ready_seconds
+        )
+        if spec.shared_storage and isinstance(backend, Mountable):
+            await backend.mount(machines)
     return machines
+
+
+@contextmanager
+def telling_what_stays(backend: Backend, names: Sequence[str]) -> Iterator[None]:
+    """Where work on new machines fails or is interrupted, say that they stay and cost money, and how to release them."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(backend, Priced):
+            jobs = {job_of(name) for name in names}
+            job = jobs.pop() if len(jobs) == 1 else ""
+            words = f"{{{job}}}" if job and len(names) > MOST_NAMED else " ".join(names)
+            logger.warning(
+                "the machines that were made stay and cost money: the same again goes on with them, "
+                "`trainyard kill %s` releases them",
+                words,
+            )
+        raise
 
 
 async def _until_running(

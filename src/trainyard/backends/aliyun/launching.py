@@ -67,6 +67,7 @@ class Launcher:
     misses: Misses
     run_id: str = field(default_factory=new_id)
     _is_whole_job: bool = True  # nothing of these jobs was there before
+    _answers: dict[str, list[str]] = field(default_factory=dict)  # token → what it made
 
     async def machines(self) -> tuple[Machine, ...]:
         """Ours, as they are now."""
@@ -147,24 +148,29 @@ class Launcher:
                 await power.delete(self.client, sorted(made.ids), is_fresh=True)
 
     async def _undo(self, entry: Entry) -> None:
-        again = await self.client.replay(entry)
-        if again is not None:
-            await power.delete(self.client, _ids(again), is_fresh=True)
-            self.client.journal.clear(entry.token)
+        ids = self._answers.get(entry.token)
+        if ids is None:
+            again = await self.client.replay(entry)
+            ids = _ids(again) if again else await self._tagged(entry.token)
+        await power.delete(self.client, ids, is_fresh=True)
+        self.client.journal.clear(entry.token)
+
+    async def _tagged(self, token: str) -> list[str]:
+        """What of a launch is listed, should the provider be wrong in saying that nothing was made."""
+        return [machine.id for machine in await self.machines() if machine.details.get("launch") == token]
 
     @contextmanager
     def _telling(self, names: Sequence[str]) -> Iterator[None]:
         """Say that machines are given back, and where that is cut short, how to do it by hand."""
-        jobs = ", ".join(_jobs(names))
-        logger.warning("giving back what was made of %s; this may take a moment", jobs)
+        jobs, command = ", ".join(_jobs(names)), f"`trainyard kill {self._words(names)}`"
+        logger.warning("giving back what was made of %s; if this is cut short, %s does it", jobs, command)
         try:
             yield
         except BaseException:
             logger.warning(
-                "not all that was made of %s was given back: `trainyard ls` shows what is there, "
-                "`trainyard kill %s` releases it",
+                "not all that was made of %s was given back, and it may cost money: see `trainyard ls`, release it with %s",
                 jobs,
-                self._words(names),
+                command,
             )
             raise
 
@@ -306,6 +312,7 @@ class Launcher:
             token_tag=TOKEN_TAG,
             about=candidate.about,
         )
+        self._answers[created.token] = _ids(created)
         return _ids(created)
 
     # -- seeing ----------------------------------------------------------------------------------------------------
