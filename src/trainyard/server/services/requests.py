@@ -139,7 +139,13 @@ class Requests:
     # -- looking and deciding
 
     async def list(
-        self, actor: Actor, *, state: RequestState | None = None, cursor: str = "", limit: int = 100
+        self,
+        actor: Actor,
+        *,
+        state: RequestState | None = None,
+        kind: RequestKind | None = None,
+        cursor: str = "",
+        limit: int = 100,
     ) -> Page[RequestRecord]:
         """One's own requests, and those that one may decide; newest first."""
         size = min(max(1, limit), PAGE)
@@ -147,7 +153,7 @@ class Requests:
         ruled = [one for one in actor.roles if actor.can("requests:decide", one)]
         found = await self._context.db.read(
             lambda c: requests.list_page(
-                c, user_id=own, workspace_ids=ruled, state=state, after_id=cursor, limit=size + 1
+                c, user_id=own, workspace_ids=ruled, state=state, kind=kind, after_id=cursor, limit=size + 1
             )
         )
         shown = tuple(_shown(actor, record) for record in found[:size])

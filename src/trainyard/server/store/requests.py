@@ -79,6 +79,7 @@ def list_page(
     user_id: str | None = None,
     workspace_ids: Collection[str] = (),
     state: RequestState | None = None,
+    kind: RequestKind | None = None,
     after_id: str = "",
     limit: int = 100,
 ) -> list[RequestRecord]:
@@ -89,6 +90,8 @@ def list_page(
         query = query.where(or_(own, requests.c.workspace_id.in_(list(workspace_ids))))
     if state is not None:
         query = query.where(requests.c.state == state.value)
+    if kind is not None:
+        query = query.where(requests.c.kind == kind.value)
     if after_id:
         query = query.where(requests.c.id < after_id)
     return [_record(row) for row in connection.execute(query)]
