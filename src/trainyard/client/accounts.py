@@ -78,7 +78,7 @@ class Groups:
         return await self._connection.send("POST", Group, "/groups", {"name": name, "quota": quota or {}})
 
     async def change(self, group: str, **changes: Any) -> Group:
-        """Change its name or quota."""
+        """Change its quota."""
         return await self._connection.send("PATCH", Group, f"/groups/{quote(group, safe='')}", changes)
 
     async def remove(self, group: str) -> None:
@@ -115,12 +115,24 @@ class Requests:
         self._connection = connection
 
     def list(self, **criteria: Any) -> AsyncIterator[Request]:
-        """Those that the caller made or may decide. Criteria: state, kind."""
+        """Those that the caller made or may decide. Criteria: state."""
         return fetch_all(self._connection, Request, "/requests", criteria)
 
-    async def create(self, kind: str, **details: Any) -> Request:
-        """Ask for an account, for membership or for quota."""
-        return await self._connection.send("POST", Request, "/requests", {"kind": kind, **encode(details)})
+    async def ask_for_account(self, name: str, **details: Any) -> Request:
+        """Ask for an account; nobody has to be signed in. Details: password, email, display_name, reason."""
+        return await self._connection.send("POST", Request, "/requests/accounts", {"name": name, **details})
+
+    async def ask_for_membership(self, workspace: str, *, role: str = "member", reason: str = "") -> Request:
+        """Ask to join a workspace."""
+        body = {"workspace": workspace, "role": role, "reason": reason}
+        return await self._connection.send("POST", Request, "/requests/memberships", body)
+
+    async def ask_for_quota(
+        self, workspace: str, quota: Mapping[str, object], *, reason: str = ""
+    ) -> Request:
+        """Ask for another quota of a workspace."""
+        body = {"workspace": workspace, "quota": encode(quota), "reason": reason}
+        return await self._connection.send("POST", Request, "/requests/quotas", body)
 
     async def decide(self, request: str, *, approve: bool, answer: str = "") -> Request:
         """Approve or refuse."""

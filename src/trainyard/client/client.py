@@ -18,8 +18,8 @@ from trainyard.client.shapes import Health, Version
 class Client:
     """A server, as somebody with a token sees it. Use it with `async with`, or close it.
 
-    Reads and wishes are repeated where the server does not answer; what makes something carries a key, so that
-    repeating it makes it once. Errors are those of `trainyard.lib.errors`.
+    Reads and wishes are repeated where the server does not answer; submitting a job carries a key, so that repeating
+    it submits it once. Errors are those of `trainyard.lib.errors`.
     """
 
     def __init__(

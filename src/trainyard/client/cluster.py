@@ -111,7 +111,7 @@ class Audit:
         self._connection = connection
 
     def list(self, **criteria: Any) -> AsyncIterator[AuditEntry]:
-        """Entries. Criteria: actor, action, subject, workspace, since, until, limit."""
+        """Entries. Criteria: actor, action, subject, since, until, limit."""
         return fetch_all(self._connection, AuditEntry, "/audit", criteria)
 
 

@@ -18,7 +18,6 @@ import httpx2
 from trainyard.client.decode import decode
 from trainyard.lib import errors
 from trainyard.lib.errors import Error, UnreachableError
-from trainyard.lib.ids import new_id
 
 T = TypeVar("T")
 Query = Mapping[str, Any]
@@ -132,21 +131,24 @@ class Connection:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        """Send, and send again where that is harmless: reads, wishes, and posts, which carry a key of their own."""
+        """Send, and send again where that is harmless: reads, wishes, and posts with a key of their own."""
         given = dict(headers or {})
-        if method == "POST":
-            given.setdefault("Idempotency-Key", new_id("k"))
+        is_harmless = method != "POST" or "Idempotency-Key" in given
         request = self._http.build_request(method, path, json=body, params=_query(query), headers=given)
         for attempt in range(ATTEMPTS):
             is_last = attempt == ATTEMPTS - 1
             try:
                 answer = await self._http.send(request)
             except httpx2.HTTPError as error:
-                if is_last or not isinstance(error, httpx2.TransportError):
+                was_sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
+                if is_last or not isinstance(error, httpx2.TransportError) or (was_sent and not is_harmless):
                     raise self._silent(error) from error
                 await asyncio.sleep(_pause(attempt))
                 continue
-            if answer.status_code in REPEATED_STATUSES and not is_last and not _is_verdict(answer):
+            is_refused = answer.status_code == 429 or (
+                is_harmless and answer.status_code in REPEATED_STATUSES
+            )
+            if is_refused and not is_last and not _is_verdict(answer):
                 await asyncio.sleep(_retry_after(answer) or _pause(attempt))
                 continue
             if answer.is_success:
@@ -180,11 +182,16 @@ class Connection:
                             last = event.id or last
                             if event.kind == "end":
                                 return
+                            if event.kind == "error":
+                                raise _said(json.loads(event.data), 500)
                             if event.kind != "ping":
                                 yield event
             except httpx2.HTTPError as error:
                 if failures >= STREAM_ATTEMPTS:
                     raise self._silent(error) from error
+            except UnreachableError:  # the server's own word: its database is away, say
+                if failures >= STREAM_ATTEMPTS:
+                    raise
             await asyncio.sleep(_pause(failures))
             failures += 1
 
@@ -218,9 +225,13 @@ def error_of(answer: httpx2.Response) -> Error:
         message = f"{answer.request.url.host} answered with {answer.status_code} {answer.reason_phrase}."
         if answer.status_code < 500:
             return BY_STATUS.get(answer.status_code, errors.InvalidError)(message, hint=hint)
-    kind = _by_code().get(code) or BY_STATUS.get(answer.status_code, InternalError)
-    error = kind(message, hint=hint)
-    if answer.status_code == 401:
+    return _said({"code": code, "message": message, "hint": hint}, answer.status_code)
+
+
+def _said(said: Mapping[str, Any], status: int) -> Error:
+    kind = _by_code().get(str(said["code"])) or BY_STATUS.get(status, InternalError)
+    error = kind(str(said["message"]), hint=str(said.get("hint", "")))
+    if isinstance(error, UnauthenticatedError):
         error.hint = error.hint or "Log in with `trainyard login URL`."
     return error
 

@@ -13,6 +13,7 @@ from trainyard.client.decode import decode
 from trainyard.client.encode import encode
 from trainyard.client.paging import Page, fetch_all, fetch_page
 from trainyard.client.shapes import Event, Explanation, Job, JobDetail, LogLine, Task
+from trainyard.lib.ids import new_id
 from trainyard.spec.workload import FINAL, Desired, WorkloadSpec
 
 
@@ -33,7 +34,7 @@ class Jobs:
 
     async def submit(self, spec: WorkloadSpec, *, key: str = "", hold: bool = False) -> JobDetail:
         """Put a job into the queue. With the same `key` it is submitted once, however often this is called."""
-        headers = {"Idempotency-Key": key} if key else None
+        headers = {"Idempotency-Key": key or new_id("k")}
         query = {"hold": "true"} if hold else None
         return await self._connection.send(
             "POST", JobDetail, "/jobs", encode(spec), headers=headers, query=query
@@ -41,7 +42,7 @@ class Jobs:
 
     async def submit_many(self, specs: Sequence[WorkloadSpec], *, key: str = "") -> tuple[Job, ...]:
         """Submit many at once, all or none."""
-        headers = {"Idempotency-Key": key} if key else None
+        headers = {"Idempotency-Key": key or new_id("k")}
         answer = await self._connection.request(
             "POST", "/jobs/bulk", body={"jobs": [encode(spec) for spec in specs]}, headers=headers
         )
@@ -49,7 +50,10 @@ class Jobs:
 
     async def dry_run(self, spec: WorkloadSpec) -> Explanation:
         """What would happen to a job now. Nothing is kept."""
-        return await self._connection.send("POST", Explanation, "/jobs/explanations", encode(spec))
+        headers = {"Idempotency-Key": new_id("k")}  # looking twice is harmless
+        return await self._connection.send(
+            "POST", Explanation, "/jobs/explanations", encode(spec), headers=headers
+        )
 
     async def page(self, **criteria: Any) -> Page[Job]:
         """One page of jobs, newest first; see `list` for the criteria, and `cursor`."""
@@ -94,7 +98,10 @@ class Jobs:
 
     async def clone(self, job: str, changes: Mapping[str, object] | None = None) -> JobDetail:
         """Submit it again, with changes."""
-        return await self._connection.send("POST", JobDetail, f"{_path(job)}/clones", encode(changes or {}))
+        headers = {"Idempotency-Key": new_id("k")}
+        return await self._connection.send(
+            "POST", JobDetail, f"{_path(job)}/clones", encode(changes or {}), headers=headers
+        )
 
     async def delete(self, job: str) -> None:
         """Forget a job that has ended, with its logs."""
@@ -164,7 +171,7 @@ class Events:
         self._connection = connection
 
     def list(self, **criteria: Any) -> AsyncIterator[Event]:
-        """Events, oldest first. Criteria: subject, subject_id, workspace, limit."""
+        """Events, oldest first. Criteria: node, workspace, limit."""
         return fetch_all(self._connection, Event, "/events", criteria)
 
     async def follow(self, **criteria: Any) -> AsyncIterator[Event]:

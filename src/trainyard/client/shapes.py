@@ -350,7 +350,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A workspace, or a group of them, with what it may use and what it uses. Amounts by resource."""
+    """A place of the quota tree. CPU in thousandths of a core, memory in MiB, devices counted."""
 
     name: str
     id: str
@@ -361,6 +361,7 @@ class Quota:
     used: Mapping[str, float]
     waiting: int
     running: int
+    users: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what each user holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

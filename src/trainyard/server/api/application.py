@@ -1,0 +1,124 @@
+"""The REST application: routes, errors, and the description of both. Wiring to the rest of the server is app.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import Response
+
+from trainyard.engines.api import Engine
+from trainyard.server.api import (
+    audit,
+    events,
+    groups,
+    health,
+    jobs,
+    logs,
+    members,
+    nodes,
+    problems,
+    quota,
+    requests,
+    session,
+    tasks,
+    terminal,
+    tokens,
+    users,
+    workspaces,
+)
+from trainyard.server.api.answers import answer
+from trainyard.server.api.changes import Answers, Changes
+from trainyard.server.api.guard import Guard
+from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
+from trainyard.server.api.parts import Parts
+from trainyard.server.logs import LogStore
+from trainyard.server.services import Services
+from trainyard.server.settings import ServerSettings
+
+PREFIX = "/api/v1"
+DESCRIPTION = f"""\
+Nouns in the path. Every request but those for health, version and signing in needs a token: `Authorization: Bearer ty_…`.
+A browser has a cookie instead, and sends `{CSRF_HEADER}` with whatever changes something. HTTP Basic is not taken.
+
+Every error has one shape: `code`, `message` (a sentence), `hint` (what to do) and `fields`. Lists come in pages:
+`items`, and `next` to be sent as `cursor`; null after the last. `ETag` is the version of a thing; `If-Match` makes a
+change only if it is still that one. `Idempotency-Key` makes a POST happen once, however often it is sent.
+
+Streams are `text/event-stream`: each message has an id, and `Last-Event-ID` goes on after it.
+"""
+ROUTERS = (
+    session.router,
+    jobs.router,
+    tasks.router,
+    logs.router,
+    events.router,
+    nodes.router,
+    workspaces.router,
+    members.router,
+    groups.router,
+    quota.router,
+    users.router,
+    tokens.router,
+    requests.router,
+    audit.router,
+    health.router,
+    terminal.router,
+)
+
+
+def create_api(
+    services: Services, logs: LogStore, engine_exec: Callable[[], Engine | None], settings: ServerSettings
+) -> FastAPI:
+    """The application of one server. `engine_exec` gives the engine while this server leads, for terminals."""
+    app = make_application(body_limit=settings.body_limit_mib << 20)
+    changes = Changes(services.db)
+    app.state.parts = Parts(
+        services=services,
+        logs=logs,
+        engine=engine_exec,
+        settings=settings,
+        changes=changes,
+        answers=Answers(changes),
+        identities=Identities(services, settings),
+    )
+    return app
+
+
+def make_application(*, body_limit: int) -> FastAPI:
+    """The routes alone; enough for the description."""
+    app = FastAPI(
+        title="Trainyard",
+        version=version("trainyard"),
+        openapi_url=None,  # served below, so that it has our headers and errors
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    for router in ROUTERS:
+        app.include_router(router, prefix=PREFIX)
+
+    @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
+    async def get_openapi_json() -> Response:
+        return answer(describe(app))
+
+    app.add_middleware(Guard, body_limit=body_limit)
+    return app
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """OpenAPI, made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "bearerFormat": "ty_…"},
+            "session": {"type": "apiKey", "in": "cookie", "name": SESSION_COOKIE},
+        }
+        schema["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = schema
+    return app.openapi_schema

@@ -1,0 +1,110 @@
+"""Answers that are kept as bytes until something in the database has changed, whoever changed it.
+
+SQLite tells by `PRAGMA data_version` on a connection that never writes, PostgreSQL by its snapshot: two equal marks
+have seen the same commits. So nothing has to remember to invalidate, other processes included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+
+from trainyard.server.db import Database
+
+ENTRIES = 512
+BYTES = 16 << 20  # of answers that are kept; a page of a hundred jobs is 80 kB
+
+
+class Changes:
+    """Tells whether anything was committed since."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._looker: sqlite3.Connection | None = None
+        if db.is_sqlite:
+            path = make_url(db.url).database or ""
+            self._looker = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+
+    async def mark(self) -> Hashable:
+        """A mark that is another one after every commit."""
+        if self._looker is None:
+            return await self._db.read(_snapshot)
+        try:
+            version: int = self._looker.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.OperationalError:  # busy for a moment: as good as changed
+            return time.monotonic_ns()
+        return version
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._looker is not None:
+            self._looker.close()
+
+
+def _snapshot(connection: Connection) -> str:
+    return str(connection.execute(text("SELECT pg_current_snapshot()::text")).scalar_one())
+
+
+@dataclass(slots=True)
+class Kept:
+    """An answer's bytes, and when the reading for it began."""
+
+    body: bytes
+    etag: str
+    mark: Hashable
+    began: float
+
+
+@dataclass(slots=True)
+class _Place:
+    kept: Kept | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Answers:
+    """A cache of rendered answers. Whoever comes gets what was committed before they came, or something newer."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._places: OrderedDict[Hashable, _Place] = OrderedDict()
+        self._bytes = 0
+
+    async def get(self, key: Hashable, render: Callable[[], Awaitable[tuple[bytes, str]]]) -> Kept:
+        """The answer for `key`; rendered where it is not there or was overtaken, by one for all who wait for it."""
+        came = time.monotonic()
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _Place()
+        else:
+            self._places.move_to_end(key)
+        if place.kept is not None and place.kept.mark == await self._changes.mark():
+            return place.kept
+        async with place.lock:
+            # Somebody may have begun to read after we came: that is new enough for us, whatever was written since.
+            if place.kept is not None and place.kept.began >= came:
+                return place.kept
+            began = time.monotonic()
+            mark = await self._changes.mark()
+            if place.kept is not None and place.kept.mark == mark:
+                return place.kept
+            body, etag = await render()
+            self._keep(key, place, Kept(body, etag, mark, began))
+            return Kept(body, etag, mark, began)
+
+    def _keep(self, key: Hashable, place: _Place, kept: Kept) -> None:
+        if place.kept is not None and self._places.get(key) is place:
+            self._bytes -= len(place.kept.body)
+        place.kept = kept
+        if self._places.get(key) is not place:  # evicted while we rendered
+            return
+        self._bytes += len(kept.body)
+        while self._places and (self._bytes > BYTES or len(self._places) > ENTRIES):
+            _, oldest = self._places.popitem(last=False)
+            self._bytes -= len(oldest.kept.body) if oldest.kept is not None else 0

@@ -1,0 +1,169 @@
+"""Around every request: its id, the limits of its body, headers for safety, and the last net for errors.
+
+Plain ASGI, because it runs for each request. Who is asking is identity.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.responses import Response
+
+from trainyard.lib.errors import Error
+from trainyard.lib.ids import new_id
+from trainyard.server.api import problems
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger("trainyard.server.api")
+
+BODY_LIMIT = 1 << 20  # a job's document is a few kilobytes; many at once have the limit of the settings
+BODY_SECONDS = 30.0  # a body that takes longer holds a place for nothing
+WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
+# A NUL, escaped as JSON does it; PostgreSQL takes none in a text. An escaped backslash before it is another matter.
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+SAFETY = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+NO_STORE = (b"cache-control", b"no-store")
+STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
+
+
+class Guard:
+    """Wraps the API. Streams and WebSockets pass through; bodies are read whole, up to their limit."""
+
+    def __init__(self, app: Asgi, *, body_limit: int = 8 << 20) -> None:
+        self._app = app
+        self._body_limit = body_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id, is_secure=scope.get("scheme") == "https")
+        try:
+            refusal = _bad_address(scope)
+            if refusal is None and scope["method"] in WITH_BODY:
+                refusal, receive = await _with_body(scope, receive, self._body_limit)
+            if refusal is not None:
+                await refusal(scope, receive, answer)
+                return
+            await self._app(scope, receive, answer)
+        except Error as error:  # from outside the application's own net
+            await self._fail(scope, receive, answer, problems.problem_of(error))
+        except Exception:  # the last net: what nobody foresaw must not show its insides
+            log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
+            await self._fail(scope, receive, answer, problems.internal(request_id))
+
+    @staticmethod
+    async def _fail(scope: Scope, receive: Receive, answer: _Answer, response: Response) -> None:
+        if not answer.has_begun:  # half an answer cannot be taken back: the connection is closed instead
+            await response(scope, receive, answer)
+
+
+class _Answer:
+    """`send` that adds headers."""
+
+    def __init__(self, send: Send, request_id: str, *, is_secure: bool) -> None:
+        self._send = send
+        self._request_id = request_id.encode()
+        self._is_secure = is_secure
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id), *SAFETY]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append(NO_STORE)
+            if self._is_secure:
+                headers.append(STRICT_TRANSPORT)
+            message["headers"] = headers
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.match(value):
+            return str(value, "ascii")
+    return new_id("r")
+
+
+def _bad_address(scope: Scope) -> Response | None:
+    query = scope.get("query_string", b"")
+    if "\0" in scope["path"] or "\r" in scope["path"] or "\n" in scope["path"]:
+        return problems.problem(404, "not_found", "There is nothing at this path.")
+    if b"%00" in query or b"\0" in query:
+        return problems.problem(
+            422, "invalid", "The query has a NUL in it.", hint="Leave the NUL character out."
+        )
+    return None
+
+
+async def _with_body(scope: Scope, receive: Receive, largest: int) -> tuple[Response | None, Receive]:
+    limit = largest if scope["path"].endswith("/bulk") else min(BODY_LIMIT, largest)
+    too_large = problems.problem(
+        413,
+        "too_large",
+        f"The body is larger than {limit} bytes.",
+        hint="Send less at once.",
+        headers={"Connection": "close"},
+    )
+    for name, value in scope["headers"]:
+        if name == b"content-length" and (not value.isdigit() or int(value[:20]) > limit):
+            return too_large, receive
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return problems.problem(408, "too_slow", "The body never came."), receive
+                piece = message.get("body", b"")
+                size += len(piece)
+                if size > limit:
+                    return too_large, receive
+                pieces.append(piece)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return problems.problem(
+            408, "too_slow", "The body took too long.", headers={"Connection": "close"}
+        ), receive
+    body = b"".join(pieces)
+    if _NUL.search(body):
+        return problems.problem(
+            422, "invalid", "The body has a NUL in a text.", hint="Leave the NUL character out."
+        ), receive
+    return None, _replay(body, receive)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

@@ -1,0 +1,35 @@
+"""Whether the server can serve, and which one it is. For probes, so nobody has to sign in."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Request
+from sqlalchemy import text
+from starlette.responses import Response
+
+from trainyard.client.shapes import Health, Version
+from trainyard.lib.errors import Error
+from trainyard.server.api.answers import answer, described
+from trainyard.server.api.parts import parts_of
+
+router = APIRouter(tags=["health"])
+OPEN: dict[str, Any] = {"security": []}
+
+
+@router.get("/health", responses=described(Health), openapi_extra=OPEN)
+async def get_health(request: Request) -> Response:
+    """Say whether the server can serve: 200, or 503 where its database does not answer."""
+    parts = parts_of(request)
+    try:
+        await parts.services.db.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+    except Error:
+        return answer({"status": "failing", "database": "silent", "leader": None}, 503)
+    return answer({"status": "ok", "database": "ok", "leader": parts.engine() is not None})
+
+
+@router.get("/version", responses=described(Version), openapi_extra=OPEN)
+async def get_version() -> Response:
+    """Say which server answers."""
+    return answer({"version": version("trainyard"), "api": "v1"})

@@ -1,0 +1,34 @@
+"""What all routes share: the services, the logs, the engine, the caches. Put together by application.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import HTTPConnection
+
+from trainyard.engines.api import Engine
+from trainyard.server.api.changes import Answers, Changes
+from trainyard.server.api.identity import Identities
+from trainyard.server.logs import LogStore
+from trainyard.server.services import Services
+from trainyard.server.settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One server's parts, as the API needs them."""
+
+    services: Services
+    logs: LogStore
+    engine: Callable[[], Engine | None]  # None: another server leads
+    settings: ServerSettings
+    changes: Changes
+    answers: Answers
+    identities: Identities
+
+
+def parts_of(connection: HTTPConnection) -> Parts:
+    """The parts behind a request."""
+    found: Parts = connection.app.state.parts
+    return found

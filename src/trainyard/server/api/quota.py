@@ -1,0 +1,21 @@
+"""The tree of quotas, with what is used."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from trainyard.client.shapes import Quota
+from trainyard.server.api import views
+from trainyard.server.api.answers import answer, described, page, page_of
+from trainyard.server.api.identity import actor_of
+from trainyard.server.api.parts import parts_of
+
+router = APIRouter(prefix="/quota", tags=["quota"])
+
+
+@router.get("", responses=described(page_of(Quota)))
+async def list_quotas(request: Request) -> Response:
+    """List the quotas of the caller's workspaces and of the groups above them, parents first."""
+    found = await parts_of(request).services.quota.tree(await actor_of(request))
+    return answer(page([views.quota(each) for each in found]))
