@@ -20,7 +20,8 @@ from trainyard.runtime.context import Context
 from trainyard.runtime.task import FOREVER, Commands, Task, TransferProgress, command_text
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name, task_name
-from trainyard.transport.copy import CopyOptions, CopyReport, Peers, upload
+from trainyard.transport import copy
+from trainyard.transport.copy.api import CopyOptions, CopyReport, Peers
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -115,7 +116,7 @@ class Job:
         options: CopyOptions | None = None,
     ) -> CopyReport:
         """Copy a file or folder to every task. The client reads it once, and sends it once where tasks can pass it on."""
-        return await upload(
+        return await copy.upload(
             [(task.name, task.transport) for task in self.tasks],
             [Path(local_fn)],
             remote_fn,
