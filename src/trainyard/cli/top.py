@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-import termios
-import tty
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
@@ -17,6 +13,7 @@ from trainyard.cli import fleet
 from trainyard.cli.duration import duration_option
 from trainyard.cli.fleet import Fleet
 from trainyard.cli.invocation import current
+from trainyard.cli.keys import key_pressed
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
 from trainyard.lib.aio import gather_all
@@ -54,7 +51,7 @@ def top_command(names: tuple[str, ...], once: bool, interval: float | None) -> i
             return 0
         output.enter_screen()
         try:
-            with _key_pressed() as pressed:
+            with key_pressed() as pressed:
                 while True:
                     lines = _table(running, readings).lines(output, output.width)
                     shown = [output.paint(lines[0], "bold"), *lines[1 : output.rows - 1]]
@@ -153,24 +150,3 @@ def _records(running: Sequence[Machine], readings: dict[str, Reading]) -> list[d
         known.pop("counters", None)
         records.append({"name": machine.name, "backend": machine.backend, **known})
     return records
-
-
-@contextmanager
-def _key_pressed() -> Iterator[asyncio.Event]:
-    """An event for `q`, read key by key; the terminal is put back as it was."""
-    pressed = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-
-    def look() -> None:
-        if os.read(descriptor, 1) in {b"q", b"Q", b"\x1b", b""}:
-            pressed.set()
-
-    tty.setcbreak(descriptor)
-    loop.add_reader(descriptor, look)
-    try:
-        yield pressed
-    finally:
-        loop.remove_reader(descriptor)
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

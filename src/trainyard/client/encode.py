@@ -20,7 +20,7 @@ def encode(value: object, *, whole: bool = False) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, Mapping):
         return {str(key): encode(each, whole=whole) for key, each in value.items()}
     if isinstance(value, (list, tuple, frozenset)):

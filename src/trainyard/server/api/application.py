@@ -97,6 +97,7 @@ def make_application(*, body_limit: int) -> FastAPI:
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)
     for router in ROUTERS:

@@ -15,6 +15,7 @@ from trainyard.server.api.answers import answer, described
 from trainyard.server.api.parts import parts_of
 
 router = APIRouter(tags=["health"])
+VERSION = version("trainyard")
 OPEN: dict[str, Any] = {"security": []}
 
 
@@ -32,4 +33,4 @@ async def get_health(request: Request) -> Response:
 @router.get("/version", responses=described(Version), openapi_extra=OPEN)
 async def get_version() -> Response:
     """Say which server answers."""
-    return answer({"version": version("trainyard"), "api": "v1"})
+    return answer({"version": VERSION, "api": "v1"})

@@ -1,0 +1,260 @@
+"""`jobs submit`, `clone` and `explain`: from a document and flags to a job, or to what would become of one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trainyard.cli.duration import duration_option
+from trainyard.cli.invocation import Invocation, current
+from trainyard.cli.platform import complete_workspace, find_job, job_argument, pairs, run, variables
+from trainyard.cli.verb import PlainVerb
+from trainyard.lib.errors import InvalidError
+from trainyard.lib.units import parse_size
+from trainyard.spec.workload import Restart, RoleSpec, WorkloadSpec
+
+if TYPE_CHECKING:
+    from trainyard.client import Client
+    from trainyard.client.shapes import Explanation, Job, JobDetail
+
+FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
+MIB = 2**20
+
+
+class SubmitVerb(PlainVerb):
+    """Options end where the job's own command line begins."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Everything after the first word that is no option of ours is the command."""
+        with_value = {
+            spelling
+            for param in self.get_params(context)
+            if isinstance(param, click.Option) and not param.is_flag and not param.count
+            for spelling in param.opts
+        }
+        place = 0
+        while place < len(args) and args[place] != "--":
+            if not args[place].startswith("-") or args[place] == "-":
+                args = [*args[:place], "--", *args[place:]]
+                break
+            place += 1 + (args[place].replace("_", "-") in with_value)
+        return super().parse_args(context, args)
+
+
+@click.command("submit", cls=SubmitVerb)
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    metavar="FILE",
+    help="A job in YAML or TOML; - is standard input. Flags win over it.",
+)
+@click.option("--name", metavar="NAME", help="What to call it.  [default: the first word of the command]")
+@click.option(
+    "--workspace", metavar="NAME", shell_complete=complete_workspace, help="Whose quota it counts for."
+)
+@click.option("--replicas", type=click.IntRange(1), metavar="N", help="How many run together.")
+@click.option(
+    "--gpus", "--devices", "devices", type=click.IntRange(0), metavar="N", help="Devices of each replica."
+)
+@click.option("--device", metavar="TYPE", help="Their type, where there are several: V100, Ascend910.")
+@click.option("--cpu", type=click.FloatRange(0), metavar="CORES", help="Cores of each replica.")
+@click.option("--memory", metavar="SIZE", help="Memory of each replica: 16GiB.")
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A variable of its environment; without a value, as it is here.",
+)
+@click.option("--working-dir", metavar="FOLDER", help="Where it runs.  [default: a fresh folder]")
+@click.option("--priority", type=click.IntRange(1, 9), metavar="1-9", help="9 comes first.  [default: 5]")
+@click.option(
+    "--preemptible",
+    is_flag=True,
+    default=None,
+    help="May run on what others leave free, and has to go when they want it.",
+)
+@duration_option("--max-time", "Stop it after 90s, 30m, 2h.")
+@duration_option("--grace", "Between being asked to go and being killed.  [default: 30s]")
+@duration_option("--retain", "Keep its places so long after its end, for a look.")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Run it again so often after a failure.")
+@click.option(
+    "--restart",
+    type=click.Choice([each.value for each in Restart]),
+    metavar="WHEN",
+    help="never, on_failure, exit_code or always.",
+)
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only on this node.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
+@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A word to find it by.")
+@click.option("--hold", is_flag=True, help="Wait for an approval before the queue.")
+@click.option(
+    "--key", default="", metavar="TEXT", help="Submit it once, however often this is run with the same text."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for its end; the exit status is its program's.")
+@click.option("--follow", is_flag=True, help="Show its output meanwhile.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
+    """Put a job into the queue, from a document or from flags: `jobs submit --gpus 2 -- python train.py`.
+
+    One word of COMMAND is given to the shell as it is, several are quoted each. A single word that ends with .yaml,
+    .yml or .toml is the document. Prints the id.
+    """
+    invocation = current()
+    words: tuple[str, ...] = options.pop("command")
+    if path is None and len(words) == 1 and Path(words[0]).suffix in FORMATS:
+        path, words = words[0], ()
+    spec = _changed(_document(path) if path else None, words, options)
+    if dry_run:
+        return tell(invocation, run(lambda client: client.jobs.dry_run(spec)))
+
+    async def work(client: Client) -> JobDetail:
+        return await client.jobs.submit(spec, key=options["key"], hold=options["hold"])
+
+    return _submitted(invocation, run(work), waits=options["waits"], follow=options["follow"])
+
+
+@click.command("clone", cls=PlainVerb)
+@click.option("--name", metavar="NAME", help="Another name.")
+@click.option("--priority", type=click.IntRange(1, 9), metavar="1-9", help="Another priority.")
+@click.option("--workspace", metavar="NAME", shell_complete=complete_workspace, help="Another workspace.")
+@click.option("--command", metavar="TEXT", help="Another command.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for its end; the exit status is its program's.")
+@click.option("--follow", is_flag=True, help="Show its output meanwhile.")
+@job_argument()
+def clone_command(job: str, waits: bool, follow: bool, **changes: Any) -> int:
+    """Submit a job again, with changes."""
+    invocation = current()
+    wanted = {name: value for name, value in changes.items() if value is not None}
+
+    async def work(client: Client) -> JobDetail:
+        return await client.jobs.clone((await find_job(client, job)).id, wanted)
+
+    return _submitted(invocation, run(work), waits=waits, follow=follow)
+
+
+@click.command("explain", cls=PlainVerb)
+@job_argument()
+def explain_command(job: str) -> int:
+    """Say why a job waits: its position, what holds it, what would help, and when it may start."""
+
+    async def work(client: Client) -> Explanation:
+        return await client.jobs.explain((await find_job(client, job)).id)
+
+    return tell(current(), run(work))
+
+
+def tell(invocation: Invocation, said: Explanation) -> int:
+    """Say why a job waits, or what would become of one."""
+    from trainyard.cli.jobs import record
+
+    output = invocation.output
+    if invocation.json:
+        output.json(record(said))
+        return 0
+    if said.sentence:
+        output.line(said.sentence)
+    elif said.starts_now:
+        where = f" on {', '.join(said.nodes)}" if said.nodes else ""
+        output.line(f"It starts at once{where}.")
+    else:
+        output.line(f"It is {said.state}.")
+    if said.remedy:
+        output.line(said.remedy)
+    if said.position is not None and not said.starts_now:
+        output.line(f"Position in the queue: {said.position}.")
+    if said.estimated_start is not None:
+        output.line(f"Estimated start: {said.estimated_start.astimezone():%Y-%m-%d %H:%M:%S}.")
+    return 0
+
+
+def _submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -> int:
+    from trainyard.cli.joblogs import follow_to_end
+    from trainyard.cli.jobs import INTERRUPTED, record, tell_end
+
+    if invocation.json and not (waits or follow):
+        invocation.output.json(record(job))
+    elif waits or follow:
+        invocation.output.note(f"{job.id} is submitted")
+    else:
+        invocation.output.line(job.id)
+    if not (waits or follow):
+        return 0
+    invocation.output.flush()
+    try:
+        ended = follow_to_end(invocation, job.id) if follow else run(lambda client: client.jobs.wait(job.id))
+    except KeyboardInterrupt:
+        invocation.output.note(
+            f"Stopped looking; the job goes on. Stop it with `trainyard jobs stop {job.id}`."
+        )
+        return INTERRUPTED
+    return tell_end(invocation, ended)
+
+
+def _document(path: str) -> WorkloadSpec:
+    from trainyard.spec.document import parse
+
+    if path == "-":
+        return parse(sys.stdin.read(), "yaml", source="standard input")
+    kind = FORMATS.get(Path(path).suffix)
+    if kind is None:
+        raise InvalidError(
+            f"{path} is neither YAML nor TOML by its name.",
+            hint="Name it .yaml or .toml, or pipe YAML into `-f -`.",
+        )
+    return parse(Path(path).read_text(encoding="utf-8"), kind, source=path)
+
+
+def _changed(spec: WorkloadSpec | None, words: tuple[str, ...], options: dict[str, Any]) -> WorkloadSpec:
+    """The document with the flags over it; the flags alone where there is none."""
+    if not words and spec is None:
+        raise InvalidError(
+            "There is nothing to run.", hint="Give a command after `--`, or a document with -f FILE."
+        )
+    command = words[0] if len(words) == 1 else shlex.join(words)
+    if spec is None:
+        spec = WorkloadSpec(name=Path(words[0].split()[0]).name if words[0].split() else "job")
+    changes: dict[str, Any] = {
+        "command": command or None,
+        "name": options["name"],
+        "workspace": options["workspace"],
+        "working_dir": options["working_dir"],
+        "priority": options["priority"],
+        "preemptible": options["preemptible"] or None,
+        "max_run_seconds": _whole(options["max_time"]),
+        "grace_seconds": _whole(options["grace"]),
+        "retain_seconds": _whole(options["retain"]),
+        "max_retries": options["retries"],
+        "restart": None if options["restart"] is None else Restart(options["restart"]),
+        "env": {**spec.env, **variables(options["env"])} if options["env"] else None,
+        "tags": {**spec.tags, **pairs(options["tags"], "tag")} if options["tags"] else None,
+    }
+    spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
+    return replace(spec, roles=tuple(_role(role, options) for role in spec.roles))
+
+
+def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
+    try:
+        memory = None if options["memory"] is None else -(-parse_size(options["memory"]) // MIB)
+    except ValueError as error:
+        raise InvalidError(f"--memory: {error}.", hint="Write it like 16GiB.") from error
+    changes: dict[str, Any] = {
+        "replicas": options["replicas"],
+        "devices": options["devices"],
+        "device": options["device"],
+        "cpu": options["cpu"],
+        "memory_mib": memory,
+        "nodes": options["nodes"] or None,
+        "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
+    }
+    return replace(role, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _whole(seconds: float | None) -> int | None:
+    return None if seconds is None else max(1, round(seconds)) if seconds > 0 else 0
