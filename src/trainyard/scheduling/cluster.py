@@ -110,6 +110,7 @@ class Cluster:
         self.domains: list[dict[str, int]] = []  # level → domain → set of nodes, narrowest level first
         self.domain_of: list[list[int]] = []  # level → node → which of the level's domains, -1: none
         self._masks_by_key: dict[object, tuple[int, int]] = {}
+        self._healthy: list[dict[str, int]] = []  # node → device type → mask of what may be given out
         for node in nodes:
             self._append(node)
         self._relayout()
@@ -125,6 +126,7 @@ class Cluster:
     def _append(self, node: Node) -> None:
         index = len(self.nodes)
         self.nodes.append(node)
+        self._healthy.append(healthy_masks(node))
         self.index[node.name] = index
         self.cpu.append(0)
         self.memory.append(0)
@@ -170,6 +172,7 @@ class Cluster:
         for device, mask in held.items():
             self._set_mask(device, index, self.masks[device][index] & ~mask)
         self.nodes[index] = node
+        self._healthy[index] = healthy_masks(node)
         self.grown.append(index)
         self._relayout()
         return index
@@ -179,6 +182,7 @@ class Cluster:
         index = self.index.pop(name)
         self._fill(index, self.nodes[index], -1)
         self.nodes[index] = Node(name="", state=NodeState.LOST)
+        self._healthy[index] = {}
         self._relayout()
 
     def _relayout(self) -> None:
@@ -247,7 +251,7 @@ class Cluster:
         if devices:
             free = self.masks[shape.device][index]
             if free & devices != devices:  # what went bad while it was held is not among the free ones
-                devices &= healthy_masks(self.nodes[index]).get(shape.device, 0)
+                devices &= self._healthy[index].get(shape.device, 0)
             if free & devices != devices:
                 raise ValueError(f"devices {devices:b} of {self.nodes[index].name} are not free")
             self._set_mask(shape.device, index, free & ~devices)
@@ -255,9 +259,8 @@ class Cluster:
 
     def give(self, index: int, shape: Shape, devices: int) -> None:
         """Take a replica's resources back."""
-        node = self.nodes[index]
         if devices:
-            healthy = healthy_masks(node).get(shape.device, 0)
+            healthy = self._healthy[index].get(shape.device, 0)
             self._set_mask(shape.device, index, self.masks[shape.device][index] | (devices & healthy))
         self._shift(index, shape.cpu, shape.memory, shape.shared_memory)
 
@@ -322,6 +325,7 @@ class Cluster:
 
     def fits(self, index: int, shape: Shape) -> int:
         """How many replicas of this shape the node has room for, after what is kept for others."""
+        # NB: the hottest lines of all: neither calls nor comparisons of what is not asked for.
         keep = self.keep.get(index, NO_KEEP) if self.keep else NO_KEEP
         count = UNLIMITED
         if shape.count:
@@ -329,21 +333,31 @@ class Cluster:
             if masks is None:
                 return 0
             held = keep.devices.get(shape.device, 0) if keep.devices else 0
-            count = room(masks[index], shape, held)
-        # NB: the hottest lines of all: neither calls nor comparisons of what is not asked for.
-        if count > 0 and shape.cpu:
+            if shape.ring:
+                count = room(masks[index], shape, held)
+            else:
+                count = (masks[index].bit_count() - held) // shape.count
+            if count <= 0:
+                return 0
+        if shape.cpu:
             here = (self.cpu[index] - keep.cpu) // shape.cpu
-            if here < count:  # noqa: PLR1730  # a call more
+            if here < count:
+                if here <= 0:
+                    return 0
                 count = here
-        if count > 0 and shape.memory:
+        if shape.memory:
             here = (self.memory[index] - keep.memory) // shape.memory
-            if here < count:  # noqa: PLR1730  # a call more
+            if here < count:
+                if here <= 0:
+                    return 0
                 count = here
-        if count > 0 and shape.shared_memory:
+        if shape.shared_memory:
             here = (self.shared[index] - keep.shared_memory) // shape.shared_memory
-            if here < count:  # noqa: PLR1730  # a call more
+            if here < count:
+                if here <= 0:
+                    return 0
                 count = here
-        return max(0, count)
+        return count
 
     def pick(self, index: int, shape: Shape) -> int:
         """A mask of devices for one replica: the fullest ring that has enough, the lowest indices in it."""
@@ -357,6 +371,8 @@ class Cluster:
                 if shape.count <= part.bit_count() < least:
                     best, least = part, part.bit_count()
             free = best
+        if free.bit_count() == shape.count:
+            return free
         chosen = 0
         for _ in range(shape.count):
             low = free & -free

@@ -18,7 +18,7 @@ from operator import itemgetter
 from trainyard.scheduling.cluster import Keep
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind, Room
-from trainyard.scheduling.lanes import OVERDUE, Entry, Likes, Line, Owner, Share, Walk
+from trainyard.scheduling.lanes import OVERDUE, Entry, Likes, Line, Owner, Shares, Walk
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -61,6 +61,28 @@ class Cycle:
     acquires: list[Acquire] = field(default_factory=list)
 
 
+class _Shares(dict[Owner, float]):
+    """Users' shares, worked out when somebody asks."""
+
+    def __init__(self, scheduler: State) -> None:
+        super().__init__()
+        self.scheduler = scheduler
+
+    def __missing__(self, owner: Owner) -> float:
+        share = self[owner] = self.scheduler.shares.share(owner, self.scheduler.now)
+        return share
+
+
+class _NoShares(dict[Owner, float]):
+    """Where shares do not count."""
+
+    def __missing__(self, owner: Owner) -> float:
+        return 0.0
+
+
+_NO_SHARES = _NoShares()
+
+
 class Scheduler(State):
     """Who runs next, where. The same events give the same decisions."""
 
@@ -70,13 +92,14 @@ class Scheduler(State):
         self._cycle = Cycle(now)
         self._possible: list[Kind] = []
         self._blocked: list[Kind] = []
-        self._shares: dict[object, float] = {}  # as they stand in this cycle
+        self._shares = _Shares(self)  # of users, as they stand in this cycle
+        self._workspace_shares: dict[str, float] = {}  # likewise
         self._keeps: dict[Mode, dict[int, Keep]] = {}
         self._starts: list[float] = []  # of the reservations that keep room, rising
         self._modes: list[Mode] = [()]  # by how many of these are outlived
         self._latest = 0.0  # start of any reservation
         self._spares: dict[Mode, int] = {}  # devices that may still pass them
-        self._delaying: set[tuple[Kind, Mode]] = set()  # known in this cycle
+        self._delaying: dict[Kind, set[Mode]] = {}  # known in this cycle
         self._reserved: dict[Room, int] = {}
         self._last: dict[
             object, Reservation
@@ -109,12 +132,13 @@ class Scheduler(State):
             kind.forget()
         self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
         self.growth.begin()
-        self._shares = {}
+        self._shares.clear()
+        self._workspace_shares = {}
         self._last = {reservation.id: reservation for reservation in self.reservations}
         self.reservations = []
         self._reserved = {}
         self._keeps = {(): self._hard}
-        self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, set()
+        self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, {}
         self._spares = {}
         self.blockers = {}
 
@@ -166,7 +190,7 @@ class Scheduler(State):
             left = self.tree.headroom(self.tree.place(line.name))
             if left:
                 kinds = [kind for kind in kinds if kind.is_within(left)]
-        return Walk(line, self._owner_share(line), self.now, kinds, blocked)
+        return Walk(line, self._owner_shares(line), self.now, kinds, blocked)
 
     def _all_delay(self, kind: Kind, likes: Likes) -> bool:
         """Whether all of a kind are known to be too long to pass those who have a reservation."""
@@ -175,7 +199,7 @@ class Scheduler(State):
     def _is_delaying(self, kind: Kind, mode: Mode) -> bool:
         """Whether it was seen to fit only by delaying these reservations, and nothing has changed since."""
         # Within a cycle room only shrinks: what is delaying stays so.
-        return (kind, mode) in self._delaying or self._looks_delaying(kind, mode)
+        return mode in self._delaying.get(kind, ()) or self._looks_delaying(kind, mode)
 
     def _looks_delaying(self, kind: Kind, mode: Mode) -> bool:
         seen = kind.delays.get(mode)
@@ -187,7 +211,7 @@ class Scheduler(State):
         changed = kind.has_grown(self.cluster, seen[0])
         self.cluster.keep = self._hard
         if not changed:
-            self._delaying.add((kind, mode))
+            self._delaying.setdefault(kind, set()).add(mode)
         return not changed
 
     def _note_blocker(self, walk: Walk) -> None:
@@ -222,22 +246,16 @@ class Scheduler(State):
     def _workspace_share(self, workspace: str) -> float:
         if not self.policy.fair_share:
             return 0.0
-        share = self._shares.get(workspace)
+        share = self._workspace_shares.get(workspace)
         if share is None:
             weight = self.tree.place(workspace).quota.weight
-            share = self._shares[workspace] = self.shares.share(workspace, self.now, weight)
+            share = self._workspace_shares[workspace] = self.shares.share(workspace, self.now, weight)
         return share
 
-    def _owner_share(self, line: Line) -> Share:
+    def _owner_shares(self, line: Line) -> Shares:
         if not self.policy.fair_share or line.strategy is not Strategy.BACKFILL:
-            return lambda _owner: 0.0
-        return self._share
-
-    def _share(self, owner: Owner) -> float:
-        share = self._shares.get(owner)
-        if share is None:
-            share = self._shares[owner] = self.shares.share(owner, self.now)
-        return share
+            return _NO_SHARES
+        return self._shares
 
     def _wants(self, line: Line, room: Room, *, strict: bool) -> bool:
         """Whether a blocked workload of this line that needs such room should get a reservation."""
@@ -263,7 +281,7 @@ class Scheduler(State):
 
     def everybody(self, line: Line) -> Iterator[Entry]:
         """All who stand in a line, in order."""
-        return line.everybody(self._owner_share(line))
+        return line.everybody(self._owner_shares(line))
 
     def in_turn(self) -> Iterator[Entry]:
         """All who wait, in about the order of their turns: line by line one each, by share."""
@@ -344,9 +362,9 @@ class Scheduler(State):
         if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
             if len(kind.delays) > 8:
                 kind.delays.clear()
-                self._delaying = {pair for pair in self._delaying if pair[0] is not kind}
+                self._delaying.pop(kind, None)
             kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
-            self._delaying.add((kind, mode))
+            self._delaying.setdefault(kind, set()).add(mode)
             return Outcome.RESERVATION
         if self.growth.ask(entry):
             return Outcome.NODES
@@ -405,7 +423,7 @@ class Scheduler(State):
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
         running = self._run(request, taken, now, now)
-        self._shares.pop(request.workspace, None)
+        self._workspace_shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)
         if passed:

@@ -7,7 +7,7 @@ nobody asks again. What holds a workload is engine.py's business; this module ke
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
 from trainyard.scheduling.kinds import Kind, Room
@@ -16,10 +16,12 @@ from trainyard.scheduling.model import Policy, Request, Strategy
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
 OVERDUE = -1.0  # a share before all others
+NOT_ASKED = -2.0  # before that: whose share it is has not been asked yet
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
-Share = Callable[[Owner], float]
+Shares = Mapping[Owner, float]
+Key = tuple[int, float, tuple[float, int], "Entry | None"]  # orders a line: level, share, when it is due
 
 
 class Entry:
@@ -201,16 +203,13 @@ class Line:
             self.head_since = head.submitted if head.head_since is None else head.head_since
         return 1 + int(max(0.0, now - self.head_since) // self.policy.balance_timeout)
 
-    def everybody(self, share: Share) -> Iterator[Entry]:
+    def everybody(self, shares: Shares) -> Iterator[Entry]:
         """All in the order in which they are looked at."""
         yield from (item[3] for item in self.strict)
         members: list[tuple[int, float, tuple[float, int], Entry]] = []
-        shares: dict[Owner, float] = {}
         for likes in self.kinds.values():
             for level, owners in likes.levels.items():
                 for owner, entries in owners.items():
-                    if owner not in shares:
-                        shares[owner] = share(owner)
                     mine = shares[owner]
                     members += [
                         (-level, OVERDUE if entry.overdue else mine, entry.order, entry) for entry in entries
@@ -232,9 +231,11 @@ class Cursor:
         self.users: set[Owner] = set()  # of whom nobody is looked at any more
         self.known_at = -1  # the line's departures when it was seen who is next; -1: look again
 
-    def best(self, share: Share) -> tuple[int, float, tuple[float, int], Entry] | None:
+    def best(self, shares: Shares) -> Key | None:
         """Who is next among them, with the key that orders it among other kinds."""
         levels = self.likes.levels
+        if not self.skipped and not self.users and self.longest == INFINITY:
+            return self._top(max(levels), shares) if levels else None
         if self.longest < self.likes.shortest:
             return None
         for level in sorted(levels, reverse=True) if len(levels) > 1 else levels:
@@ -250,12 +251,23 @@ class Cursor:
                     self.skipped[level, owner] = at
                 if at >= len(entries):
                     continue
-                mine = OVERDUE if entries[at].overdue else share(owner)
+                mine = OVERDUE if entries[at].overdue else shares[owner]
                 if first is None or mine < least or (mine == least and entries[at].order < first.order):
                     first, least = entries[at], mine
             if first is not None:
                 return (-level, least, first.order, first)
         return None
+
+    def _top(self, level: int, shares: Shares) -> Key | None:
+        """The same while nobody was passed by."""
+        first: Entry | None = None
+        least = INFINITY
+        for owner, entries in self.likes.levels[level].items():
+            entry = entries[0]
+            mine = OVERDUE if entry.overdue else shares[owner]
+            if first is None or mine < least or (mine == least and entry.order < first.order):
+                first, least = entry, mine
+        return None if first is None else (-level, least, first.order, first)
 
     def skip(self, entry: Entry) -> None:
         """Pass one by: another of the same kind may still start."""
@@ -285,26 +297,23 @@ class Walk:
     """One pass over a line in order. `peek` shows who is next; then say what became of it."""
 
     def __init__(
-        self, line: Line, share: Share, now: float, kinds: Iterable[Kind], blocked: list[Entry]
+        self, line: Line, shares: Shares, now: float, kinds: Iterable[Kind], blocked: list[Entry]
     ) -> None:
         self.line = line
-        self.share = share
+        self.shares = shares
         self.window = line.window(now)
         self.at = 0  # in the strict part
         self.blocked_by: Entry | None = None  # who ends the walk
-        self._heap: list[tuple[tuple[int, float, tuple[float, int], Entry], Cursor]] = []
-        for kind in kinds:
+        # At first with a key that is before all of its level: who is next in a kind is asked when its turn has come.
+        self._heap: list[tuple[Key, Cursor]] = []
+        for number, kind in enumerate(kinds):
             likes = line.kinds.get(kind)
             if likes is not None:
-                cursor = Cursor(kind, likes)
-                best = cursor.best(share)
-                if best is not None:
-                    cursor.known_at = line.departures
-                    self._heap.append((best, cursor))
+                self._heap.append(((-max(likes.levels), NOT_ASKED, (number, 0), None), Cursor(kind, likes)))
         # Those known not to fit, who are shown for the sake of a reservation only.
-        self._blocked = sorted(
+        self._blocked: list[tuple[int, float, tuple[float, int], Entry]] = sorted(
             (
-                (-entry.level, OVERDUE if entry.overdue else share(entry.owner), entry.order, entry)
+                (-entry.level, OVERDUE if entry.overdue else shares[entry.owner], entry.order, entry)
                 for entry in blocked
             ),
             reverse=True,
@@ -323,7 +332,7 @@ class Walk:
                 heappop(self._heap)  # it was seen not to fit, perhaps in another line
                 continue
             # Shares only rise within a cycle, by who is admitted from this line, and whoever was first may be gone.
-            best = key if cursor.known_at == self.line.departures else cursor.best(self.share)
+            best = key if cursor.known_at == self.line.departures else cursor.best(self.shares)
             if best is None:
                 heappop(self._heap)
                 continue

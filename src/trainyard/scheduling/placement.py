@@ -154,6 +154,8 @@ class _Finder:
         if rule is not None and rule.whole_when_many and part.most * shape.count > 0:
             return self._whole(part, allowed, rule.whole_when_many)
         allowed = self.cluster.candidates(shape, allowed)
+        if part.most == part.least == 1 and not near and len(self.cluster.by_pool) == 1:
+            return self._one(part, allowed)
         bound = self._bound(shape, allowed)
         if bound < part.least or (part.least > 1 and not self.has_room(shape, part.least, allowed)):
             return None
@@ -166,6 +168,14 @@ class _Finder:
         if part.least < part.most:
             return self._at_least(part, allowed)
         return None
+
+    def _one(self, part: Part, allowed: int) -> list[Taken] | None:
+        """The commonest of all: one replica, on nodes that failed lately last."""
+        healthy = allowed & ~self.cluster.suspect
+        node = self._one_node(part.shape, 1, healthy)
+        if node is None and healthy != allowed:
+            node = self._one_node(part.shape, 1, allowed)
+        return None if node is None else self._take(part, node, 1)
 
     def _preferences(self, allowed: int, near: int) -> Iterator[int]:
         """Sets to try in turn: near the rest of the gang, one pool, all; nodes that failed lately last."""

@@ -132,17 +132,20 @@ class Ledger:
     def times(self, shape: Shape, node: int, until: float) -> list[float]:
         """When, up to `until`, the node has room for one, two, three … replicas of this shape."""
         cluster = self.cluster
-        cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
         releases = self.releases.get(node, ())
+        if free.bit_count() < shape.count and not self._frees(shape, free, releases, until):
+            return []
+        cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         times = [0.0] * min(replicas(shape, cpu, memory, shared, free), MANY)
         for moment, _, one in releases:
             if moment > until:
                 break
-            cpu += one.shape.cpu
-            memory += one.shape.memory
-            shared += one.shape.shared_memory
-            if one.shape.device == shape.device:
+            other = one.shape
+            cpu += other.cpu
+            memory += other.memory
+            shared += other.shared_memory
+            if other.device == shape.device:
                 free |= one.devices
             if free.bit_count() < shape.count * (len(times) + 1):
                 continue  # not enough for one more
@@ -150,6 +153,19 @@ class Ledger:
             if count > len(times):
                 times += [moment] * (min(count, MANY) - len(times))
         return times
+
+    @staticmethod
+    def _frees(shape: Shape, free: int, releases: Iterable[tuple[float, int, Taken]], until: float) -> bool:
+        """Whether the devices for one replica come back by then: on most nodes they do not, and that is all to ask."""
+        device, count = shape.device, shape.count
+        for moment, _, one in releases:
+            if moment > until:
+                return False
+            if one.shape.device == device:
+                free |= one.devices
+                if free.bit_count() >= count:
+                    return True
+        return False
 
 
 @dataclass(slots=True)
