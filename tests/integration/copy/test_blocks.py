@@ -10,7 +10,7 @@ import pytest
 from copy_boxes import Box, age, differences, leftovers, local_box
 from test_relay import peers
 
-from trainyard.transport.copy import CopyOptions, upload, uploading
+from trainyard.transport.copy import CopyOptions, delta, manifest, upload, uploading
 from trainyard.transport.copy.blocks import SMALLEST_BLOCK
 
 pytestmark = pytest.mark.slow  # 15 MB, two or three times
@@ -251,5 +251,29 @@ async def test_few_machines_hold_a_file_twice_when_all_are_on_this_computer(tmp_
     assert 1 <= look.most <= 2
     assert all(same(tree, one) for one in made)
     assert all(count < LITTLE + 2 * SMALLEST_BLOCK for count in report.sent.values())
+    for one in made:
+        await one.transport.aclose()
+
+
+@pytest.mark.parametrize("kind", ["whole", "blocks"])
+async def test_everybody_is_served_when_there_are_more_machines_and_deliveries_than_go_at_once(
+    tmp_path, tree, monkeypatch, kind
+):
+    monkeypatch.setattr(uploading, "AT_ONCE", 1)
+    monkeypatch.setattr(uploading, "HERE_AT_ONCE", 1)
+    monkeypatch.setattr(manifest, "LARGE", SIZE)  # each file is a delivery
+    monkeypatch.setattr(delta, "MOST_FILES", 1)
+    made = [local_box(f"task{number}", tmp_path / str(number)) for number in range(3)]
+    pairs = [one.pair for one in made]
+    if kind == "blocks":
+        await upload(pairs[:1], [tree])
+        await asyncio.gather(*(upload([pair], [tree]) for pair in pairs[1:]))
+        for name in NAMES:
+            edit(tree / name)
+    async with asyncio.timeout(60):
+        report = await upload(pairs, [tree])
+    assert all(same(tree, one) for one in made)
+    most = 2 * SIZE if kind == "blocks" else 4 * SIZE
+    assert all(count < most for count in report.sent.values())
     for one in made:
         await one.transport.aclose()

@@ -193,32 +193,31 @@ class _Upload:
         meter = _Meter(self.progress, [name], total)
         index = 0
         try:
-            async with self._gate_of(name, stock.items):
-                for item in stock.items:
-                    payload = await stock.take(index)
-                    try:
+            for item in stock.items:
+                payload = await stock.take(index)
+                try:
+                    # NB: nobody waits for a payload inside a gate: its place is freed by machines that wait outside.
+                    async with self._gate_of(name, item):
                         outcome = await item.send(self.machines[name], payload, meter.on_bytes)
-                    except UnreachableError as error:
-                        raise _TryAgain(_lost(name)) from error
-                    if not outcome.is_ok:
-                        if isinstance(item, DeltaDelivery):
-                            self.whole.add(name)
-                        raise _TryAgain(failure(name, self.plan, outcome))
-                    self.sent[name] = self.sent.get(name, 0) + payload.length
-                    stock.give(index)
-                    index += 1
-                    meter.finish(item.length)
+                except UnreachableError as error:
+                    raise _TryAgain(_lost(name)) from error
+                if not outcome.is_ok:
+                    if isinstance(item, DeltaDelivery):
+                        self.whole.add(name)
+                    raise _TryAgain(failure(name, self.plan, outcome))
+                self.sent[name] = self.sent.get(name, 0) + payload.length
+                stock.give(index)
+                index += 1
+                meter.finish(item.length)
         finally:
             for rest in range(index, len(stock.items)):
                 stock.give(rest)
         self._done(name, total)
 
-    def _gate_of(self, name: str, items: Sequence[Delivery]) -> asyncio.Semaphore:
+    def _gate_of(self, name: str, item: Delivery) -> asyncio.Semaphore:
         transport = self.machines[name]
         is_here = isinstance(transport, Nearby) and transport.is_here
-        return (
-            self._gate_here if is_here and any(isinstance(it, DeltaDelivery) for it in items) else self._gate
-        )
+        return self._gate_here if is_here and isinstance(item, DeltaDelivery) else self._gate
 
     async def _relay(
         self, names: list[str], items: Sequence[Delivery], total: int, peers: Peers
