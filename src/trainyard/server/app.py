@@ -20,6 +20,8 @@ from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
+from trainyard.server.api.dlc.door import Doors
+from trainyard.server.api.dlc.routes import create_dlc
 from trainyard.server.db import Database
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
@@ -69,8 +71,9 @@ class Platform:
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
 
     def asgi(self) -> Any:
-        """The REST application."""
-        return create_api(self.services, self.logs, lambda: self.engine, self.settings)
+        """The REST application, and beside it the door of the vendor's clients."""
+        ours = create_api(self.services, self.logs, lambda: self.engine, self.settings)
+        return Doors(ours, create_dlc(ours.state.parts))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -60,6 +60,8 @@ tokens = Table(
     ),  # SHA-256 of the token: the token is never stored
     Column("scopes", JSON, nullable=False),  # names from auth/scopes.py; ["*"]: all that the user may
     Column("kind", String(16), nullable=False, default="token"),  # or "session": made by a sign-in
+    # The secret of an access key, which has to be read to check a signature: sealed with a key outside the database.
+    Column("sealed", LargeBinary, nullable=True),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float, nullable=True),
     Column("last_used_at", Float, nullable=True),

@@ -10,8 +10,9 @@ import pytest
 from trainyard.emulators.aliyun.clock import AdjustableClock
 from trainyard.emulators.aliyun.gateway import Gateway
 from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.signature import V3, sign_v3
+from trainyard.emulators.aliyun.signature import V3
 from trainyard.emulators.aliyun.wire import Request
+from trainyard.lib.acs3 import sign as sign_v3
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

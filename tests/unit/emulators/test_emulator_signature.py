@@ -9,14 +9,13 @@ import pytest
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.signature import (
     V3,
-    canonical_query,
-    percent_encode,
     read_claim,
     sign_v1,
-    sign_v3,
     verify,
 )
 from trainyard.emulators.aliyun.wire import Request
+from trainyard.lib.acs3 import canonical_query, percent_encode
+from trainyard.lib.acs3 import sign as sign_v3
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 

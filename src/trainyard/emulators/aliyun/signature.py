@@ -10,12 +10,12 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.wire import Pairs, Request
+from trainyard.emulators.aliyun.wire import Request
+from trainyard.lib import acs3
 
-V3 = "ACS3-HMAC-SHA256"
+V3 = acs3.SCHEME
 V1_PARAMETERS = frozenset(
     {
         "AccessKeyId",
@@ -46,49 +46,12 @@ class Claim:
     signed_headers: tuple[str, ...] = ()
 
 
-def percent_encode(text: str) -> str:
-    """RFC 3986: only letters, digits and -_.~ stay."""
-    return quote(text, safe="-_.~")
-
-
-def canonical_query(pairs: Iterable[tuple[str, str]]) -> str:
-    """Sorted by name, then value, encoded again: the wire may write a blank as +, the signed string never does."""
-    return "&".join(f"{percent_encode(name)}={percent_encode(value)}" for name, value in sorted(pairs))
-
-
 def sign_v1(secret: str, method: str, pairs: Iterable[tuple[str, str]]) -> str:
     """The v1 signature over all parameters, those of the address and of the form together."""
-    query = canonical_query((name, value) for name, value in pairs if name != "Signature")
-    text = f"{method}&{percent_encode('/')}&{percent_encode(query)}"
+    query = acs3.canonical_query((name, value) for name, value in pairs if name != "Signature")
+    text = f"{method}&{acs3.percent_encode('/')}&{acs3.percent_encode(query)}"
     digest = hmac.new(f"{secret}&".encode(), text.encode(), hashlib.sha1).digest()
     return base64.b64encode(digest).decode()
-
-
-def sign_v3(
-    secret: str,
-    method: str,
-    path: str,
-    pairs: Pairs,
-    headers: Mapping[str, str],
-    signed_headers: Iterable[str],
-    *,
-    body: bytes = b"",
-) -> str:
-    """The ACS3 signature over the method, path, query, the named headers and the body."""
-    names = sorted(signed_headers)
-    canonical_headers = "".join(f"{name}:{headers.get(name, '').strip()}\n" for name in names)
-    canonical = "\n".join(
-        [
-            method,
-            path or "/",
-            canonical_query(pairs),
-            canonical_headers,
-            ";".join(names),
-            hashlib.sha256(body).hexdigest(),
-        ]
-    )
-    text = f"{V3}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def read_claim(request: Request) -> Claim:
@@ -118,7 +81,7 @@ def verify(request: Request, claim: Claim, secret: str) -> None:
         expected = sign_v1(secret, request.method, request.query_pairs() + request.form_pairs())
     else:
         _check_coverage(request, claim)
-        expected = sign_v3(
+        expected = acs3.sign(
             secret,
             request.method,
             request.path,

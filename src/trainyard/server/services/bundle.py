@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from trainyard.lib.clock import Clock
 from trainyard.server.auth.passwords import Passwords
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.db import Database
 from trainyard.server.services.context import Context
 from trainyard.server.services.events import Audit, Events
 from trainyard.server.services.hints import Hints
 from trainyard.server.services.jobs import Jobs
+from trainyard.server.services.keys import Keys
 from trainyard.server.services.names import Names
 from trainyard.server.services.nodes import Nodes
 from trainyard.server.services.quota import Quotas
@@ -36,6 +38,7 @@ class Services:
             attempts=settings.sign_in_attempts,
             requests=settings.requests_per_minute,
         )
+        self.keys = Keys(context, self.signing, Seal(settings.data / "sealing.key"))
         self.jobs = Jobs(context)
         self.nodes = Nodes(context)
         self.workspaces = Workspaces(context, self.signing)

@@ -71,7 +71,10 @@ class Signing:
         """Whose token it is; UnauthenticatedError where it is nobody's, or not valid any more."""
         if not is_token(token):
             raise _nobody()
-        digest = digest_of(token)
+        return await self.actor_of(digest_of(token), address=address)
+
+    async def actor_of(self, digest: str, *, address: str = "") -> Actor:
+        """The same, for who has proved by other means that it is theirs."""
         now = self._context.now()
         known = self._known.get(digest)
         if known is None or now >= known.until or (known.expires_at is not None and now >= known.expires_at):

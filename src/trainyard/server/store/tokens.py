@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
@@ -25,6 +25,7 @@ class TokenRecord:
     created_at: float
     name: str = ""
     kind: str = "token"
+    sealed: bytes | None = field(default=None, repr=False)  # the secret of an access key
     expires_at: float | None = None
     last_used_at: float | None = None
     revoked_at: float | None = None

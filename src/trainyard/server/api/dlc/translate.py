@@ -240,7 +240,7 @@ def _number(body: Mapping[str, Any], key: str, default: float, where: str = "") 
         return default
     name = f"{where}.{key}" if where else key
     try:
-        number = float(given)  # type: ignore[arg-type]  # what is no number raises
+        number = float(given)
     except (TypeError, ValueError) as error:
         raise InvalidError(f"{name} {given!r} is not a number.", hint="Write it like 4.") from error
     if not 0 <= number <= 1e9:

@@ -197,6 +197,7 @@ def _tokens() -> None:
         sa.Column("digest", sa.String(length=64), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=True),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("expires_at", sa.Float(), nullable=True),
         sa.Column("last_used_at", sa.Float(), nullable=True),

@@ -1,0 +1,140 @@
+"""The front of the compatible door: which requests are for it, who signed them, and errors in its shape.
+
+What the routes do is routes.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import uuid
+from collections import OrderedDict
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trainyard.lib import acs3
+from trainyard.lib.errors import DeniedError, Error, NotFoundError
+from trainyard.server.api.guard import Asgi, Receive, Scope, Send
+from trainyard.server.api.identity import address_of
+from trainyard.server.api.parts import Parts
+from trainyard.server.api.problems import status_of
+from trainyard.server.auth.actor import Actor, UnauthenticatedError
+
+logger = logging.getLogger(__name__)
+
+# Versions of the vendor's services that are answered here: DLC itself and the workspaces beside it.
+VERSIONS = frozenset({b"2020-12-03", b"2021-02-04"})
+CLOCK_SECONDS = 15 * 60
+NONCES = 20_000
+BODY_LIMIT = 4 << 20
+
+
+class Doors:
+    """Sends requests of the vendor's clients to their own application, and all others to ours."""
+
+    def __init__(self, ours: Asgi, theirs: Asgi) -> None:
+        self._ours = ours
+        self._theirs = theirs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            for name, value in scope["headers"]:
+                if name == b"x-acs-version" and value in VERSIONS:
+                    await self._theirs(scope, receive, send)
+                    return
+        await self._ours(scope, receive, send)
+
+
+class Identification:
+    """Who signed: an access key by ACS3-HMAC-SHA256, or one of our tokens."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._nonces: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def actor(self, request: Request, body: bytes) -> Actor:
+        """Who asks; UnauthenticatedError where the signature is not theirs."""
+        authorization = request.headers.get("authorization", "")
+        scheme, _, rest = authorization.partition(" ")
+        if scheme.lower() == "bearer":
+            return await self._parts.services.signing.authenticate(rest.strip(), address=address_of(request))
+        if scheme != acs3.SCHEME:
+            raise UnauthenticatedError("The request is not signed.", hint="Run `dlc config` first.")
+        fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+        key, signature = fields.get("Credential", ""), fields.get("Signature", "")
+        signed = [name for name in fields.get("SignedHeaders", "").split(";") if name]
+        self._check_coverage(request, signed, body)
+        actor, secret = await self._parts.services.keys.find(key, address=address_of(request))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
+        expected = acs3.sign(
+            secret, request.method, path, request.query_params.multi_items(), headers, signed, body=body
+        )
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            raise UnauthenticatedError("The signature does not match.", hint="Check the access key's secret.")
+        self._check_fresh(key, headers)
+        return actor
+
+    @staticmethod
+    def _check_coverage(request: Request, signed: list[str], body: bytes) -> None:
+        """What steers a call must be signed, or anybody on the way could change it."""
+        needed = {name for name in request.headers if name.startswith("x-acs-")} | {"host"}
+        if needed - set(signed):
+            raise UnauthenticatedError(
+                "Not all headers that steer the call are signed.", hint="Use a newer client."
+            )
+        if request.headers.get("x-acs-content-sha256", "") != hashlib.sha256(body).hexdigest():
+            raise UnauthenticatedError("The body is not the one that was signed.", hint="Send it again.")
+
+    def _check_fresh(self, key: str, headers: dict[str, str]) -> None:
+        try:
+            at = datetime.strptime(headers.get("x-acs-date", ""), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        except ValueError as error:
+            raise UnauthenticatedError(
+                "The request has no x-acs-date.", hint="Use a newer client."
+            ) from error
+        now = self._parts.services.clock.now()
+        if abs((now - at).total_seconds()) > CLOCK_SECONDS:
+            raise UnauthenticatedError("The request's time is not ours.", hint="Set this computer's clock.")
+        nonce = (key, headers.get("x-acs-signature-nonce", ""))
+        if nonce in self._nonces:
+            raise UnauthenticatedError("The request was sent before.", hint="Sign it anew.")
+        self._nonces[nonce] = None
+        if len(self._nonces) > NONCES:
+            self._nonces.popitem(last=False)
+
+
+def new_request_id() -> str:
+    """As their clients print it."""
+    return str(uuid.uuid4()).upper()
+
+
+def answer(data: dict[str, object], *, status: int = 200) -> Response:
+    """An answer in their shape; every one has a RequestId."""
+    request_id = new_request_id()
+    text = json.dumps({"RequestId": request_id, **data}, ensure_ascii=False)
+    return Response(text, status, media_type="application/json", headers={"x-acs-request-id": request_id})
+
+
+def problem(error: Error) -> Response:
+    """One of our errors in their shape."""
+    status = status_of(error)
+    if status == 422:
+        status = 400
+    code = {
+        401: "InvalidAccessKeyId.NotFound",
+        403: "Forbidden",
+        404: "NotFound",
+        400: "InvalidParameter",
+        409: "OperationConflict",
+        429: "Throttling.User",
+    }.get(status, "InternalError" if status >= 500 else "InvalidParameter")
+    if status == 409 and not isinstance(error, DeniedError | NotFoundError):
+        status = 400  # as theirs: what a job's state does not allow is a wrong request
+    message = error.message if not error.hint else f"{error.message} {error.hint}"
+    return answer({"Code": code, "Message": message, "HttpStatusCode": status}, status=status)

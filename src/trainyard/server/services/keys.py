@@ -1,0 +1,73 @@
+"""Access keys: an id and a secret with which programs sign requests, as Alibaba's clients do. Tokens are signing.py's."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from trainyard.server.auth.actor import Actor, UnauthenticatedError, require
+from trainyard.server.auth.scopes import ALL
+from trainyard.server.auth.sealing import Seal
+from trainyard.server.auth.tokens import digest_of
+from trainyard.server.services.context import Context
+from trainyard.server.services.signing import Signing
+from trainyard.server.store import tokens
+from trainyard.server.store.tokens import TokenRecord
+
+KIND = "access_key"
+_LETTERS = string.ascii_uppercase + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """What is shown once."""
+
+    id: str
+    secret: str = field(repr=False)
+
+
+class Keys:
+    """`services.keys`."""
+
+    def __init__(self, context: Context, signing: Signing, seal: Seal) -> None:
+        self._context = context
+        self._signing = signing
+        self._seal = seal
+
+    async def create(self, actor: Actor, *, name: str = "") -> AccessKey:
+        """Make an access key of the actor's own, for programs that sign."""
+        require(actor, "account:write")
+        key = AccessKey(
+            "TYAK" + "".join(secrets.choice(_LETTERS) for _ in range(16)), secrets.token_urlsafe(30)
+        )
+        record = TokenRecord(
+            id=key.id,
+            user_id=actor.user_id,
+            name=name,
+            digest=digest_of(key.id),
+            scopes=tuple(sorted(actor.scopes)) or (ALL,),
+            kind=KIND,
+            sealed=self._seal.close_up(key.secret.encode(), key.id),
+            created_at=self._context.now(),
+        )
+
+        def work(connection: Connection) -> None:
+            tokens.insert_token(connection, record)
+            self._context.audit(connection, actor, "tokens.create", key.id, data={"kind": KIND, "name": name})
+
+        await self._context.write(actor, "tokens.create", key.id, work, wakes=False)
+        return key
+
+    async def find(self, key_id: str, *, address: str = "") -> tuple[Actor, str]:
+        """Whose key it is, and its secret to check a signature with; UnauthenticatedError where it is nobody's."""
+        digest = digest_of(key_id)
+        record = await self._context.db.read(lambda c: tokens.find_by_digest(c, digest))
+        if record is None or record.kind != KIND or record.sealed is None:
+            raise UnauthenticatedError(
+                "The access key is not known.", hint="Make one with `trainyard login --access-key`."
+            )
+        actor = await self._signing.actor_of(digest, address=address)
+        return actor, self._seal.open_up(record.sealed, key_id).decode()
