@@ -58,7 +58,8 @@ class Postgres:
                 "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}",
                 "-c", "fsync=off", "-c", "max_connections=200", "-c", "shared_buffers=32MB",
             ],
-            stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True, **_account(),
+            stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True,
+            env={"PATH": os.defpath, "HOME": str(self.folder), "LC_ALL": "C"}, **_account(),
         )  # fmt: skip
         log.close()
         self._wait()

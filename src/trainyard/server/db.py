@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import queue
 import random
 import sqlite3
@@ -188,8 +189,15 @@ def _guarded(work: Work[T], connection: Connection) -> T:
         inside_transaction.reset(token)
 
 
+def _to_json(value: object) -> str:
+    # NB: letters as they are: SQLite finds a key of any script only where it is not escaped.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def _sqlite(url: str) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False})
+    engine = create_engine(
+        url, connect_args={"timeout": 30, "check_same_thread": False}, json_serializer=_to_json
+    )
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: object) -> None:
@@ -216,7 +224,9 @@ def _postgres(url: str) -> Engine:
         url = "postgresql" + url.removeprefix("postgres")
     if url.startswith("postgresql://"):
         url = "postgresql+psycopg" + url.removeprefix("postgresql")
-    return create_engine(url, pool_size=2 * READERS, max_overflow=4, pool_pre_ping=True)
+    return create_engine(
+        url, pool_size=2 * READERS, max_overflow=4, pool_pre_ping=True, json_serializer=_to_json
+    )
 
 
 __all__ = ["Database", "Work", "forbid_inside_transaction", "inside_transaction"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from trainyard.lib.clock import Clock
+from trainyard.lib.errors import ConflictError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.passwords import hash_now, new_password
 from trainyard.server.db import Database
@@ -42,7 +43,7 @@ def ensure_admin(db: Database, clock: Clock) -> FirstAdmin | None:
     now = clock.now().timestamp()
 
     def work(connection: Connection) -> FirstAdmin | None:
-        if users.count(connection):  # another server was quicker
+        if users.count(connection):
             return None
         user = UserRecord(
             id=new_id("u"),
@@ -66,4 +67,7 @@ def ensure_admin(db: Database, clock: Clock) -> FirstAdmin | None:
         )
         return FirstAdmin(ADMIN, password, made.token)
 
-    return db.write_now(work)
+    try:
+        return db.write_now(work)
+    except ConflictError:  # another server was quicker by less than a transaction
+        return None
