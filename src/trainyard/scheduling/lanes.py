@@ -20,6 +20,7 @@ NOT_ASKED = -2.0  # before that: whose share it is has not been asked yet
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
+NOBODY: frozenset[Owner] = frozenset()
 Shares = Mapping[Owner, float]
 Key = tuple[int, float, tuple[float, int], "Entry | None"]  # orders a line: level, share, when it is due
 
@@ -228,7 +229,7 @@ class Cursor:
         self.likes = likes
         self.longest = INFINITY  # nobody longer is looked at any more
         self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
-        self.users: set[Owner] = set()  # of whom nobody is looked at any more
+        self.users: frozenset[Owner] = NOBODY  # of whom nobody is looked at any more
         self.known_at = -1  # the line's departures when it was seen who is next; -1: look again
 
     def best(self, shares: Shares) -> Key | None:
@@ -282,13 +283,13 @@ class Cursor:
 
     def skip_owner(self, owner: Owner) -> None:
         """Pass all of one user by."""
-        self.users.add(owner)
+        self.users |= {owner}
         self.known_at = -1
 
     def skip_workspace(self, workspace: str) -> None:
         """Pass all of one workspace by."""
         self.known_at = -1
-        self.users.update(
+        self.users = self.users.union(
             owner for owners in self.likes.levels.values() for owner in owners if owner[0] == workspace
         )
 

@@ -7,6 +7,7 @@ inside its guarantee. None of these relations holds both ways at once, so two qu
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
@@ -53,11 +54,11 @@ class Victim:
 def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Victim], list[Taken]] | None:
     """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
     others = _others(scheduler, entry, place_)
-    if not _could_be_enough(scheduler, entry, others):
+    if not _has_any(scheduler, entry.request, others) or not _could_be_enough(scheduler, entry, others):
         return None
     attempt = _Attempt(scheduler, entry, place_)
     # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away.
-    if attempt.fits():
+    if not _is_known_not_to_fit(scheduler, entry) and attempt.fits():
         return None
     candidates = _candidates(scheduler, entry, place_, others)
     if not candidates or not attempt.could_fit(candidates):
@@ -100,6 +101,25 @@ def _others(scheduler: State, entry: Entry, place_: Place) -> list[_Other]:
                 inside[id(ours)] = ours.is_within_nominal(amounts)
             found.append(_Other(workspace, theirs, its, inside[id(ours)]))
     return found
+
+
+def _has_any(scheduler: State, request: Request, others: list[_Other]) -> bool:
+    """Whether there may be candidates at all."""
+    mine = scheduler.preemptible_by_cost.get(request.workspace)
+    if mine and mine[0][1].request.priority < request.priority:  # the lowest priority comes first
+        return True
+    if request.preemptible:
+        return any(other.lends for other in others)
+    return any(other.lends or scheduler.preemptible_by_cost.get(other.workspace) for other in others)
+
+
+def _is_known_not_to_fit(scheduler: State, entry: Entry) -> bool:
+    """Whether the last look found no room and there is no more since; where replicas depend on each other, look again."""
+    gang = entry.kind.gang
+    rule = scheduler.cluster.rules.get(gang.parts[0].shape.device)
+    if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):
+        return False
+    return not entry.kind.may_fit(scheduler.cluster)
 
 
 def _could_be_enough(scheduler: State, entry: Entry, others: list[_Other]) -> bool:
@@ -295,12 +315,18 @@ class _Attempt:
             return None
         part = self.entry.kind.gang.parts[0]
         left = self.free[part.role]
-        clearings = []
+        clearings: list[list[Victim]] = []
+        sizes: list[int] = []  # of the smallest ones so far, as many as are needed
+        most = len(self.by_node) + NEAREST
         for node, victims in self.by_node.items():
             if part.shape.allowed >> node & 1 and not self.scheduler.cluster.fits(node, part.shape):
-                clearing = self._clear(node, victims)
+                clearing = self._clear(node, victims[:most])
                 if clearing is not None:
                     clearings.append(clearing)
+                    insort(sizes, len(clearing))
+                    if len(sizes) >= max(left, 1):
+                        most = sizes[max(left, 1) - 1]  # nobody needs a larger one
+                        del sizes[max(left, 1) :]
         if len(clearings) < left:
             return None
         # The candidates of a node are sorted: its last one is the dearest.
@@ -317,17 +343,16 @@ class _Attempt:
         shape = self.entry.kind.gang.parts[0].shape
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
-        gone: list[Victim] = []
-        for victim, taken in candidates:
-            gone.append(victim)
+        for size, (_, taken) in enumerate(candidates, 1):
             for one in taken:
-                cpu += one.shape.cpu
-                memory += one.shape.memory
-                shared += one.shape.shared_memory
-                if one.shape.device == shape.device:
+                other = one.shape
+                cpu += other.cpu
+                memory += other.memory
+                shared += other.shared_memory
+                if other.device == shape.device:
                     free |= one.devices
             if free.bit_count() >= shape.count and replicas(shape, cpu, memory, shared, free):
-                return gone
+                return [victim for victim, _ in candidates[:size]]
         return None
 
     def places(self, victims: list[Victim]) -> list[Taken] | None:

@@ -114,9 +114,12 @@ class Ledger:
         for node in bits(now):
             self._collect(found, shape, node, count)
         allowed = shape.allowed & ~now & ~spoken_for
+        latest = -found[0][0] if len(found) == count else float("inf")
         for node, moment in self.soonest.items():
-            if (len(found) < count or moment <= -found[0][0]) and allowed >> node & 1:
+            if moment <= latest and allowed >> node & 1:
                 self._collect(found, shape, node, count)
+                if len(found) == count:
+                    latest = -found[0][0]
         return sorted((-moment, -node) for moment, node in found)
 
     def _collect(self, found: list[tuple[float, int]], shape: Shape, node: int, count: int) -> None:
