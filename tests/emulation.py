@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from trainyard.emulators.aliyun.parameters import VERSIONS, strange_fields
-from trainyard.emulators.aliyun.signature import V3, sign_v3
+from trainyard.lib.acs3 import SCHEME, sign
 
 VERSION_OF = {product: version for version, product in VERSIONS.items()}
 PATIENCE = 60.0
@@ -131,9 +131,9 @@ class Emulation:
         pairs = tuple((name, str(value)) for name, value in flat(parameters).items())
         secret = changes.get("secret") or self.ready["access_key_secret"]
         key = changes.get("key") or self.ready["access_key_id"]
-        signature = sign_v3(secret, "POST", "/", pairs, headers, headers)
+        signature = sign(secret, "POST", "/", pairs, headers, headers)
         names = ";".join(sorted(headers))
-        headers["authorization"] = f"{V3} Credential={key},SignedHeaders={names},Signature={signature}"
+        headers["authorization"] = f"{SCHEME} Credential={key},SignedHeaders={names},Signature={signature}"
         return f"/?{urlencode(pairs)}", headers
 
     def raw(
