@@ -158,8 +158,7 @@ async def test_a_large_file_starts_anew_when_the_part_is_of_another(box, large, 
         pytest.skip("whole files only")
     target = tmp_path / "t" / "model"
     await download(box.transport, "big model", target)
-    from trainyard.transport.copy import download as _  # noqa: F401
-    from trainyard.transport.copy.download import _list, _signature
+    from trainyard.transport.copy.downloading import _list, _signature
 
     listing = await _list(box.transport, b"./big model", pattern=False)
     target.unlink()
