@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainyard.lib import ids, shell
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport.api import SHELL, Process, Transport
+from trainyard.transport.api import SHELL, Leavable, Process, Transport
 
 OnOutput = Callable[[bytes], None]
 FIRST_PART = 65536  # bytes of output that come with the status; as in line.sh
@@ -111,6 +111,14 @@ class Line:
         on_number(int((await self._answer("+"))[0]))
         return await self._ended(collect, token)
 
+    def leave(self) -> bool:
+        """Let the far side end with the transport, which is about to be closed; False where it must be closed first."""
+        if not self.is_idle or not isinstance(self._process, Leavable):
+            return False
+        self.is_idle = False
+        self._process.leave()
+        return True
+
     async def aclose(self) -> None:
         """End the far side: at end of file it tidies up and goes; in the middle of an exchange it is killed."""
         if self.is_idle:
@@ -188,6 +196,7 @@ def _asking(script: str, mark: str) -> str:
 @cache
 def _far_side() -> str:
     here = Path(__file__)
-    text = here.with_name("session_alive.sh").read_text() + here.with_name("line.sh").read_text()
+    names = ("session_alive.sh", "session_wake.sh", "line.sh")
+    text = "".join(here.with_name(name).read_text() for name in names)
     # It travels to every machine: without what is for people. No text in it may span lines, but for a line break.
     return "".join(f"{line}\n" for line in map(str.strip, text.splitlines()) if line and line[0] != "#")

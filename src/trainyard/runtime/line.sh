@@ -79,10 +79,6 @@ ty_submit() {
     printf '+ %s\n' "$n"
 }
 
-ty_wake() {
-    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n__ty_done\n' "$1" 1<> "$D/in"
-}
-
 ty_wait() {
     if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$ty_fifo" >> "$D/$1.for"; fi
     while [ ! -s "$D/$1.status" ]; do read -r ty_news <&3 || break; done

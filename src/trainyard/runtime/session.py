@@ -269,10 +269,10 @@ class Session:
             stdin=_variables(env).encode(errors="surrogateescape"),
         )
 
-    async def aclose(self) -> None:
-        """Let go of the lines. The session and its commands run on."""
+    async def aclose(self, *, parting: bool = False) -> None:
+        """Let go of the lines. The session and its commands run on. `parting`: the caller closes the transport next."""
         lines, self._idle = self._idle, []
-        await asyncio.gather(*(line.aclose() for line in lines))
+        await asyncio.gather(*(line.aclose() for line in lines if not (parting and line.leave())))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -394,7 +394,7 @@ class Session:
 
     def _check_script(self, number: int) -> str:
         head = f"D={shell.home_path(self.folder)} n={number}\n"
-        return head + _read("session_alive.sh") + _read("session_check.sh")
+        return head + _read("session_alive.sh") + _read("session_wake.sh") + _read("session_check.sh")
 
     def _lost(self, number: int) -> UnreachableError:
         return _SessionLostError(

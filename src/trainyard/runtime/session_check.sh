@@ -1,4 +1,5 @@
-# Does the session live? Expects D, n: a command somebody waits for (0 for none), and session_alive.sh before it.
+# Does the session live? Expects D, n: a command somebody waits for (0 for none), and session_alive.sh
+# and session_wake.sh before it.
 # "alive|dead RUNNING LAST"
 alive=dead running=- last=0
 if alive; then alive=alive; fi
@@ -12,7 +13,7 @@ if [ "$n" != 0 ] && [ -s "$D/$n.status" ]; then
     alive=alive
 # An idle shell and a command that was never started: the wake-up was lost (an interrupt can eat it). Again.
 elif [ "$n" != 0 ] && [ "$alive" = alive ] && [ "$running" = - ] && [ ! -e "$D/$n.out" ]; then
-    printf '__ty_start %s\n. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n__ty_done\n' "$n" 1<> "$D/in"
+    ty_wake "$n"
 fi
 # The shell is in front of its terminal, so it may be idle: a second Ctrl-C can end the noting of an end. Note it again;
 # while a command of builtins runs, the line just waits behind it.

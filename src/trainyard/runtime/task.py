@@ -344,16 +344,16 @@ class Task:
         await self._leave()
         self.machine, self.env = other.machine, other.env
 
-    async def aclose(self) -> None:
-        """Let go of the connection; machine and commands stay."""
-        await self._leave()
+    async def aclose(self, *, parting: bool = False) -> None:
+        """Let go of the session; machine and commands stay. `parting`: the caller closes the backend next."""
+        await self._leave(parting=parting)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _leave(self) -> None:
+    async def _leave(self, *, parting: bool = False) -> None:
         sessions, self._sessions = self._sessions, {}
         self._outstanding.clear()
-        await asyncio.gather(*(session.aclose() for session in sessions.values()))
+        await asyncio.gather(*(session.aclose(parting=parting) for session in sessions.values()))
 
     async def _submit(self, text: str) -> int:
         session = self.session

@@ -380,5 +380,5 @@ def _money(value: Any) -> Decimal | None:
 
 
 async def _let_go(context: Context, tasks: list[Any]) -> None:
-    await gather_all([task.aclose() for task in tasks])
+    await gather_all([task.aclose(parting=True) for task in tasks])
     await context.backend.aclose()

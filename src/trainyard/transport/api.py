@@ -142,6 +142,15 @@ class Attachable(Protocol):
 
 
 @runtime_checkable
+class Leavable(Protocol):
+    """A process that can be left to the end of its transport: its input ends then, and it goes."""
+
+    def leave(self) -> None:
+        """Let closing the transport end its input and nothing else. For one that waits for input and goes at its end."""
+        ...
+
+
+@runtime_checkable
 class Nearby(Protocol):
     """A transport that knows whether its machine is on this computer."""
 

@@ -227,7 +227,8 @@ class SshTransport:
         """End what was started and not detached, then let go of the connections. Twice is no error."""
         if not self._pool.is_closed:
             self._pool.is_closed = True  # nobody starts anything from here on
-            await finish(gather_all([self._stop(session) for session in list(self._running)]))
+            ending = [session for session in self._running if not session.is_left]
+            await finish(gather_all([self._stop(session) for session in ending]))
         await finish(self._pool.aclose())
 
     async def _stop(self, session: CommandSession) -> None:

@@ -135,6 +135,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self.errors = bytearray()
         self.activity = 0  # grows with every piece of output
         self.channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self.is_left = False  # it goes with the connection
         self._name = name
         self._tail_only = tail_only
         self._slow_reader = slow_reader
@@ -339,6 +340,10 @@ class SshProcess:
         channel = self._session.channel
         if self._terminal and channel is not None and not self._session.closed.done():
             channel.change_terminal_size(size.columns, size.rows)
+
+    def leave(self) -> None:
+        """Let closing the transport end its input and nothing else: sshd closes it with the connection."""
+        self._session.is_left = True
 
     async def terminate(self) -> None:
         """SIGTERM, a second of grace, SIGKILL to the command's process group."""

@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.lib.errors import StillRunningError, UnreachableError
 from trainyard.runtime import session as session_module
+from trainyard.runtime.line import Line
 from trainyard.runtime.session import Session
 
 pytestmark = pytest.mark.slow  # each starts a real tmux with a login shell, some a real sshd
@@ -168,16 +169,46 @@ async def test_line_takes_over_the_fifo_of_a_dead_one_and_never_that_of_a_living
     others = [Session(transport=transport, machine="task0.x") for _ in range(3)]
     await asyncio.gather(*(other.open() for other in others))
     assert await fifos() == 4
-    for _ in range(2):  # more than once: the heir of an heir
+    for turn in (1, 2):  # more than once: the heir of an heir
         for other in others:
             await other.aclose()
         await asyncio.gather(*(other.open() for other in others))
-        assert await fifos() <= 7  # of several at once, none may get one
+        assert await fifos() <= 4 + 3 * turn  # of several at once, none may get one
         number = await session.submit("sleep 0.2")
         ended = await asyncio.gather(*(asyncio.wait_for(each.wait(number), 4) for each in [*others, session]))
         assert [each.status for each in ended] == [0] * 4
     for other in others:
         await other.aclose()
+    before = await fifos()
+    await others[0].open()  # alone, it gets one
+    assert await fifos() == before
+    await others[0].aclose()
+
+
+async def test_the_far_side_of_every_line_goes_when_the_client_parts(connect, transport, session):
+    way = connect()
+    folder = "~/.trainyard/task0.x"
+    idle, busy = [await Line.open(way, folder, "task0.x") for _ in range(2)]
+    pids = [(await line.ask("echo $$"))[1].strip() for line in (idle, busy)]
+    number = await session.submit("sleep 600")
+    waiting = asyncio.create_task(busy.wait(number, None))
+    await until(lambda: _is_running(session))
+
+    assert not busy.leave()  # it reads a FIFO and would not see that its input has ended
+    await busy.aclose()
+    with pytest.raises(UnreachableError):
+        await waiting
+    if not idle.leave():
+        await idle.aclose()
+    await way.aclose()
+
+    async def gone() -> bool:
+        alive = f"for p in {' '.join(pids)}; do ! kill -0 $p || echo $p; done"
+        return not (await transport.run(alive)).stdout
+
+    await until(gone)
+    await session.interrupt()
+    assert (await session.wait(number)).status == 130
 
 
 async def test_command_is_not_seen_running_any_more_when_its_end_is_known(session, run):
