@@ -38,6 +38,13 @@ if TYPE_CHECKING:
     help="Devices to pretend, to try things out: V100=8.",
 )
 @click.option("--cpu", type=float, metavar="CORES", help="How many cores this machine gives; by default all.")
+@click.option(
+    "--overcommit",
+    type=click.FloatRange(0.1, 100),
+    default=4.0,
+    metavar="N",
+    help="Cores to hand out for each real one.  [default: 4]",
+)
 @click.option("--no-local-node", is_flag=True, help="Run nothing on this machine.")
 def up_command(**given: Any) -> int:
     """Start a platform on this machine: a queue, accounts and this machine as its first node.
@@ -55,6 +62,7 @@ def up_command(**given: Any) -> int:
         database=given["database"],
         simulated_devices=_devices(given["devices"]) or None,
         local_cpu=given["cpu"],
+        cpu_overcommit=given["overcommit"],
         local_node=False if given["no_local_node"] else None,
     )
     return _serve(current(), found)

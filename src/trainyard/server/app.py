@@ -94,7 +94,9 @@ class Platform:
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(Conductor(term, engine, self.hints, policy=Policy()).run())
+                overcommit = self.settings.cpu_overcommit
+                conductor = Conductor(term, engine, self.hints, policy=Policy(), cpu_overcommit=overcommit)
+                group.create_task(conductor.run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:
             self.engine = None

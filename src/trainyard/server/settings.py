@@ -41,6 +41,8 @@ class ServerSettings:
     local_node_name: str = "local"
     local_cpu: float = 0.0  # cores that it gives; 0: all
     local_memory_mib: int = 0  # likewise
+    # Cores handed out for each one that a node has. Most programs wait most of the time; `up`, for trying out, says 4.
+    cpu_overcommit: float = 1.0
     simulated_devices: Mapping[str, int] = field(
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
@@ -138,6 +140,10 @@ def _typed(name: str, value: Any) -> Any:
 def _check(settings: ServerSettings) -> None:
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         raise InvalidError("TLS needs both tls_certificate and tls_key.", hint="Set the other one too.")
+    if not 0.1 <= settings.cpu_overcommit <= 100:
+        raise InvalidError(
+            f"cpu_overcommit cannot be {settings.cpu_overcommit:g}.", hint="Choose 1, or a little more."
+        )
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
     for kind, count in settings.simulated_devices.items():

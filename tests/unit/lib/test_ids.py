@@ -25,3 +25,10 @@ def test_hash_is_stable_when_asked_again():
     assert ids.short_hash("/a/train.py") != ids.short_hash("/b/train.py")
     assert re.fullmatch(r"[a-z2-7]{5}", ids.short_hash("bad \udcff name"))
     assert len(ids.short_hash("x", 8)) == 8
+
+
+def test_serials_go_up_and_never_meet_when_many_are_made_at_once():
+    serials = Serials()
+    made = [serials.new("dlc") for _ in range(5000)]
+    assert made == sorted(set(made))
+    assert {len(one) for one in made} == {16}

@@ -65,12 +65,14 @@ class Feed:
 class Conductor:
     """One term of leading."""
 
-    def __init__(self, term: Term, engine: Engine, hints: Hints, *, policy: Policy) -> None:
+    def __init__(
+        self, term: Term, engine: Engine, hints: Hints, *, policy: Policy, cpu_overcommit: float = 1.0
+    ) -> None:
         self.term = term
         self.engine = engine
         self.hints = hints
         self.clock = term.clock
-        self.roster = Roster(term, engine)
+        self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
         self.waiting: dict[str, WorkloadRecord] = {}
         self.held: dict[str, Job] = {}
         self.scheduler: Scheduler

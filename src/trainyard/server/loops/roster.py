@@ -28,7 +28,8 @@ MOST_SKEW_SECONDS = 60.0
 class Roster:
     """A cache of the table `nodes`, and what changes in it."""
 
-    def __init__(self, term: Term, engine: Engine) -> None:
+    def __init__(self, term: Term, engine: Engine, *, cpu_overcommit: float = 1.0) -> None:
+        self._overcommit = cpu_overcommit
         self._term = term
         self._engine = engine
         self._records: dict[str, NodeRecord] = {}
@@ -90,7 +91,9 @@ class Roster:
             reason=problem,
             boot_id=seen.boot_id,
             facts=facts,
-            cpu=record.cpu if record.simulated and record.cpu else seen.facts.cpu_milli,
+            cpu=record.cpu
+            if record.simulated and record.cpu
+            else round(seen.facts.cpu_milli * self._overcommit),
             memory_mib=record.memory_mib if record.simulated and record.memory_mib else seen.facts.memory_mib,
             devices=record.devices if record.simulated else found,
             seen_at=now,

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
-from trainyard.lib.ids import new_id
+from trainyard.lib.ids import Serials
 from trainyard.lib.log import redact
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
@@ -32,6 +32,9 @@ PAGE = 1000
 NEEDS_APPROVAL = "needs_approval"
 _UNSTARTED = frozenset({State.HELD, State.WAITING})
 _CHANGEABLE = frozenset(one.name for one in fields(WorkloadSpec))
+
+
+_ids = Serials()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,7 +460,7 @@ def _new_records(
     }
     for place in places.values():
         require(actor, "jobs:write", place.id)
-    ids = sorted(new_id("dlc") for _ in several)
+    ids = [_ids.new("dlc") for _ in several]
     records = []
     for job_id, asked in zip(ids, several, strict=True):
         place = places[asked.workspace]

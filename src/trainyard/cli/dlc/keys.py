@@ -1,0 +1,269 @@
+"""The keys of params files, job files and flags, and the request that they make. Pure.
+
+Both editions' spellings are known: the light one's `worker_count` and the public one's `workers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from trainyard.lib.errors import InvalidError
+
+ROLES = ("worker", "master", "ps", "chief", "evaluator", "graphlearn", "head", "launcher")
+# How many of a role: spelling → role.
+COUNTS = {
+    **{f"{role}_count": role for role in ROLES},
+    "workers": "worker",
+    "masters": "master",
+    "ps": "ps",
+    "evaluators": "evaluator",
+    "graphlearns": "graphlearn",
+    "heads": "head",
+    "launchers": "launcher",
+}
+OF_ROLE = {
+    "image": "the image",
+    "cpu": "CPU cores of each",
+    "gpu": "GPUs of each",
+    "gpu_type": "the GPU model",
+    "memory": "memory of each: 4 for GB, or 4Gi",
+    "shared_memory": "size of /dev/shm, likewise",
+    "spec": "a machine type instead of all these",
+    "command": "a command of its own",
+    "restart_policy": "Always, Never, OnFailure or ExitCode",
+}
+JOB = {
+    "name": "name of the job",
+    "kind": "PyTorchJob, TFJob, XGBoostJob, MPIJob, BatchJob …",
+    "command": "what every task runs",
+    "workspace_id": "id of the workspace",
+    "priority": "1 to 9, 9 first",
+    "resource_id": "id of the quota",
+    "interactive": "true: wait for the end, and end with its result",
+    "chief": "true: one of the workers is the chief",
+    "data_sources": "ids of data sets, with commas",
+    "data_source_uris": "scheme://address/path::/mount, with commas",
+    "code_source": "id of a code source",
+    "code_branch": "branch to check out",
+    "code_commit": "commit to check out",
+    "thirdparty_libs": "packages to install first, with commas",
+    "thirdparty_lib_dir": "folder with a requirements.txt",
+    "envs": "k=v,k2=v2",
+    "tags": "k=v,k2=v2",
+    "job_max_running_time_minutes": "stopped after so long; 0: never",
+    "job_reserved_minutes": "keep the places so long after the end, for a look",
+    "job_reserved_policy": "Always, OnFailure or OnSucceed",
+    "success_policy": "ChiefWorker or AllWorkers",
+    "node_names": "only on these nodes, with commas",
+    "oversold_type": "AcceptQuotaOverSold, ForceQuotaOverSold or ForbiddenQuotaOverSold",
+    "enable_preemptible_job": "true: may be preempted",
+    "aimaster_enable": "true: watch over it and start it again",
+    "aimaster_args": "how",
+    "exit_code_on_stopped": "of an interactive job that was stopped",
+    "image_repo_username": "of a private registry",
+    "image_repo_password": "likewise",
+    "driver": "version of the GPU driver",
+    "working_dir": "where the command runs",
+}
+# They steer the vendor's cloud; here they say nothing, and are passed over with a note.
+CLOUD_ONLY = frozenset(
+    {"vpc_id", "switch_id", "security_group_id", "extended_cidrs", "default_route", "protocol", "region"}
+)
+KNOWN: Mapping[str, str] = {
+    **JOB,
+    **{spelling: f"how many tasks of the role {role}" for spelling, role in COUNTS.items()},
+    **{f"{role}_{key}": f"{text}, role {role}" for role in ROLES for key, text in OF_ROLE.items()},
+    **dict.fromkeys(sorted(CLOUD_ONLY), "(of the public cloud; has no effect here)"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request, and what steers the command itself."""
+
+    body: dict[str, Any]
+    is_interactive: bool
+    exit_code_on_stopped: int
+    remarks: tuple[str, ...]
+
+
+def parse_file(text: str, source: str) -> dict[str, str]:
+    """One `key=value` a line; the first `=` splits; lines with # and empty ones are passed over."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise InvalidError(
+                f"{source}:{number}: {line.strip()!r} is not key=value.", hint="Write name=mnist."
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
+def request_of(values: Mapping[str, str]) -> Wanted:
+    """The request that these keys ask for."""
+    remarks = _remarks(values)
+    kind = values.get("kind") or "PyTorchJob"
+    body: dict[str, Any] = {
+        "DisplayName": values.get("name", ""),
+        "JobType": kind,
+        "JobSpecs": _specs(values),
+        "UserCommand": values.get("command", ""),
+        "WorkspaceId": values.get("workspace_id", ""),
+        "Priority": _integer(values, "priority", 1),
+        "ResourceId": values.get("resource_id", ""),
+        "CodeSource": {
+            "Branch": values.get("code_branch", ""),
+            "CodeSourceId": values.get("code_source", ""),
+            "Commit": values.get("code_commit", ""),
+        },
+        "DataSources": _data_sources(values),
+        "ThirdpartyLibDir": values.get("thirdparty_lib_dir", ""),
+    }
+    if values.get("thirdparty_libs"):
+        body["ThirdpartyLibs"] = _listed(values["thirdparty_libs"])
+    if values.get("envs"):
+        body["Envs"] = _pairs(values["envs"], "envs")
+    if values.get("success_policy"):
+        body["SuccessPolicy"] = values["success_policy"]
+    if minutes := _integer(values, "job_max_running_time_minutes", 0):
+        body["JobMaxRunningTimeMinutes"] = minutes
+    settings = _settings(values)
+    if settings:
+        body["Settings"] = settings
+    if not body["UserCommand"]:
+        raise InvalidError("The job has no command.", hint="Write command=… in the file, or give --command.")
+    return Wanted(
+        body, _boolean(values, "interactive"), _integer(values, "exit_code_on_stopped", 1), tuple(remarks)
+    )
+
+
+def _remarks(values: Mapping[str, str]) -> list[str]:
+    found = []
+    for key in values:
+        if key in CLOUD_ONLY:
+            found.append(f"{key} is for the public cloud and has no effect here.")
+        elif key not in KNOWN:
+            near = get_close_matches(key, KNOWN, n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            found.append(f"unknown key {key} is passed over{guess}")
+    return found
+
+
+def _specs(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    counts = dict.fromkeys(ROLES, 0)
+    for spelling, role in COUNTS.items():
+        if spelling in values:
+            counts[role] = _integer(values, spelling, 0)
+    if _boolean(values, "chief"):
+        counts["chief"] = counts["chief"] or 1
+    if not any(counts.values()):
+        counts["worker"] = 1
+    found = []
+    for role in ROLES:
+        if counts[role] < 1:
+            continue
+        source = role if any(f"{role}_{key}" in values for key in OF_ROLE) else "worker"
+        found.append(_spec(values, role, source, counts[role]))
+    return found
+
+
+def _spec(values: Mapping[str, str], role: str, source: str, count: int) -> dict[str, Any]:
+    def value(key: str) -> str:
+        return values.get(f"{source}_{key}", "")
+
+    spec: dict[str, Any] = {
+        "EcsSpec": value("spec"),
+        "Image": value("image"),
+        "PodCount": count,
+        "ResourceConfig": {
+            "CPU": value("cpu"),
+            "GPU": value("gpu"),
+            "GPUType": value("gpu_type"),
+            "Memory": _memory(value("memory")),
+            "SharedMemory": _memory(value("shared_memory")),
+        },
+        "Type": "PS" if role == "ps" else role.capitalize(),
+    }
+    if value("command"):
+        spec["UserCommand"] = value("command")
+    if value("restart_policy"):
+        spec["RestartPolicy"] = value("restart_policy")
+    if values.get("node_names"):
+        spec["AssignNodeSpec"] = {"EnableAssignNode": True, "NodeNames": values["node_names"]}
+    if _boolean(values, "enable_preemptible_job"):
+        spec["UseSpotInstance"] = True
+    return spec
+
+
+def _memory(text: str) -> str:
+    """A bare number is GB, as the light edition reads it."""
+    return f"{text}Gi" if text.replace(".", "", 1).isdigit() and text != "0" else text
+
+
+def _settings(values: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if values.get("tags"):
+        found["Tags"] = _pairs(values["tags"], "tags")
+    if values.get("oversold_type"):
+        found["OversoldType"] = values["oversold_type"]
+    if minutes := _integer(values, "job_reserved_minutes", 0):
+        found["JobReservedMinutes"] = minutes
+        found["JobReservedPolicy"] = values.get("job_reserved_policy", "Always")
+    if _boolean(values, "aimaster_enable"):
+        found["EnableErrorMonitoringInAIMaster"] = True
+        found["ErrorMonitoringArgs"] = values.get("aimaster_args", "")
+    if values.get("driver"):
+        found["Driver"] = values["driver"]
+    return found
+
+
+def _data_sources(values: Mapping[str, str]) -> list[dict[str, str]]:
+    found = [{"DataSourceId": one} for one in _listed(values.get("data_sources", ""))]
+    mounts: set[str] = set()
+    for one in _listed(values.get("data_source_uris", "")):
+        address, _, mount = one.partition("::")
+        if mount and mount in mounts:
+            raise InvalidError(
+                "different datasource can't have the same mount path",
+                hint=f"Mount one of them elsewhere than {mount}.",
+            )
+        mounts.add(mount)
+        found.append({"Uri": address, "MountPath": mount})
+    return found
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _pairs(text: str, key: str) -> dict[str, str]:
+    found = {}
+    for part in _listed(text):
+        name, equals, value = part.partition("=")
+        if not equals or not name:
+            raise InvalidError(f"{key}: {part!r} is not k=v.", hint=f"Write {key}=NAME=value,OTHER=value.")
+        found[name.strip()] = value
+    return found
+
+
+def _integer(values: Mapping[str, str], key: str, default: int) -> int:
+    text = values.get(key, "")
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidError(f"{key} {text!r} is not a whole number.", hint=f"Write {key}=1.") from error
+
+
+def _boolean(values: Mapping[str, str], key: str) -> bool:
+    text = values.get(key, "").lower()
+    if text not in {"", "true", "false"}:
+        raise InvalidError(f"{key} {text!r} is neither true nor false.", hint=f"Write {key}=true.")
+    return text == "true"

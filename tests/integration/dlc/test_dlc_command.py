@@ -1,0 +1,199 @@
+"""The `dlc` command as its users type it: configuration, the seed's params file, tables that scripts take apart."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from platforms import platform
+
+pytestmark = pytest.mark.slow  # a server of its own is started
+
+SAMPLE = """\
+name=yourtaskname
+kind=PyTorchJob
+worker_count=1
+worker_cpu=4
+worker_gpu=0
+worker_memory=4
+worker_shared_memory=4
+worker_image=master0:5000/eflops/pytorch:v1
+command=echo "hello world"
+priority=1
+workspace_id=your-workspace-id
+interactive=false
+"""
+
+
+class Dlc:
+    def __init__(self, up, home) -> None:
+        self.up = up
+        self.home = home
+
+    def __call__(self, *words: str, ok: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "trainyard.cli.dlc.main", *words], input=stdin, text=True, capture_output=True,
+            env={**self.up.env, "HOME": str(self.home)}, timeout=60,
+        )  # fmt: skip
+        assert (done.returncode == 0) == ok, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    with platform(tmp_path_factory.mktemp("up")) as found:
+        yield found
+
+
+@pytest.fixture
+def dlc(up, tmp_path):
+    made = Dlc(up, tmp_path)
+    endpoint = up.url.removeprefix("http://")
+    made(
+        "config",
+        "--username",
+        "admin",
+        "--region",
+        "cn-beijing",
+        "--endpoint",
+        endpoint,
+        "--password",
+        up.ready["password"],
+    )
+    return made
+
+
+def workspace_of(dlc) -> str:
+    found = re.findall(r"\|\s+(ws\w+)\s+\|", dlc("get", "workspace").stdout)
+    assert found
+    return found[0]
+
+
+def submitted(dlc, tmp_path, text: str) -> str:
+    file = tmp_path / "sample_job.params"
+    file.write_text(text.replace("your-workspace-id", workspace_of(dlc)))
+    done = dlc("create", "job", "--params_file", str(file))
+    found = re.findall(r"\|\s+(dlc[0-9a-z]+)\s+\|", done.stdout)
+    assert len(found) == 1, done.stdout
+    assert json.loads(done.stdout[: done.stdout.index("\n+")])["DisplayName"]
+    return found[0]
+
+
+def test_the_seeds_params_file_runs_unchanged(dlc, up, tmp_path):
+    job = submitted(dlc, tmp_path, SAMPLE)
+    assert len(job) == 16
+    up.until(job, "succeeded")
+    shown = json.loads(dlc("get", "job", job).stdout)
+    assert (shown["Status"], shown["ReasonCode"]) == ("Succeeded", "JobSucceeded")
+    assert dlc("get", "job", job).stdout.startswith('{\n   "')
+    assert dlc("logs", job).stdout == "hello world\n"
+    assert dlc("logs", job, f"{job}-master-0").stdout == "hello world\n"
+    row = next(line.split() for line in dlc("get", "job").stdout.splitlines() if job in line)
+    assert (row[0], row[1], row[7]) == ("yourtaskname", job, "Succeeded")
+
+
+def test_the_configuration_is_its_owners_alone(dlc):
+    file = dlc.home / ".dlc" / "config"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_wrong_password_is_one_line(up, tmp_path):
+    made = Dlc(up, tmp_path)
+    done = made("config", "--username", "admin", "--password", "x", "--endpoint", up.url, ok=False)
+    assert done.stderr.startswith("[FAILED] code: 401")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_job_is_stopped_once(dlc, up, tmp_path):
+    job = submitted(dlc, tmp_path, SAMPLE.replace('echo "hello world"', "sleep 300"))
+    up.until(job, "running")
+    refused = dlc("stop", "job", job, ok=False)
+    assert "nobody to ask" in refused.stderr
+    assert dlc("stop", "job", job, "-f").stdout == f"[OK] Job [{job}] was stopped successfully\n"
+    up.until(job, "cancelled")
+    again = dlc("stop", "job", job, "--force", ok=False)
+    assert re.fullmatch(
+        r"\[FAILED\] code: 400, Job can't be stopped, because it is Stopped request id: [0-9A-F-]{36}\n",
+        again.stderr,
+    )
+    assert dlc("delete", "job", job, "-f").stdout == f"[OK] Job [{job}] was deleted successfully\n"
+
+
+def test_an_interactive_job_ends_with_its_result(dlc, tmp_path):
+    file = tmp_path / "job"
+    file.write_text(
+        f"name=x\ncommand=exit 7\nworkspace_id={workspace_of(dlc)}\ninteractive=true\nkind=BatchJob\n"
+    )
+    done = dlc("create", "job", "--params_file", str(file), ok=False)
+    assert done.returncode == 7
+    assert re.search(r"Job dlc\w+ is \[Failed\]", done.stdout)
+
+
+def test_the_public_spelling_works_too(dlc, up):
+    done = dlc(
+        "submit", "pytorchjob", "--name=two words", "--workers=2", "--worker_cpu", "1", "--worker_memory", "64Mi",
+        "--command", "echo $TRAINYARD_RANK", "--workspace_id", workspace_of(dlc), "--envs", "A=1,B=2",
+    )  # fmt: skip
+    job = re.findall(r"\|\s+(dlc[0-9a-z]+)\s+\|", done.stdout)[0]
+    up.until(job, "succeeded")
+    assert dlc("logs", job, "worker-0").stdout == "1\n"
+    pod = json.loads(dlc("get", "pod", job, f"{job}-worker-0").stdout)
+    assert (pod["Status"], pod["Type"]) == ("Succeeded", "worker")
+    listed = dlc("get", "jobs", "--display_name", "two").stdout
+    assert "two_words" in listed
+
+
+def test_an_unknown_key_warns_with_the_nearest(dlc, up, tmp_path):
+    file = tmp_path / "job"
+    file.write_text(
+        f"name=x\ncomand=no\ncommand=true\nvpc_id=v\nworkspace_id={workspace_of(dlc)}\n# a remark\n"
+    )
+    done = dlc("create", "job", "--params_file", str(file))
+    assert "unknown key comand is passed over; did you mean command?" in done.stderr
+    assert "vpc_id is for the public cloud" in done.stderr
+
+
+def test_no_log_is_said_plainly(dlc, up, tmp_path):
+    job = submitted(dlc, tmp_path, SAMPLE.replace('echo "hello world"', "sleep 2"))
+    up.until(job, "running")
+    assert dlc("logs", job).stderr == "[WARN] No logs found for the pod\n"
+    followed = dlc("logs", "-f", job)
+    assert followed.stderr == "[WARN] No logs found for the pod\n"
+
+
+def test_quotas_types_events_and_help_are_shown(dlc, up, tmp_path):
+    job = submitted(dlc, tmp_path, SAMPLE)
+    up.until(job, "succeeded")
+    assert json.loads(dlc("get", "quota").stdout)["TotalCount"] >= 1
+    assert "ecs.gn6v-c8g1.16xlarge" in dlc("get", "specs").stdout
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", dlc("get", "job", job, "--events_only").stdout)
+    assert json.loads(dlc("describe", "job", job).stdout)["Events"]
+    assert "--params_file" in dlc("help", "create", "job").stdout
+    assert "_DLC_COMPLETE" in dlc("completion", "bash").stdout
+    assert dlc("--version").stdout.strip()
+
+
+def test_an_access_key_signs(up, tmp_path):
+    key = up.call("POST", "/api/v1/access-keys", {"name": "cli"})
+    made = Dlc(up, tmp_path)
+    flags = ("-a", key["id"], "-k", key["secret"], "-e", up.url, "-I")
+    assert "default" in made("get", "workspace", *flags).stdout
+    assert "default" in made(*flags, "get", "workspace").stdout
+    assert not (tmp_path / ".dlc").exists()
+    assert (
+        "access key is not known"
+        in made("get", "workspace", "-a", "x", "-k", "y", "-e", up.url, ok=False).stderr
+    )
+
+
+def test_an_endpoint_that_is_silent_is_one_line(up, tmp_path):
+    made = Dlc(up, tmp_path)
+    done = made("get", "workspace", "-a", "x", "-k", "y", "-e", "127.0.0.1:1", ok=False)
+    assert re.fullmatch(r"\[FAILED\] The platform at http://127.0.0.1:1 does not answer: .*\n", done.stderr)
