@@ -129,8 +129,11 @@ class Fleet:
                 found |= {(machine.backend, machine.id): machine for machine in seen or ()}
         return sorted(found.values(), key=lambda machine: (sort_key(machine.name), machine.backend))
 
-    async def select(self, words: Iterable[str]) -> list[Machine]:
-        """The machines that the words mean, each once, in the order of the words."""
+    async def select(self, words: Iterable[str], *, with_twins: bool = False) -> list[Machine]:
+        """The machines that the words mean, each once, in the order of the words.
+
+        `with_twins`: a name that one place has twice, as two computers may have made it, means both.
+        """
         machines = await self.machines()
         chosen: dict[tuple[str, str], Machine] = {}
         for word in words:
@@ -140,9 +143,9 @@ class Fleet:
                 for failure in self.failures.values():
                     raise failure from None  # it may be there, only nobody can say
                 raise
-            self._refuse_twins(found)
+            self._refuse_twins(found, with_twins=with_twins)
             for machine in found:
-                chosen[machine.backend, machine.name] = machine
+                chosen[machine.backend, machine.id] = machine
         for name, failure in self.failures.items():
             self.invocation.output.warn(f"the {name} machines could not be listed: {failure.message}")
         self.failures.clear()
@@ -207,15 +210,21 @@ class Fleet:
         except OSError:
             return False
 
-    def _refuse_twins(self, found: Sequence[Machine]) -> None:
-        """The same name on two backends: which is meant must be said."""
+    def _refuse_twins(self, found: Sequence[Machine], *, with_twins: bool) -> None:
+        """The same name on two backends, or twice on one: which is meant must be said."""
         names = [machine.name for machine in found]
         twins = sorted({name for name in names if names.count(name) > 1}, key=sort_key)
-        if twins:
-            places = sorted({machine.backend for machine in found if machine.name in twins})
+        places = sorted({machine.backend for machine in found if machine.name in twins})
+        if len(places) > 1:
             raise ConflictError(
                 f"{', '.join(twins[:8])} exists in several places: {', '.join(places)}",
                 hint=f"Say which you mean, for example with --backend {places[0]}.",
+            )
+        if twins and not with_twins:
+            ids = ", ".join(machine.id for machine in found if machine.name == twins[0])
+            raise ConflictError(
+                f"there are several machines called {twins[0]}: {ids}",
+                hint=f"Release all of them with `trainyard kill {twins[0]}`.",
             )
 
 

@@ -52,7 +52,7 @@ def stop_command(names: tuple[str, ...], yes: bool) -> int:
     invocation = current()
 
     async def work(machines: Fleet) -> int:
-        chosen = await machines.select(names)
+        chosen = await machines.select(names, with_twins=True)
         running = [machine for machine in chosen if machine.state is not MachineState.STOPPED]
         if not yes and await _needs_question(machines, running):
             return _declined(invocation)
@@ -87,7 +87,7 @@ def kill_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
     invocation = current()
 
     async def work(machines: Fleet) -> int:
-        chosen = await machines.select(names)
+        chosen = await machines.select(names, with_twins=True)
         if not (yes or force):
             await _list(machines, chosen)
             if not await machines.confirm(f"Kill {_count(chosen)} for good, with all files?"):
