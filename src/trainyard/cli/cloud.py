@@ -18,6 +18,8 @@ from trainyard.runtime import verbs
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine
 
+SHRINKING, NARROW = "In stock", 16  # the column that may be as long as the provider has zones
+
 
 @click.command("addip", cls=Verb)
 @click.option("-a", "--all", "everything", is_flag=True, help="For all machines.")
@@ -175,7 +177,8 @@ def _answer(
         invocation.output.line("none found")
         return 0
     columns = [
-        Column(title, drop=0 if place == 0 else len(titles) - place) for place, title in enumerate(titles)
+        Column(title, drop=len(titles) - place if place else 0, shrink=NARROW if title == SHRINKING else 0)
+        for place, title in enumerate(titles)
     ]
     Table(columns, [[row.get(title, "-") for title in titles] for row in rows]).print(invocation.output)
     return 0

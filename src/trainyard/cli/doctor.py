@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 
 @click.command("doctor", cls=PlainVerb)
 def doctor_command() -> int:
-    """Check this computer: Python, tmux, ssh, the home, devices, hosts, clock. Status 1 if something is broken."""
+    """Check this computer: Python, tmux, ssh, the home, devices, hosts, cloud, clock. Status 1 if something is broken."""
     invocation = current()
     findings = list(_examine())
     broken = [finding for finding in findings if finding.state == BROKEN]
@@ -266,6 +266,23 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         yield Finding("keys", OK, f"{count} private key{'' if count == 1 else 's'}")
 
 
+def _cloud(settings: Settings) -> Iterator[Finding]:
+    """Whether the cloud answers to the keys that there are; nothing where none are."""
+    if not settings.has_cloud:
+        return
+    import asyncio
+
+    from trainyard.backends.registry import open_backend
+
+    try:
+        machines = asyncio.run(_listed(open_backend("aliyun", settings)))
+    except Error as error:
+        yield Finding("cloud", BROKEN, error.message, error.hint)
+        return
+    where = settings.cloud.endpoint or settings.region
+    yield Finding("cloud", OK, f"Alibaba Cloud answers at {where}, {len(machines)} machines of yours")
+
+
 def _key(path: Path) -> Iterator[Finding]:
     try:
         mode = path.stat().st_mode & 0o077
@@ -278,4 +295,11 @@ def _key(path: Path) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (_python, _tools, _home, _machines, _hosts)
+CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _python,
+    _tools,
+    _home,
+    _machines,
+    _hosts,
+    _cloud,
+)

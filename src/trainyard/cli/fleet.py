@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -66,6 +67,11 @@ class Fleet:
         is_family = self.invocation.program in {"fastgpu", "ecluster"}
         is_cloud = bool(self.settings.cloud.endpoint) or (is_family and self.settings.has_cloud)
         return CLOUD if is_cloud else DEFAULT_BACKEND
+
+    @property
+    def home(self) -> str:
+        """What `region=` says where there is no machine: the cloud's region, or the name of the place."""
+        return (self.settings.region if self.place == CLOUD else "") or self.place
 
     def backend(self, name: str) -> Backend:
         """The backend called `name`, opened on first use."""
@@ -258,14 +264,29 @@ def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
     async def whole() -> T:
         fleet = Fleet(invocation, settings)
         ending = _Ending(invocation.output)
+        remarks = _Remarks(invocation.output)
+        logging.getLogger("trainyard").addHandler(remarks)
         try:
             return await work(fleet)
         finally:
             fleet.reporter.close()
             await finish(fleet.aclose())
+            logging.getLogger("trainyard").removeHandler(remarks)
             ending.tell()
 
     return asyncio.run(whole())
+
+
+class _Remarks(logging.Handler):
+    """What the layers below warn of, as remarks: beside a moving line, not into it."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        self._output.warn(record.getMessage())
 
 
 class _Ending:

@@ -46,7 +46,7 @@ def ls_command(everybody: bool, with_stopped: bool, all_regions: bool) -> int:
         else:
             shown = [machine for machine in listed if with_stopped or not _is_stopped(machine)]
             hidden = [machine for machine in listed if machine not in shown]
-            _print(output, invocation.program, shown, everybody=everybody)
+            _print(output, invocation.program, shown, everybody=everybody, home=machines.home)
             if hidden:
                 names = ", ".join(printable(machine.name) for machine in hidden)
                 output.line(wrap(f"stopped: {names}", output.width or 10**6, 9), "dim")
@@ -116,11 +116,11 @@ def _cost_columns(machines: Sequence[Machine]) -> dict[str, tuple[Column, Callab
     return columns
 
 
-def _print(output: Output, program: str, machines: Sequence[Machine], *, everybody: bool) -> None:
+def _print(output: Output, program: str, machines: Sequence[Machine], *, everybody: bool, home: str) -> None:
     if program == "fastgpu":
-        _print_second_generation(output, machines, everybody=everybody)
+        _print_second_generation(output, machines, everybody=everybody, home=home)
     elif program == "ecluster":
-        _print_first_generation(output, machines)
+        _print_first_generation(output, machines, home=home)
     elif machines:
         machine_table(machines, everybody=everybody).print(output)
     else:
@@ -128,7 +128,9 @@ def _print(output: Output, program: str, machines: Sequence[Machine], *, everybo
         output.note("Make some with `trainyard create --name NAME --machines 2`.", "dim")
 
 
-def _print_second_generation(output: Output, machines: Sequence[Machine], *, everybody: bool) -> None:
+def _print_second_generation(
+    output: Output, machines: Sequence[Machine], *, everybody: bool, home: str
+) -> None:
     """`fastgpu ls` as the manual of 1.1.x shows it."""
     columns = [
         Column("Instance Name"),
@@ -159,7 +161,7 @@ def _print_second_generation(output: Output, machines: Sequence[Machine], *, eve
     table = Table(columns, rows, separator=" | ")
     dashes = "-" * table.total(output.width)
     header, *lines = table.lines(output, output.width)
-    output.line(f"region={_region(machines)}")
+    output.line(f"region={_region(machines) or home}")
     output.line("Running Instances:" if running else "Instances:")
     output.line(dashes)
     output.line(header)
@@ -169,7 +171,7 @@ def _print_second_generation(output: Output, machines: Sequence[Machine], *, eve
         output.line(dashes)
 
 
-def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None:
+def _print_first_generation(output: Output, machines: Sequence[Machine], *, home: str) -> None:
     """`ecluster ls` as the manual of 1.0.x shows it; narrower terminals lose columns from the right."""
     header = ["name", "hours_live", "instance_type", "public_ip", "key/owner", "private_ip", "instance_id"]
     rows = [
@@ -189,7 +191,7 @@ def _print_first_generation(output: Output, machines: Sequence[Machine]) -> None
         header.append("state")
         rows = [[*row, str(machine.state)] for row, machine in zip(rows, machines, strict=True)]
     width = output.width
-    output.line(f"region={_region(machines)}")
+    output.line(f"region={_region(machines) or home}")
     layout = "{:15s} {:>10s} {:>15s} {:>15s} {:>15s} {:>15s} {:>15s}" + ("" if all_run else " {:>8s}")
     dashes = "-" * FAMILY_WIDTH
     shown = layout.format(*header)
@@ -229,4 +231,4 @@ def _age(machine: Machine) -> str:
 
 def _region(machines: Sequence[Machine]) -> str:
     regions = dict.fromkeys(machine.region or machine.backend for machine in machines)
-    return ",".join(regions) or "local"
+    return ",".join(regions)

@@ -36,8 +36,8 @@ def lines(plan: Plan) -> list[str]:
     told = [summary(plan)]
     for option in plan.options[:SHOWN_OPTIONS]:
         price = amount(option.price_per_hour, plan.currency)
-        way = " on the spot market" if option.spot else ""
-        told.append(f"  {option.type} in {option.place}{way}: {price} an hour each, stock: {option.stock}")
+        way = ", spot" if option.spot else ""
+        told.append(f"  {option.type} in {option.place}{way}: {price}/h each, stock: {option.stock}")
     more = len(plan.options) - SHOWN_OPTIONS
     if more > 0:
         told.append(f"  and {more} more place{'s' if more > 1 else ''}")

@@ -308,7 +308,7 @@ async def find_candidates(
     ranked = rank(offers, wish, misses=misses)
     if not ranked:
         raise CapacityError(
-            f"nobody in {wish.zone_id or client.region} has {_listed(asked)} now",
+            f"nobody in {wish.zone_id or client.region} has {_listed(asked)} {_when(wish, offers)}",
             hint=_no_candidate_hint(wish, offers),
         )
     return ranked
@@ -395,8 +395,16 @@ def _listed(asked: Sequence[tuple[str, bool]]) -> str:
     return ", ".join(f"{name}{' (spot)' if is_spot else ''}" for name, is_spot in asked)
 
 
+def _is_too_dear(wish: Wish, offers: Sequence[Candidate]) -> bool:
+    return wish.highest_price is not None and any(each.level is not Level.NONE for each in offers)
+
+
+def _when(wish: Wish, offers: Sequence[Candidate]) -> str:
+    return f"for {wish.highest_price} an hour or less" if _is_too_dear(wish, offers) else "now"
+
+
 def _no_candidate_hint(wish: Wish, offers: Sequence[Candidate]) -> str:
-    if wish.highest_price is not None and any(each.level is not Level.NONE for each in offers):
+    if _is_too_dear(wish, offers):
         return f"Raise max_price_per_hour above {wish.highest_price}, or ask for another type."
     if wish.zone_id:
         return "Leave --zone_id and ALIYUN_DEFAULT_ZONE out so that all zones are tried, or ask for another type."

@@ -32,7 +32,7 @@ from trainyard.backends.aliyun.ground import Ground, ensure_ground
 from trainyard.backends.aliyun.journal import Entry
 from trainyard.backends.aliyun.keypair import key_name
 from trainyard.backends.aliyun.network import ensure_vswitch
-from trainyard.backends.aliyun.problems import is_worth_another_place
+from trainyard.backends.aliyun.problems import code_of, is_worth_another_place
 from trainyard.backends.aliyun.threads import in_thread
 from trainyard.backends.aliyun.user_data import HostKey, user_data
 from trainyard.backends.aliyun.wire import texts
@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 VISIBLE_SECONDS = 60.0  # from a launch until everybody sees it
 SURELY_VISIBLE = timedelta(minutes=10)
 POLL_SECONDS = 1.0
+MOST_NAMED = 4  # of places with the same refusal
 
 
 class Made(NamedTuple):
@@ -392,9 +393,21 @@ def _make_host_key() -> HostKey:
 
 
 def _nobody_has(names: Sequence[str], tried: dict[str, Error]) -> CapacityError:
-    places = "; ".join(f"{about}: {error.message}" for about, error in tried.items())
+    reasons: dict[str, list[str]] = {}
+    for about, error in tried.items():
+        reasons.setdefault(code_of(error) or error.message, []).append(about)
+    places = "; ".join(
+        f"{same[0]}: {tried[same[0]].message}{_likewise(same[1:])}" for same in reasons.values()
+    )
     what = names[0] if len(names) == 1 else f"{len(names)} machines"
     return CapacityError(
         f"no place has {what} now; tried {places}",
         hint="Try again later, ask for fewer or for another type, or leave --zone-id out.",
     )
+
+
+def _likewise(places: Sequence[str]) -> str:
+    """` (likewise A, B and 7 more)`: a refusal that many places have in common is told once."""
+    shown, more = places[:MOST_NAMED], len(places) - MOST_NAMED
+    listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return f" (likewise {listed})" if places else ""

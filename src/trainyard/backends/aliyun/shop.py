@@ -16,20 +16,28 @@ _STOCK = {Level.PLENTY: "plenty", Level.SOME: "some", Level.UNKNOWN: "unknown", 
 
 
 def type_rows(offers: Sequence[Offer]) -> list[dict[str, str]]:
-    """One row a type; those that somebody has come first."""
+    """One row a type; those that somebody has come first. A narrow terminal shows the first columns."""
     return [
         {
             "Type": offer.type.name,
             "GPU": f"{offer.type.gpu_model} x {offer.type.gpus}",
+            "Price/h": _price(offer.price),
+            "Spot/h": _price(offer.spot_price),
+            "In stock": _zones(offer.zones),
             "GPU memory": f"{offer.type.gpu_memory_mib // 1024} GiB",
             "CPUs": str(offer.type.cpus),
             "Memory": f"{offer.type.memory_mib // 1024} GiB",
-            "Price/h": _price(offer.price),
-            "Spot/h": _price(offer.spot_price),
-            "Zones with stock": " ".join(offer.zones) or "-",
         }
         for offer in offers
     ]
+
+
+def _zones(zones: Sequence[str]) -> str:
+    """`cn-beijing-g,h`: what is common to all is written once."""
+    stem = zones[0].rpartition("-")[0] + "-" if zones else ""
+    if not all(zone.startswith(stem) for zone in zones):
+        return " ".join(zones)
+    return (stem + ",".join(zone.removeprefix(stem) for zone in zones)) or "-"
 
 
 def _price(price: Price | None) -> str:

@@ -16,6 +16,7 @@ from trainyard.backends.aliyun.catalogue import (
     Wish,
     fetch_gpu_types,
     fetch_price,
+    fetch_spot_prices,
     fetch_stock,
     find_candidates,
 )
@@ -109,6 +110,12 @@ async def _types_with_gpus(client: Client, spec: MachineSpec) -> list[str]:
     fitting = [name for name, info in types.items() if info.gpus == spec.gpus and name in there]
 
     async def price(name: str) -> Decimal:
+        if spec.spot:  # each zone has its own
+            zones = {each.zone_id for each in stock if each.type == name and each.level is not Level.NONE}
+            spot = await fetch_spot_prices(client, name)
+            amounts = [spot[zone].amount for zone in zones if zone in spot]
+            if amounts:
+                return min(amounts)
         found = await fetch_price(client, name, Wish(types=(name,)), zone_id=spec.zone_id, is_spot=spec.spot)
         return found.amount
 

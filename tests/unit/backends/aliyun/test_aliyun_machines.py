@@ -161,6 +161,6 @@ def test_the_host_key_and_the_script_are_in_the_user_data():
     assert config["ssh_keys"]["ed25519_private"] == key.private
     assert config["ssh_deletekeys"] is True
     assert config["ssh_authorized_keys"] == ["ssh-rsa BBBB"]
-    assert "wants_data=50\nwants_nfs=\n" in config["write_files"][0]["content"]
+    assert "wants_data=50\nis_snapshot=\nwants_nfs=\n" in config["write_files"][0]["content"]
     with pytest.raises(InvalidError):
         user_data(key, authorized=["x" * 40000])
