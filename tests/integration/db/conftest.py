@@ -19,7 +19,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'platform.db'}"
-    return str(request.getfixturevalue("postgres").database())
+    return request.getfixturevalue("postgres").emptied()
 
 
 @pytest.fixture
