@@ -16,13 +16,12 @@ from trainyard.scheduling.model import Policy, Request, Strategy
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
 OVERDUE = -1.0  # a share before all others
-NOT_ASKED = -2.0  # before that: whose share it is has not been asked yet
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
 NOBODY: frozenset[Owner] = frozenset()
 Shares = Mapping[Owner, float]
-Key = tuple[int, float, tuple[float, int], "Entry | None"]  # orders a line: level, share, when it is due
+Key = tuple[int, float, tuple[float, int], "Entry"]  # orders a line: level, share, when it is due
 
 
 class Entry:
@@ -305,12 +304,16 @@ class Walk:
         self.window = line.window(now)
         self.at = 0  # in the strict part
         self.blocked_by: Entry | None = None  # who ends the walk
-        # At first with a key that is before all of its level: who is next in a kind is asked when its turn has come.
+        # NB: not later: when shares are asked for decides how they are rounded, and so who of two equals comes first.
         self._heap: list[tuple[Key, Cursor]] = []
-        for number, kind in enumerate(kinds):
+        for kind in kinds:
             likes = line.kinds.get(kind)
             if likes is not None:
-                self._heap.append(((-max(likes.levels), NOT_ASKED, (number, 0), None), Cursor(kind, likes)))
+                cursor = Cursor(kind, likes)
+                best = cursor.best(shares)
+                if best is not None:
+                    cursor.known_at = line.departures
+                    self._heap.append((best, cursor))
         # Those known not to fit, who are shown for the sake of a reservation only.
         self._blocked: list[tuple[int, float, tuple[float, int], Entry]] = sorted(
             (
