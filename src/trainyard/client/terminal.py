@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
@@ -70,9 +70,8 @@ async def open_terminal(
     has_terminal: bool = True,
 ) -> AsyncIterator[Terminal]:
     """Run a command, or a shell, beside a task's program."""
-    query = {"columns": columns, "rows": rows, "terminal": str(has_terminal).lower(), "command": command}
     path = f"/api/v1/jobs/{quote(job, safe='')}/tasks/{quote(task, safe='')}/terminal"
-    address = "ws" + connection.url.removeprefix("http") + path + "?" + urlencode(query)
+    address = "ws" + connection.url.removeprefix("http") + path
     headers = {"Authorization": f"Bearer {connection.token}"} if connection.token else {}
     try:
         socket = await connect(address, additional_headers=headers, max_size=2**22)
@@ -84,6 +83,8 @@ async def open_terminal(
             hint="See that it runs, and that a proxy before it passes WebSockets on.",
         ) from error
     try:
+        wanted = {"command": command, "columns": columns, "rows": rows, "terminal": has_terminal}
+        await socket.send(json.dumps(wanted))
         yield Terminal(socket)
     finally:
         await socket.close()

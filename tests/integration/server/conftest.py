@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -125,6 +124,14 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.fixture
+def rig_now(tmp_path: Path) -> Iterator[Rig]:
+    """The same for a test without a loop of its own."""
+    made = Rig(tmp_path / "data")
+    yield made
+    made.close()
+
+
+@pytest.fixture
 async def client(rig: Rig) -> AsyncIterator[Client]:
     async with rig.client() as made:
         yield made
@@ -160,6 +167,3 @@ def serve() -> Iterator[Callable[[Any], str]]:
         server.should_exit = True
         thread.join(timeout=10)
         listener.close()
-
-
-__all__ = ["Rig", "SimpleNamespace"]

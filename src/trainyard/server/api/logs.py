@@ -10,8 +10,9 @@ import base64
 import binascii
 import codecs
 import json
+import time
 import zlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -32,7 +33,7 @@ from trainyard.server.auth.actor import Actor
 from trainyard.server.logs import LogStore
 from trainyard.server.logviews import LogLine
 from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.spec.workload import FINAL
+from trainyard.spec.workload import FINAL, task_name, tasks_of
 
 router = APIRouter(prefix="/jobs", tags=["logs"])
 Task = Annotated[str, Query(max_length=80, description="Only of this task: worker-0.")]
@@ -47,6 +48,7 @@ STREAM = described(
 )
 # How often a follower of a silent job looks whether it has ended; output wakes it at once.
 LOOK_SECONDS = 0.5
+LEAST_SECONDS = 0.2  # between two looks of one who is woken by output all the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +192,9 @@ class _Follower:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     async def messages(self, source: _Source, *, follow: bool) -> AsyncGenerator[bytes, None]:
-        job = source.record.id
+        job, looked = source.record.id, 0.0
+        mark: Hashable = None  # whatever the record says may have been overtaken
         while True:
-            mark = await self._parts.changes.mark()
             is_over = self._is_over(source)  # judged before reading: what came until then is read
             has_news = False
             for body in self._read(source):
@@ -201,17 +203,21 @@ class _Follower:
             if has_news:
                 await asyncio.sleep(0)  # a job that prints without end must not hold up the others
                 continue
+            if is_over and follow and self._goes_on and source.record.attempt > source.attempt:
+                source = await _source(self._parts, self._actor, job, self._task, source.attempt + 1)
+                self.offsets = {}
+                continue
             if is_over or not follow:
-                if follow and self._goes_on and source.record.attempt > source.attempt:
-                    source = await _source(self._parts, self._actor, job, self._task, source.attempt + 1)
-                    self.offsets = {}
-                    continue
                 yield END
                 return
             await self._parts.logs.wait(job, seconds=LOOK_SECONDS)
-            if await self._parts.changes.mark() != mark:
-                wanted = source.attempt or None
-                source = await _source(self._parts, self._actor, job, self._task, wanted)
+            if time.monotonic() - looked < LEAST_SECONDS:
+                continue
+            # Before the record is read: a change after it gives another mark.
+            seen = await self._parts.changes.mark()
+            if seen != mark:
+                mark, looked = seen, time.monotonic()
+                source = await _source(self._parts, self._actor, job, self._task, source.attempt or None)
 
     def _is_over(self, source: _Source) -> bool:
         """Whether nothing more can come from this attempt."""
@@ -243,15 +249,18 @@ class _Follower:
 async def _source(parts: Parts, actor: Actor, job: str, task: str, attempt: int | None) -> _Source:
     record = await parts.services.jobs.get(actor, job)
     wanted = record.attempt if attempt is None else attempt
-    if wanted == 0:
-        return _Source(record, 0, ())
-    names = tuple(each.name for each in await parts.services.jobs.tasks(actor, job, attempt=wanted))
+    if wanted == 0:  # it has not started; what its tasks will be called is known all the same
+        names = tuple(task_name(role.name, number) for role, number in tasks_of(record.spec))
+    else:
+        names = tuple(each.name for each in await parts.services.jobs.tasks(actor, job, attempt=wanted))
     if not names and wanted > record.attempt:
         raise NotFoundError(
             f"The job {job} was not started {wanted} times.", hint=f"It has {record.attempt}."
         )
     if task and task not in names:
         raise NotFoundError(f"The job {job} has no task {task!r}.", hint=f"It has {', '.join(names[:10])}.")
+    if wanted == 0:
+        return _Source(record, 0, ())
     return _Source(record, wanted, (task,) if task else names)
 
 

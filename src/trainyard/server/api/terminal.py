@@ -16,7 +16,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from trainyard.lib.errors import Error, InvalidError, UnreachableError
 from trainyard.server.api.identity import actor_of
-from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.parts import parts_of
 from trainyard.server.api.problems import problem_of
 from trainyard.server.workflow import attempt_id
 from trainyard.transport.api import Process, TerminalSize
@@ -26,39 +26,56 @@ router = APIRouter()
 # Who sends more than this before the command has read it waits.
 LARGEST_FRAME = 1 << 20
 LARGEST_SIDE = 1000
+LARGEST_COMMAND = 65536
+FIRST_SECONDS = 10.0  # until it is said what to run
 # How often a session is looked at: one whose token was revoked is closed.
 CHECK_SECONDS = 15.0
 
 
 @router.websocket("/jobs/{job_id}/tasks/{task}/terminal")
 async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
-    """Run a command, or a login shell, in a task's folder with its environment."""
+    """Run a command, or a login shell, in a task's folder with its environment.
+
+    What to run comes in the first frame and not in the address, which servers and proxies write into their logs.
+    """
     parts = parts_of(socket)
     try:
-        process = await _start(parts, socket, job_id, task)
+        engine = parts.engine()
+        actor = await actor_of(socket)
+        record, found = await parts.services.jobs.for_terminal(actor, job_id, task)
+        if engine is None:
+            raise UnreachableError("This server does not lead now.", hint="Try again in a few seconds.")
     except Error as error:
         await _refuse(socket, error)
         return
+    await socket.accept()
+    process: Process | None = None
     try:
-        await socket.accept()
+        async with asyncio.timeout(FIRST_SECONDS):
+            command, terminal = _wanted(await socket.receive_text())
+        name = attempt_id(record.id, found.attempt)
+        process = await engine.exec(name, found.name, found.node, command, terminal)
         await _serve(socket, process)
+    except (Error, TimeoutError) as error:
+        said = error.message if isinstance(error, Error) else "Nobody said what to run."
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+            await socket.send_text(json.dumps({"error": said}))
+            await socket.close()
+    except (WebSocketDisconnect, KeyError):  # gone before the first frame, or a frame of bytes came first
+        return
     finally:
-        await process.terminate()
+        if process is not None:
+            await process.terminate()
 
 
-async def _start(parts: Parts, socket: WebSocket, job_id: str, task: str) -> Process:
-    actor = await actor_of(socket)
-    query = socket.query_params
-    size = _size(query.get("columns", "80"), query.get("rows", "24"))
-    command = query.get("command", "")
-    if "\0" in command or len(command) > 65536:
-        raise InvalidError("The command cannot be run.", hint="Send a shorter one, without NUL.")
-    record, found = await parts.services.jobs.for_terminal(actor, job_id, task)
-    engine = parts.engine()
-    if engine is None:
-        raise UnreachableError("This server does not lead now.", hint="Try again in a few seconds.")
-    terminal = size if query.get("terminal", "true") != "false" else None
-    return await engine.exec(attempt_id(record.id, found.attempt), found.name, found.node, command, terminal)
+def _wanted(text: str) -> tuple[str, TerminalSize | None]:
+    """The first frame: the command (empty: a shell), and the size of the terminal, or that there is none."""
+    said = _object(text)
+    command = said.get("command", "")
+    if not isinstance(command, str) or "\0" in command or len(command) > LARGEST_COMMAND:
+        raise InvalidError("The command cannot be run.", hint="Send a shorter text, without NUL.")
+    size = _size(str(said.get("columns", 80)), str(said.get("rows", 24)))
+    return command, size if said.get("terminal", True) else None
 
 
 async def _serve(socket: WebSocket, process: Process) -> None:
@@ -110,16 +127,21 @@ async def _take_input(socket: WebSocket, process: Process) -> None:
 
 
 async def _control(process: Process, text: str) -> None:
+    said = _object(text)
+    if said.get("eof"):
+        await process.write_eof()
+    elif "columns" in said or "rows" in said:
+        await process.resize(_size(str(said.get("columns", 80)), str(said.get("rows", 24))))
+
+
+def _object(text: str) -> dict[str, Any]:
     try:
         said: Any = json.loads(text)
     except ValueError as error:
         raise InvalidError("A text frame is no JSON.", hint="Send what is typed as binary frames.") from error
     if not isinstance(said, dict):
         raise InvalidError("A text frame is no object.", hint='Send {"columns": 80, "rows": 24}.')
-    if said.get("eof"):
-        await process.write_eof()
-    elif "columns" in said or "rows" in said:
-        await process.resize(_size(str(said.get("columns", 80)), str(said.get("rows", 24))))
+    return said
 
 
 async def _watch(socket: WebSocket) -> None:
