@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trainyard.lib.errors import Error
+from trainyard.lib.errors import Error, UnreachableError
 from trainyard.transport.api import Process, TerminalSize
 
 # After a node was silent for its `fence_seconds`, it takes at most so long until its tasks have ended by themselves.
 FENCE_MARGIN_SECONDS = 15.0
+
+
+class NotSentError(UnreachableError):
+    """The node does not answer, and nothing of the order was sent to it: it cannot have been taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ verb=$3
 shift 3
 # What a server that itself runs inside a task has in its environment must not mark the tasks of others.
 unset TRAINYARD_MARK
-PATH=$PATH:/usr/local/bin:/usr/bin
-export PATH
 command -v python3 >/dev/null 2>&1 || exit 96
 if [ ! -f "$file" ]; then
     python3 -ISc 'import sys; sys.exit(sys.version_info < (3, 8))' || exit 97

@@ -145,15 +145,17 @@ class NodeEngine:
         """Remove what nodes keep of attempts; a node that does not answer is an UnreachableError."""
         attempts = list(attempt_ids)
         names = list(dict.fromkeys(nodes))
-        answers = await gather_all([self._ask(node, "forget", attempts=attempts) for node in names])
-        for node, answer in zip(names, answers, strict=True):
-            if isinstance(answer, BaseException):
-                continue
-            for attempt_id in attempts:
-                self._link(node).reports.forget(attempt_id)
+        answers = await gather_all([self._forget_on(node, attempts) for node in names])
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+
+    async def _forget_on(self, node: str, attempts: Sequence[str]) -> None:
+        link = self._link(node)
+        for begin in range(0, len(attempts), BATCH):
+            batch = attempts[begin : begin + BATCH]
+            await link.ask("forget", attempts=batch)
+            link.reports.forget(batch)
 
     def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
         """Say what a node was given earlier."""

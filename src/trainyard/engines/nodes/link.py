@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.engines.api import LogSink, NodeAddress, NodeLost, NodeSeen, Observation
+from trainyard.engines.api import LogSink, NodeAddress, NodeLost, NodeSeen, NotSentError, Observation
 from trainyard.engines.nodes.agent.wire import Frames, frame
 from trainyard.engines.nodes.bundle import bundle
 from trainyard.engines.nodes.program import MISSING, Program, facts_of
@@ -73,6 +73,7 @@ class NodeLink:
         self._heard = time.monotonic()
         self._is_lost = False
         self._is_closing = False
+        self._is_replacing = False  # the agent is an older or newer one, and was told to make room
         self._reason: Error = UnreachableError(f"the node {self.address.name} was not connected yet")
         self._task = asyncio.create_task(self._run(), name=f"link to {self.address.name}")
         self._watch = asyncio.create_task(self._watch_over(), name=f"watch over {self.address.name}")
@@ -89,7 +90,7 @@ class NodeLink:
                 async with asyncio.timeout(self._patience.connect):
                     await self._tried.wait()
         if not self.is_ready:
-            raise UnreachableError(
+            raise NotSentError(
                 f"the node {self.address.name} does not answer: {self._reason.message}",
                 hint=self._reason.hint,
             )
@@ -182,13 +183,19 @@ class NodeLink:
                 self._process = None
                 await end_task(writer)
                 await finish(process.terminate())
+        if self._is_replacing:
+            self._is_replacing = False
+            return await self._connect()
         if status == MISSING:
             await self.program.put()
             return await self._connect()
         raise self.program.failure(status, process.errors)
 
     def _say_hello(self) -> None:
-        self.send({"op": "hello", "epoch": self._epoch, "fence": self.address.fence_seconds})
+        fence = self.address.fence_seconds
+        if fence:  # a fence that falls between two pings would end healthy tasks
+            fence = max(fence, 4 * self._patience.ping)
+        self.send({"op": "hello", "epoch": self._epoch, "fence": fence})
 
     async def _write(self, process: Process) -> None:
         with contextlib.suppress(Error):  # the reader sees the end too, and says it
@@ -205,7 +212,7 @@ class NodeLink:
             self._heard = time.monotonic()
             found: list[Observation] = []
             for header, payload in frames.feed(piece):
-                if header["op"] == "tasks" and header.get("all"):
+                if header["op"] == "tasks" and header.get("all") and not self._is_replacing:
                     limit.reschedule(None)
                 found += self._take(header, payload)
             self._acknowledge()
@@ -233,6 +240,8 @@ class NodeLink:
         return ()
 
     def _take_tasks(self, header: dict[str, Any]) -> Sequence[Observation]:
+        if self._is_replacing:
+            return ()
         found = self.reports.take(header["tasks"], is_all=bool(header.get("all")))
         if header.get("all"):
             wanted = self.reports.offsets()
@@ -245,7 +254,8 @@ class NodeLink:
     def _welcome(self, header: dict[str, Any]) -> None:
         if header["version"] != bundle().version:
             self.send({"op": "retire", "id": 0})
-            raise UnreachableError(f"the program on the node {self.address.name} is being replaced")
+            self._is_replacing = True
+            return
         if self._probing is not None:
             self._probing.cancel()
         self._probing = asyncio.create_task(self._introduce(header))

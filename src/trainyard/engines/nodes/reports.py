@@ -43,12 +43,13 @@ class Reports:
         """Whether the node said that its program runs."""
         return self._said.get(key) == STARTED
 
-    def forget(self, attempt_id: str) -> None:
-        """Nothing more comes of this attempt."""
+    def forget(self, attempt_ids: Iterable[str]) -> None:
+        """Nothing more comes of these attempts."""
+        gone = set(attempt_ids)
         for known in (self._said, self._logs, self._taken):
-            for key in [key for key in known if key[0] == attempt_id]:
+            for key in [key for key in known if key[0] in gone]:
                 del known[key]
-        self.expected = {key for key in self.expected if key[0] != attempt_id}
+        self.expected = {key for key in self.expected if key[0] not in gone}
 
     def take(self, tasks: Sequence[dict[str, Any]], *, is_all: bool) -> list[Observation]:
         """Reports of tasks; `is_all`: the node has no others."""

@@ -15,10 +15,12 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from . import kernel
-from .folder import silent_seconds, write_contact, write_file
+from .folder import keep_reserve, silent_seconds, write_contact, write_file
 from .relay import SOCKET
 from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
 from .tasks import Task, Tasks
@@ -33,6 +35,8 @@ POLL_SECONDS = 0.05  # where inotify has no watch left
 IDLE_SECONDS = 600.0  # without a server and with nothing running: go
 OUTPUT_ROOM = 2 * 1024 * 1024  # not more waits for the server to read
 RECEIVE = 1024 * 1024
+WORK_SECONDS = 0.02
+DONE = object()
 TOLD = ("started", "ended", "code", "signal", "message")
 
 
@@ -74,6 +78,7 @@ class Agent:
         self.by_watch: dict[int, Task] = {}
         self.unwatched: set[Task] = set()
         self.to_tell: dict[Task, None] = {}
+        self.to_do: deque[Iterator[None]] = deque()
         self.clients: dict[socket.socket, Client] = {}
         self.server: Client | None = None
         self.epoch = _load_epoch()
@@ -91,12 +96,14 @@ class Agent:
         self.selector.register(_wakes(), selectors.EVENT_READ, _drain)
         if self.watcher is not None:
             self.selector.register(self.watcher, selectors.EVENT_READ, self._watched)
+        keep_reserve()
         self.tasks.load()
         gc.collect()
         gc.freeze()  # what is here now is shared with every child, and never touched by the collector again
         while not self.is_leaving and not self._is_idle():
             for key, mask in self.selector.select(self._timeout()):
                 key.data(key.fileobj, mask)
+            self._work()
             self.tasks.reap()
             self._sweep()
             self._tell()
@@ -106,7 +113,7 @@ class Agent:
     def _timeout(self) -> float:
         now = time.monotonic()
         waits = [self.last_sweep + (POLL_SECONDS if self.unwatched else SWEEP_SECONDS) - now]
-        if self.to_tell and self.server is not None:
+        if self.to_do or (self.to_tell and self.server is not None):
             waits.append(0.0)
         if self._can_ship():
             waits.append(self.last_shipped + COALESCE_SECONDS - now)
@@ -170,15 +177,12 @@ class Agent:
             return
         self._note_contact()
         if name == "launch":
-            taken = {launch["attempt"]: self._launch(launch) for launch in order["launches"]}
-            client.send({"op": "answer", "id": order["id"], "results": taken})
+            self.to_do.append(self._launching(client, order))
         elif name == "end":
             ended = {attempt: self.tasks.end(attempt, grace) for attempt, grace in order["attempts"]}
             client.send({"op": "answer", "id": order["id"], "results": ended})
         elif name == "forget":
-            for attempt in order["attempts"]:
-                self._forget(attempt)
-            client.send({"op": "answer", "id": order["id"], "results": {}})
+            self.to_do.append(self._forgetting(client, order))
         elif name in ("want", "have"):
             self._move(order)
         elif name == "ping":
@@ -223,10 +227,34 @@ class Agent:
         self.to_tell.clear()
 
     def _note_contact(self) -> None:
-        """Let the supervisors know that a server was heard; a second more or less is nothing to a fence."""
-        if time.monotonic() - self.last_contact >= 1.0:
+        """Let the supervisors know that a server was heard."""
+        if time.monotonic() - self.last_contact >= (min(1.0, self.fence / 8) if self.fence else 1.0):
             self.last_contact = time.monotonic()
             write_contact()
+
+    def _work(self) -> None:
+        """Do what was ordered, for a moment: pings, logs and reports must not wait for hundreds of tasks."""
+        until = time.monotonic() + WORK_SECONDS
+        while self.to_do and time.monotonic() < until:
+            if next(self.to_do[0], DONE) is DONE:
+                self.to_do.popleft()
+
+    def _launching(self, client: Client, order: dict[str, Any]) -> Iterator[None]:
+        taken = {}
+        for launch in order["launches"]:
+            if client is not self.server:  # its successor will say what it wants
+                return
+            taken[launch["attempt"]] = self._launch(launch)
+            yield
+        client.send({"op": "answer", "id": order["id"], "results": taken})
+
+    def _forgetting(self, client: Client, order: dict[str, Any]) -> Iterator[None]:
+        for attempt in order["attempts"]:
+            if client is not self.server:
+                return
+            self._forget(attempt)
+            yield
+        client.send({"op": "answer", "id": order["id"], "results": {}})
 
     def _launch(self, launch: dict[str, Any]) -> list[str] | None:
         refusal = self.tasks.launch(launch, self.fence)

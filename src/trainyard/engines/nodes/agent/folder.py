@@ -33,6 +33,8 @@ LONGEST_MESSAGE = 1000
 TASKS = "tasks"
 ENDED = "ended"
 CONTACT = "contact"
+RESERVE = "reserve"
+RESERVE_BYTES = 256 * 1024
 
 
 def check_name(name: str) -> str:
@@ -47,8 +49,28 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def keep_reserve() -> None:
+    """Take a little of the disk while there is some, for what must be written when there is none."""
+    with contextlib.suppress(OSError):
+        handle = os.open(RESERVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, RESERVE_BYTES)
+        finally:
+            os.close(handle)
+
+
 def write_file(path: str, data: bytes) -> None:
-    """Replace a file: readers see the old one or the new one."""
+    """Replace a file: readers see the old one or the new one. On a full disk our reserve is given up for it."""
+    try:
+        _write_file(path, data)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(RESERVE):
+            raise
+        os.unlink(RESERVE)
+        _write_file(path, data)
+
+
+def _write_file(path: str, data: bytes) -> None:
     temporary = f"{path}.new"
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -198,13 +220,19 @@ def find_tombstone(attempt: str) -> float | None:
 
 
 def write_contact(*, left: bool = False) -> None:
-    """Note that a server was heard just now, or that it said goodbye."""
-    write_file(CONTACT, json.dumps({"at": boot_seconds(), "left": left}).encode())
+    """Note that a server was heard just now, or that it said goodbye. In place: a full disk does not hinder it."""
+    handle = os.open(CONTACT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(handle, b"%24.3f %d\n" % (boot_seconds(), left), 0)
+    finally:
+        os.close(handle)
 
 
 def silent_seconds() -> float:
     """How long no server was heard; 0 where the last one said goodbye."""
-    known = read_json(CONTACT)
-    if known is None or known.get("left"):
+    try:
+        with open(CONTACT, "rb") as file:
+            at, left = file.read().split()
+    except (OSError, ValueError):
         return 0.0
-    return boot_seconds() - float(known["at"])
+    return 0.0 if left == b"1" else boot_seconds() - float(at)

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from . import kernel
-from .folder import TaskFolder, boot_seconds, find_tombstone, note, silent_seconds
+from .folder import LONGEST_MESSAGE, TaskFolder, boot_seconds, find_tombstone, note, silent_seconds
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
@@ -66,7 +66,9 @@ class Supervisor:
         while self.has_children:
             events = dict(poll.poll(self._timeout()))
             if wakes in events:
-                self._hear(os.read(wakes, 4096))
+                signals = os.read(wakes, 4096)
+                self._reap()  # first: one that has ended by itself was not ended by us
+                self._hear(signals)
             if self.pipe in events and not self._pump():
                 poll.unregister(self.pipe)
                 self.pipe = -1
@@ -77,39 +79,26 @@ class Supervisor:
     def _start_program(self) -> None:
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.pipe, False)
+        here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        script = os.path.abspath(self.folder.file("command"))
+        env = task_environment(self.folder, self.order)
         try:
-            self.child = os.fork()
-        except OSError as error:
-            os.close(writer)
-            self._say_ended(NOT_STARTED, 0, f"the node cannot start another process: {error.strerror}")
+            enter_working_folder(self.folder, self.order)
+            self.child = spawn([self.shell, script], env, writer)
+        except (OSError, ValueError) as error:
+            place = getattr(error, "filename", None) or self.shell
+            message = f"{os.fsdecode(place)}: {getattr(error, 'strerror', None) or error}"
+            self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
+            self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
             self.has_children = False
             return
-        if self.child == 0:
-            self._become_program(writer)
-        os.close(writer)
-        note(self.state, {"at": "running", "child": self.child, "child_start": kernel.start_time(self.child)})
-
-    def _become_program(self, writer: int) -> None:
-        """In the child: become the user's program, or say why not and end."""
-        try:
-            os.setsid()
-            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, *SIGNALS):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, set())
-            os.dup2(writer, 1)
-            os.dup2(writer, 2)
-            with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb") as file:
-                file.write(CHILD_OOM_SCORE)
-            script = os.path.abspath(self.folder.file("command"))
-            env = task_environment(self.folder, self.order)
-            enter_working_folder(self.folder, self.order)
-            os.execve(self.shell, [self.shell, script], env)  # noqa: S606  # it is a shell
-        except OSError as error:
-            place = error.filename or self.shell
-            os.write(2, f"trainyard: {place}: {error.strerror}\n".encode(errors="surrogateescape"))
         finally:
-            os._exit(NOT_STARTED)
+            os.close(writer)
+            os.fchdir(here)
+            os.close(here)
+        with contextlib.suppress(OSError), open(f"/proc/{self.child}/oom_score_adj", "wb") as file:
+            file.write(CHILD_OOM_SCORE)
+        note(self.state, {"at": "running", "child": self.child, "child_start": kernel.start_time(self.child)})
 
     def _pump(self) -> bool:
         """Move output from the pipe to the log; False at its end."""
@@ -206,7 +195,7 @@ class Supervisor:
     def _program_ended(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
-        message = f"ended by signal {number} ({signal.Signals(number).name})" if number else ""
+        message = f"ended by signal {number} ({signal_name(number)})" if number else ""
         if self.is_fenced:
             message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
         elif self.deadline is None and number == signal.SIGKILL:
@@ -269,6 +258,42 @@ def _wake_on_signals() -> int:
     return reader
 
 
+def spawn(words: list[str], env: dict[str, str], output: int) -> int:
+    """Start a program in a session of its own, with nothing to read and `output` to write to. OSError where it cannot be.
+
+    Not by fork: the pages of a Python process are copied one by one then, which costs more than the program's start.
+    """
+    defaults = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, *SIGNALS)
+    actions = [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
+    try:
+        return os.posix_spawn(
+            words[0], words, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=defaults
+        )
+    except NotImplementedError:  # a C library without setsid here
+        pass
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for number in defaults:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, set())
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.execve(words[0], words, env)  # noqa: S606  # it is a shell
+        finally:
+            os._exit(NOT_STARTED)
+    return pid
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM and the like; those of the real-time range have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
+
+
 def mark_of(order: dict[str, Any]) -> bytes:
     """What every process of a task begins with in its environment."""
     return f"{MARK}={order['mark']}".encode()
@@ -305,6 +330,8 @@ def end_marked(mark: bytes, session: int, spared: set[int]) -> None:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
+                if number == signal.SIGTERM:
+                    os.kill(pid, signal.SIGHUP)  # a person's shell hears only this
         if boot_seconds() > deadline:
             number = signal.SIGKILL
         time.sleep(KILL_AGAIN_SECONDS)
