@@ -48,7 +48,7 @@ VARIABLES = {
     "ALIYUN_VPC_PREFIX": "the name of the network machines are put into (default ncluster-vpc; NCLUSTER_VPC_PREFIX works too)",
     "NCLUSTER_PREFIX": "what names of key pairs and shared storage begin with (default ncluster)",
     "FASTGPU_SKIP_COST_CONFORM": "anything: make machines that cost money without asking (NCLUSTER_SKIP_CONFIRMATION works too)",
-    "NCLUSTER_ALIYUN_SNAPSHOT_ID": "the snapshot that data disks are made from",
+    "NCLUSTER_ALIYUN_SNAPSHOT_ID": "the snapshot that data disks are made from (by its name: NCLUSTER_ALIYUN_SNAPSHOT_NAME)",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
 }
 
@@ -140,7 +140,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         region=_first(env, "ALIYUN_DEFAULT_REGION", "ALIBABA_CLOUD_REGION_ID", "ALIBABA_CLOUD_REGION"),
         zone=env.get("ALIYUN_DEFAULT_ZONE") or env.get("NCLUSTER_ZONE", ""),
         data_disk_gib=_count(env, "ALIYUN_DATA_DISK_SIZE") or 0,
-        snapshot=env.get("NCLUSTER_ALIYUN_SNAPSHOT_ID", ""),
+        snapshot=_first(env, "NCLUSTER_ALIYUN_SNAPSHOT_ID", "NCLUSTER_ALIYUN_SNAPSHOT_NAME"),
         skips_cost_question=bool(_first(env, "FASTGPU_SKIP_COST_CONFORM", "NCLUSTER_SKIP_CONFIRMATION")),
         cloud=_cloud(env, user_home),
         environ=dict(env),

@@ -65,7 +65,7 @@ WITHOUT_CLOUD = frozenset({"local", "ssh"})
 @click.option("--zone-id", metavar="ZONE", help="The zone; any that has such machines.")
 @click.option("-vpc", "--vpc-name", "--vpc", metavar="NAME", help="The private network.")
 @click.option("-cuda", "--install-cuda", "--cuda-install", is_flag=True, default=None, help="Install CUDA.")
-@click.option("--snapshot", metavar="ID", help="What the data disk begins as.")
+@click.option("--snapshot", metavar="SNAPSHOT", help="What the data disk begins as, by id or name.")
 @click.option("--min-machines", type=int, metavar="N", help="Be content with so many of them.")
 @click.option(
     "--max-hours", type=float, metavar="H", help="Let the provider release them when nobody renews it."

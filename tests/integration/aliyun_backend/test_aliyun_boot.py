@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
 from emulation import Emulation
-from trainyard.lib.errors import UnreachableError
+from trainyard.lib.errors import InvalidError, NotFoundError, UnreachableError
 from trainyard.runtime import verbs
 from trainyard.spec.machine import MachineSpec
 
@@ -72,6 +73,27 @@ async def test_the_first_boot_is_done_once_and_its_failure_is_told_in_one_senten
             == "the first boot of task0.once went wrong: the GPU driver cannot be installed"
         )
         assert "cloud-init-output.log" in raised.value.hint
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_a_disk_is_made_from_a_snapshot_when_it_is_named_by_id_or_name(yard: Emulation, open_client):
+    backend = open_client()
+    try:
+        (old,) = await backend.acquire(MachineSpec(type="ecs.g7.large", data_disk_gib=60), ["task0.old"])
+        disks = yard.ecs("DescribeDisks", InstanceId=old.id, DiskType="data")["Disks"]["Disk"]
+        made = yard.ecs("CreateSnapshot", DiskId=disks[0]["DiskId"], SnapshotName="my data")["SnapshotId"]
+        spec = MachineSpec(type="ecs.g7.large", snapshot="my data", data_disk_gib=80)
+        (new,) = await backend.acquire(spec, ["task0.new"])
+        (disk,) = yard.ecs("DescribeDisks", InstanceId=new.id, DiskType="data")["Disks"]["Disk"]
+        assert (disk["SourceSnapshotId"], disk["Size"]) == (made, 80)
+        assert "wants_data=80\nis_snapshot=yes\n" in boot_script(yard, new.id)
+        with pytest.raises(InvalidError, match="needs a disk of 60 GiB, and 20 were asked for"):
+            await backend.acquire(replace(spec, snapshot=made, data_disk_gib=20), ["task0.small"])
+        with pytest.raises(NotFoundError, match="there is no snapshot s-none in cn-beijing"):
+            await backend.acquire(replace(spec, snapshot="s-none"), ["task0.none"])
+        assert len(yard.instances()) == 2
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from importlib import import_module
 from typing import NamedTuple
@@ -226,7 +226,7 @@ class Launcher:
 
     def _launch(self, spec: MachineSpec, found: wishes.Found, ground: Ground, key: HostKey) -> Launch:
         return Launch(
-            spec=spec,
+            spec=replace(spec, snapshot=found.snapshot),
             image_id=found.image.id,
             system_disk=found.system_disk,
             data_disk=found.data_disk,

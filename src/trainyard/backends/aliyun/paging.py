@@ -39,6 +39,7 @@ LISTINGS = {
         "NetworkInterfaceSets.NetworkInterfaceSet", "NetworkInterfaceId", 100
     ),
     ("ecs", "DescribeImages"): Listing("Images.Image", "ImageId", 100, by_token=False),
+    ("ecs", "DescribeSnapshots"): Listing("Snapshots.Snapshot", "SnapshotId", 100, by_token=False),
     ("ecs", "DescribeKeyPairs"): Listing("KeyPairs.KeyPair", "KeyPairName", 50, by_token=False),
     ("ecs", "DescribeInstanceStatus"): Listing(
         "InstanceStatuses.InstanceStatus", "InstanceId", 50, by_token=False

@@ -23,6 +23,7 @@ from trainyard.backends.aliyun.catalogue import (
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.ecs import BANDWIDTH_MBIT, wanted_types
 from trainyard.backends.aliyun.images import Image, find_image
+from trainyard.backends.aliyun.snapshots import Snapshot, find_snapshot
 from trainyard.lib.aio import gather_all, map_bounded
 from trainyard.lib.errors import CapacityError, Error, InvalidError
 from trainyard.spec.machine import Machine, MachineSpec
@@ -43,10 +44,16 @@ class Found:
     system_disk: Disk
     data_disk: Disk | None
     candidates: tuple[Candidate, ...]
+    snapshot: str = ""  # the id of what the data disk begins as
 
 
 async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Sequence[Machine] = ()) -> Found:
     """Find image and places at once. `near` are machines of the same job: their zone and type come first."""
+    snapshot: Snapshot | None = None
+    if spec.snapshot:
+        snapshot = await find_snapshot(client, spec.snapshot, gib=spec.data_disk_gib)
+        least = max(spec.data_disk_gib or SNAPSHOT_DISK_GIB, snapshot.gib)
+        spec = replace(spec, snapshot=snapshot.id, data_disk_gib=least)
     image, wish = await both(
         find_image(client, image=spec.image, kind=spec.image_type, with_driver=spec.with_driver),
         _find_places(client, spec, misses=misses, near=near),
@@ -60,6 +67,7 @@ async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Seque
         system_disk=system_disk,
         data_disk=places.data_disks[0] if places.data_disks else None,
         candidates=tuple(ordered),
+        snapshot=snapshot.id if snapshot else "",
     )
 
 
@@ -83,7 +91,7 @@ async def _find_places(
 
 def wish_of(spec: MachineSpec, types: Sequence[str], category: str) -> Wish:
     """The wish for these types, with all disks of one kind."""
-    gib = spec.data_disk_gib or (SNAPSHOT_DISK_GIB if spec.snapshot else 0)
+    gib = spec.data_disk_gib
     limits = [limit for limit in (spec.max_price_per_hour,) if limit is not None]
     return Wish(
         types=types,
