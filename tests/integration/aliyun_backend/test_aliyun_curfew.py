@@ -14,8 +14,8 @@ from emulation import Emulation, until
 from trainyard.runtime.context import Context
 from trainyard.runtime.curfew import Curfew, Terms
 from trainyard.runtime.job import make_job
-from trainyard.runtime.watch import stop_when_done
-from trainyard.spec.machine import MachineSpec
+from trainyard.runtime.watch import Care, Watch, stop_when_done
+from trainyard.spec.machine import MachineSpec, MachineState
 
 # Machines that boot real sshds, and wait for seconds to pass.
 pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -218,3 +218,49 @@ async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(yard
         yard.control("POST", "options", {"account": {"denied": []}})
         await backend.release(await backend.machines())
         await backend.aclose()
+
+
+async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(yard: Emulation, open_client):
+    backend = open_client()
+    spec = MachineSpec(type="ecs.g7.large", role=ROLE, spot=True)
+    try:
+        job = await make_job(Context(backend, Told()), name="again", spec=spec)
+        curfew = Curfew(job=job, terms=Terms(when_done=True))
+        assert await curfew.arrange()
+        watch = Watch(job=job, spec=spec, care=Care(recover=True), curfew=curfew)
+        first = job.tasks[0].machine.id
+        yard.control("POST", "interrupt", {"instance": first})
+        await watch.look()
+        yard.control("POST", "clock", {"advance_seconds": 400})
+        await watch.look()
+        (task,) = job.tasks
+        assert task.machine.id != first
+        assert f"ids={task.machine.id}\n" in await task.read(".trainyard/curfew/terms")
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_the_watch_ends_when_somebody_else_has_stopped_the_machines(yard: Emulation, open_client):
+    backend, told = open_client(), Told()
+    try:
+        job = await make_job(Context(backend, told), name="quiet", spec=SPEC)
+        yard.ecs("StopInstances", InstanceId=[job.tasks[0].machine.id])
+        await Watch(job=job, spec=SPEC, care=Care(idle_minutes=60), look_seconds=0.05).run()
+        assert job.tasks[0].machine.state is MachineState.STOPPED
+        assert told.lines == ["task0.quiet WARN the machine has been stopped"]
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+def test_a_single_task_is_stopped_at_the_end_of_the_script_too(yard: Emulation, tmp_path: Path):
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+    env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
+    script = (
+        "import trainyard\ntrainyard.set_backend('aliyun')\n"
+        "trainyard.make_task('solo', instance_type='ecs.g7.large', confirm_cost=True, stop_when_done=True).run('true')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert statuses(yard) == ["Stopped"]
