@@ -138,7 +138,7 @@ class Launcher:
         """Release whatever this call has made, also what it never had an answer about."""
         entries = self._own_entries(names)
         if entries:
-            with self._telling(names):
+            with self._telling([name for entry in entries for name in _names_of(entry)]):
                 _raise_first(await gather_all([self._undo(entry) for entry in entries]))
 
     async def give_back(self, made: Made) -> None:
