@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from trainyard.lib.clock import Clock
+from trainyard.lib.errors import UnsupportedError
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.auth.sealing import Seal
 from trainyard.server.db import Database
@@ -19,6 +23,9 @@ from trainyard.server.services.signing import Signing
 from trainyard.server.services.users import Tokens, Users
 from trainyard.server.services.workspaces import Workspaces
 from trainyard.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from trainyard.server.services.federation import Federation
 
 
 class Services:
@@ -51,7 +58,33 @@ class Services:
         self.events = Events(context)
         self.audit = Audit(context)
         self.names = Names(context)
+        self.federation = _federation(context, self.signing, settings)
 
     def close(self) -> None:
         """Let go of threads; the database is its owner's to close."""
         self.passwords.close()
+
+
+def _federation(context: Context, signing: Signing, settings: ServerSettings) -> Federation | None:
+    """Signing in through an identity provider, where one is set; what it needs is imported only then."""
+    if not settings.oidc_issuer:
+        return None
+    try:
+        oidc = import_module("trainyard.server.auth.oidc")
+        federation = import_module("trainyard.server.services.federation")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"Signing in by {settings.oidc_issuer} needs the package {error.name}.",
+            hint="Install trainyard[oidc].",
+        ) from error
+    provider = oidc.Provider(
+        settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, context.clock
+    )
+    made: Federation = federation.Federation(
+        context,
+        signing,
+        provider,
+        name_claim=settings.oidc_name_claim,
+        creates_users=settings.oidc_creates_users,
+    )
+    return made

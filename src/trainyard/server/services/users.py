@@ -179,6 +179,26 @@ class Users:
         self._signing.forget()
         return NewUser(user=saved, password=password)
 
+    async def connect(self, actor: Actor, user: str, subject: str | None) -> UserRecord:
+        """Let an identity provider's subject (`issuer subject`) sign in as this account; None: nobody any more."""
+        require(actor, "users:write")
+        checks.check_text("subject", subject or "", longest=600)
+
+        def work(connection: Connection) -> UserRecord:
+            record = _visible(connection, actor, user)
+            other = None if subject is None else users.find_by_subject(connection, subject)
+            if other is not None and other.id != record.id:
+                raise ConflictError(
+                    f"This identity belongs to {other.name!r}.", hint="Disconnect it there first."
+                )
+            saved = users.save(connection, replace(record, oidc_subject=subject))
+            self._note(connection, actor, "users.connect", saved, f"{actor.name} connected an identity.")
+            return saved
+
+        saved = await self._context.write(actor, "users.connect", user, work)
+        self._signing.forget()
+        return saved
+
     def _note(
         self,
         connection: Connection,
