@@ -83,8 +83,7 @@ def _write_file(path: str, data: bytes) -> None:
 def read_json(path: str) -> dict[str, Any] | None:
     """A JSON object; None where there is none that can be read."""
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
+        value = json.loads(kernel.read_file(path))
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
@@ -149,8 +148,7 @@ class TaskFolder:
         """All lines of the state file as one: `at` is the last, other keys stay from the line that had them."""
         known: dict[str, Any] = {"at": "created"}
         try:
-            with open(self.file("state"), "rb") as file:
-                lines = file.read().split(b"\n")
+            lines = kernel.read_file(self.file("state")).split(b"\n")
         except OSError:
             return known
         for line in lines[:-1]:  # what follows the last newline is half a line

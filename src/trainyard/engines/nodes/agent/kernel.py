@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -20,6 +21,19 @@ EVENT = struct.Struct("iIII")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def read_file(path: str) -> bytes:
+    """All of a small file. Half the system calls of `open().read()`."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = piece = os.read(handle, 65536)
+        while piece:
+            piece = os.read(handle, 65536)
+            data += piece
+        return data
+    finally:
+        os.close(handle)
+
+
 def _checked(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
@@ -34,12 +48,11 @@ def become_subreaper() -> None:
 
 def reserve(descriptor: int, length: int) -> None:
     """Take room on the disk now, so that writing later cannot fail for want of it. OSError(ENOSPC) where there is none."""
-    os.posix_fallocate(
-        descriptor, 0, 1
-    )  # where KEEP_SIZE is not known, at least find out whether there is room
-    os.ftruncate(descriptor, 0)
     zero, size = ctypes.c_longlong(0), ctypes.c_longlong(length)
-    _libc.fallocate(descriptor, FALLOC_KEEP_SIZE, zero, size)
+    if _libc.fallocate(descriptor, FALLOC_KEEP_SIZE, zero, size) < 0:
+        number = ctypes.get_errno()
+        if number in (errno.ENOSPC, errno.EDQUOT):  # others: a file system that cannot do it
+            raise OSError(number, os.strerror(number))
 
 
 def punch_hole(descriptor: int, offset: int, length: int) -> bool:
@@ -58,8 +71,7 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> list[bytes] | None:
     """The fields of /proc/<pid>/stat after the name, beginning with the state; None where it has gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
+        return read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
 
@@ -75,8 +87,7 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+            found += map(int, read_file(f"/proc/{pid}/task/{thread}/children").split())
     except OSError:  # gone meanwhile
         pass
     return found
@@ -101,8 +112,7 @@ def all_pids() -> list[int]:
 def has_mark(pid: int, mark: bytes) -> bool:
     """Whether a process began with `NAME=value` in its environment."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+        return mark in read_file(f"/proc/{pid}/environ").split(b"\0")
     except OSError:  # gone, or somebody else's
         return False
 

@@ -20,6 +20,7 @@ from .folder import ENDED, TASKS, TaskFolder, all_folders, find_tombstone, note,
 from .supervisor import SIGNALS, Supervisor, clear_orphaned
 
 TRASH = "trash"
+MOST_FILES = 256  # an agent has a dozen open
 
 
 class Task:
@@ -202,7 +203,7 @@ class Tasks:
 
     def look(self, task: Task) -> None:
         """Read the state of a task, and see that somebody looks after it."""
-        if task.refresh():
+        if not task.is_cleared and task.refresh():
             self._changed(task)
         if not task.is_cleared and not task.pid and not task.folder.is_locked():
             self._revive(task)
@@ -232,10 +233,10 @@ def _become(run: Callable[[], None], kept: tuple[int, ...]) -> None:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) > 2 and int(name) not in kept:
-                with contextlib.suppress(OSError):  # the one that lists them
-                    os.close(int(name))
+        last = 2
+        for number in (*sorted(kept), MOST_FILES):
+            os.closerange(last + 1, number)
+            last = number
         run()
     except BaseException:  # noqa: BLE001  # nobody else would hear of it
         sys.stderr.write(traceback.format_exc())  # into agent.log
