@@ -17,6 +17,7 @@ from trainyard.engines.api import (
     NodeFacts,
     NodeLost,
     NodeSeen,
+    NotSentError,
     Observation,
     TaskCleared,
     TaskEnded,
@@ -44,6 +45,7 @@ class FakeNode:
     is_cut: bool = False
     tasks: dict[tuple[str, str], FakeTask] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    lost: set[tuple[str, str]] = field(default_factory=set)  # ran when it was started anew; their folders tell
 
 
 class World:
@@ -120,6 +122,7 @@ class World:
         node.boot += "+"
         for key in [key for key, task in node.tasks.items() if task.exit_code is None]:
             del node.tasks[key]  # what has ended has left its files
+            node.lost.add(key)
         self.mend(name)
 
 
@@ -165,18 +168,27 @@ class WorldEngine:
 
     async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
         await asyncio.sleep(0)
-        return {one.attempt_id: self._launch(one) for one in launches}
+        answers = {one.attempt_id: self._launch(one) for one in launches}
+        for one in launches:
+            if self.world.random.random() < 0.05:  # taken, and the answer is lost
+                answers[one.attempt_id] = UnreachableError(
+                    f"Node {one.tasks[0].node} did not answer in time."
+                )
+        return answers
 
     def _launch(self, launch: Launch) -> Error | None:
         self.world.sizes[launch.attempt_id] = len(launch.tasks)
         for task in launch.tasks:
             node = self.world.node(task.node)
             if node.is_cut or self.world.engine is not self:
-                return UnreachableError(f"Node {task.node} does not answer.")
+                return NotSentError(f"Node {task.node} does not answer.")
             if launch.attempt_id in node.refused:
                 return ConflictError(f"{launch.attempt_id} was ended before.")
             key = (launch.attempt_id, task.name)
             if key in node.tasks:
+                continue
+            if key in node.lost:
+                self.say(TaskUnknown(launch.attempt_id, task.name, node.name, "It was started anew."))
                 continue
             others = self.world.live(launch.workload_id) - {launch.attempt_id}
             assert not others, f"{launch.attempt_id} was started while {others} run"

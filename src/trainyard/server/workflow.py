@@ -78,6 +78,7 @@ class Draft:
     launches: list[str] = field(default_factory=list)  # workloads to start on their nodes
     ends: dict[str, None] = field(default_factory=dict)  # workloads to end there
     forgets: list[tuple[str, frozenset[str]]] = field(default_factory=list)  # attempts whose traces may go
+    are_repeated: bool = False  # the launches: an earlier leader may have asked for them
 
     def without(self, ids: Iterable[str]) -> None:
         """Take back what was drafted for workloads that somebody else has written meanwhile."""
@@ -265,8 +266,11 @@ def settle(draft: Draft, job: Job, now: float) -> None:
     draft.forgets.append((job.attempt_id, job.nodes))
     if record.reason in SENT_BACK and all(_was_done(task) for task in job.tasks.values()):
         # It was done before it heard that it should go: running it again would be running it twice.
+        codes = [task.exit_code or 0 for task in job.tasks.values()]
+        code = next((code for code in codes if code), 0)
+        reached = State.FAILED if code else State.SUCCEEDED
         job.record = draft.advance(
-            record, State.SUCCEEDED, now, reason="succeeded", message="Ended with 0.", exit_code=0
+            record, reached, now, reason=reached.value, message=f"Ended with {code}.", exit_code=code
         )
         return
     job.record = draft.advance(
@@ -275,7 +279,7 @@ def settle(draft: Draft, job: Job, now: float) -> None:
 
 
 def _was_done(task: TaskRecord) -> bool:
-    return task.state == TaskState.ENDED and task.exit_code == 0 and not task.was_told
+    return task.state == TaskState.ENDED and not task.was_told
 
 
 # -- what nodes say
@@ -430,9 +434,12 @@ def _end(
     finish(draft, job, now, ending, reason=reason, message=message, exit_code=exit_code)
 
 
-def could_not_start(draft: Draft, job: Job, now: float, *, message: str) -> None:
-    """A launch failed: what was started of it is ended, and it waits again."""
+def could_not_start(draft: Draft, job: Job, now: float, *, message: str, unsent: str = "") -> None:
+    """A launch failed: what was started of it is ended, and it waits again. Node `unsent` cannot know of it."""
     record = job.record
+    for task in list(job.tasks.values()):
+        if task.node == unsent and not task.is_cleared:
+            job.tasks[task.name] = draft.change_task(replace(task, is_cleared=True))
     given_up = record.attempt >= MAX_START_FAILURES and record.first_started_at is None
     finish(
         draft,

@@ -4,6 +4,7 @@ import re
 import time
 
 from trainyard.lib import ids
+from trainyard.lib.ids import Serials
 
 
 def test_ids_are_unique_and_plain_when_made_in_a_row():

@@ -10,15 +10,16 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.engines.api import Engine, Launch, TaskLaunch
+from trainyard.engines.api import Engine, Launch, NotSentError, TaskLaunch
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
 from trainyard.server.workflow import Job, split_attempt
 from trainyard.spec.workload import State
 
 logger = logging.getLogger(__name__)
 
-# A node that does not take a launch is asked again for so long; then the workload goes elsewhere.
-LAUNCH_TRIES = 3
+# A launch that was surely not sent goes elsewhere after so many tries. One that may have been taken is tried until the
+# node answers: it may run there, so it must not run elsewhere.
+UNSENT_TRIES = 3
 PAUSE_SECONDS = 1.0
 
 
@@ -31,6 +32,7 @@ class NotLaunched:
     node: str  # which did not take it, where that is known
     message: str
     is_nodes_fault: bool  # neither the network's nor the job's own: the node is trusted less
+    was_sent: bool  # False: the node cannot know of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,19 @@ class Acting:
         self._engine = engine
         self._arrived = arrived
         self._running: set[asyncio.Task[None]] = set()
+        self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
 
-    def launch(self, jobs: Sequence[Job]) -> None:
-        """Start these on their nodes."""
+    def launch(self, jobs: Sequence[Job], *, were_sent: bool = False) -> None:
+        """Start these on their nodes. `were_sent`: an earlier leader may have done so."""
         if jobs:
-            self._start(self._launch([launch_of(job) for job in jobs]))
+            launches = {job.attempt_id: launch_of(job) for job in jobs}
+            self._launching |= launches.keys()
+            self._start(self._launch(launches, set(launches) if were_sent else set()))
 
     def end(self, jobs: Sequence[Job], now: float) -> None:
         """End what is left of these, by node and grace."""
         wishes = {job.attempt_id: (tuple(sorted(_nodes_left(job))), _grace(job, now)) for job in jobs}
+        self._launching -= wishes.keys()
         wishes = {attempt: wish for attempt, wish in wishes.items() if wish[0]}
         if wishes:
             self._start(self._end(wishes))
@@ -74,33 +80,39 @@ class Acting:
         """End and forget an attempt that the store has closed."""
         self._start(self._clear_stray(attempt, tuple(nodes)))
 
+    def cancel(self) -> None:
+        """Leave what is under way to the next leader, who asks for it again."""
+        for task in self._running:
+            task.cancel()
+
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _launch(self, launches: Sequence[Launch]) -> None:
-        left = {launch.attempt_id: launch for launch in launches}
-        nodes = {launch.attempt_id: launch.nodes for launch in launches}
-        problems: dict[str, Error] = {}
-        for attempt in range(LAUNCH_TRIES):
-            if attempt:
-                await asyncio.sleep(PAUSE_SECONDS)
+    async def _launch(self, left: dict[str, Launch], sent: set[str]) -> None:
+        tries = 0
+        while left:
+            if tries:
+                await asyncio.sleep(min(PAUSE_SECONDS * tries, 5 * PAUSE_SECONDS))
+                left = {one: launch for one, launch in left.items() if one in self._launching}
+            tries += 1
             answers = await self._engine.launch_many(list(left.values()))
-            problems = {one: error for one, error in answers.items() if error is not None}
-            left = {one: left[one] for one, error in problems.items() if isinstance(error, UnreachableError)}
-            for one, error in problems.items():
-                if one not in left:
-                    self._refused(nodes[one], one, error)
-            if not left:
-                return
-        for one in left:
-            self._refused(nodes[one], one, problems[one])
+            sent |= {one for one, error in answers.items() if not isinstance(error, NotSentError)}
+            for one, error in answers.items():
+                waits = isinstance(error, UnreachableError) and (one in sent or tries < UNSENT_TRIES)
+                if waits:
+                    continue
+                launch = left.pop(one)
+                self._launching.discard(one)
+                if error is not None:
+                    self._refused(launch.nodes, one, error, was_sent=one in sent)
 
-    def _refused(self, nodes: Sequence[str], attempt_id: str, error: Error) -> None:
+    def _refused(self, nodes: Sequence[str], attempt_id: str, error: Error, *, was_sent: bool) -> None:
         is_fault = not isinstance(error, UnreachableError | ConflictError | InvalidError)
         workload = split_attempt(attempt_id)[0]
-        self._arrived(NotLaunched(workload, attempt_id, _named(error, nodes), error.message, is_fault))
+        node = _named(error, nodes)
+        self._arrived(NotLaunched(workload, attempt_id, node, error.message, is_fault, was_sent))
 
     async def _end(self, wishes: Mapping[str, tuple[tuple[str, ...], float]]) -> None:
         answers = await self._engine.end_many(wishes)

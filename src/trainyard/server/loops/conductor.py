@@ -88,12 +88,15 @@ class Conductor:
 
     async def run(self) -> None:
         """Lead until cancelled. An error of one turn is logged; the memory is then read anew from the store."""
-        await self._load()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._observe())
-            group.create_task(self._tick())
-            group.create_task(self._follow_hints())
-            group.create_task(self._turns())
+        try:
+            await self._load()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._observe())
+                group.create_task(self._tick())
+                group.create_task(self._follow_hints())
+                group.create_task(self._turns())
+        finally:
+            self._acting.cancel()
 
     # -- waking
 
@@ -168,12 +171,14 @@ class Conductor:
         self.waiting = {one.id: one for one in live if one.state == State.WAITING}
         given: dict[str, list[tuple[str, str]]] = {}
         for job in self.held.values():
+            if job.record.state in {State.ADMITTED, State.STARTING}:
+                continue  # it may not have got there yet, and is launched again below
             for task in job.tasks.values():
                 if not task.is_cleared:
                     given.setdefault(task.node, []).append((job.attempt_id, task.name))
         await self.roster.load(given)
         await self._rebuild()
-        draft = Draft()
+        draft = Draft(are_repeated=True)
         now = self._now()
         for record in [one for one in live if one.state in {State.HELD, State.WAITING}]:
             self._intake(draft, record, now)
@@ -321,7 +326,8 @@ class Conductor:
         job = self.held.get(found.workload_id)
         if job is None or job.attempt_id != found.attempt_id or job.record.state != State.STARTING:
             return
-        workflow.could_not_start(draft, job, now, message=found.message)
+        unsent = "" if found.was_sent else found.node
+        workflow.could_not_start(draft, job, now, message=found.message, unsent=unsent)
         if found.node and found.is_nodes_fault:
             self.roster.blame(found.node, found.message, now)
             self._node_changed(found.node, now)
@@ -467,7 +473,8 @@ class Conductor:
     def _act(self, draft: Draft) -> None:
         now = self._now()
         launches = [self.held[one] for one in draft.launches if one in self.held]
-        self._acting.launch([job for job in launches if job.record.state == State.STARTING])
+        starting = [job for job in launches if job.record.state == State.STARTING]
+        self._acting.launch(starting, were_sent=draft.are_repeated)
         self._acting.end([self.held[one] for one in draft.ends if one in self.held], now)
         self._acting.forget(draft.forgets)
 

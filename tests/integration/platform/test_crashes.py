@@ -1,0 +1,186 @@
+"""Everything dies: servers, the database, the way to nodes. Every job still ends once, in the right state, and nothing stays.
+
+`TRAINYARD_CRASH_SEEDS=20` tries more; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+import urllib.error
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lab import entry
+from platforms import Up, platform, processes_of
+from postgres import Postgres, postgres  # noqa: F401  # a fixture
+from sshd import start_sshds
+from trainyard.backends.ssh import inventory
+
+pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.timeout(600)]  # each seed takes about a minute
+
+JOBS = int(os.environ.get("TRAINYARD_CRASH_JOBS", "500"))
+SEEDS = range(int(os.environ.get("TRAINYARD_CRASH_SEEDS", "1")))
+SECONDS = 240.0
+
+
+class Yard:
+    """A platform with this machine and two hosts as nodes, and a ledger that every job writes its name into."""
+
+    def __init__(self, up: Up, folder: Path, hosts: list) -> None:
+        self.up = up
+        self.hosts = hosts
+        self.ledger = folder / "ledger"
+        self.ledger.touch(mode=0o666)
+        self.wanted: dict[str, int] = {}
+
+    def add_nodes(self) -> None:
+        path = Path(self.up.env["TRAINYARD_HOME"]) / "hosts.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for number, host in enumerate(self.hosts):
+            inventory.add(path, entry(f"h{number}", host, self.ledger.parent / "leases"))
+            address = {"backend": "ssh", "host": f"h{number}"}
+            self.up.call("POST", "/api/v1/nodes", {"name": f"h{number}", "address": address})
+
+    def submit(self, number: int, chance: random.Random) -> None:
+        """Some jobs, with a key, so that a request whose answer was lost is not a second job."""
+        code = chance.choice([0, 0, 0, 0, 3])
+        nap = chance.choice(["", "", "sleep 0.05;", "sleep 0.3;"])
+        body = {
+            "name": f"job-{number}",
+            "command": f'echo "$TRAINYARD_JOB_ID $TRAINYARD_TASK" >> "{self.ledger}"; {nap} exit {code}',
+            "roles": [{"cpu": 0.2, "replicas": chance.choice([1, 1, 1, 2])}],
+        }
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                made = self.up.call("POST", "/api/v1/jobs", body, **{"idempotency-key": f"k-{number}"})
+            except (OSError, urllib.error.URLError):
+                assert time.monotonic() < deadline, "nobody takes the job"
+                time.sleep(0.1)
+            else:
+                self.wanted[made["id"]] = code
+                return
+
+    def wait(self) -> None:
+        live = "&".join(
+            f"state={state}"
+            for state in ("held", "waiting", "admitted", "starting", "running", "retained", "finishing")
+        )
+        deadline = time.monotonic() + SECONDS
+        while True:
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                left = self.up.call("GET", f"/api/v1/jobs?limit=5&{live}")["items"]
+                if not left:
+                    return
+                assert time.monotonic() < deadline, left[0]
+            time.sleep(0.2)
+
+    def check(self) -> None:
+        found: dict[str, dict] = {}
+        cursor = ""
+        while cursor is not None:
+            page = self.up.call("GET", f"/api/v1/jobs?limit=200&cursor={cursor}")
+            found.update({job["id"]: job for job in page["items"]})
+            cursor = page["next"]
+        assert found.keys() == self.wanted.keys(), "none was lost, none was made twice"
+        for job, code in self.wanted.items():
+            assert found[job]["state"] == ("failed" if code else "succeeded"), found[job]
+        ran = Counter(self.ledger.read_text().splitlines())
+        assert max(ran.values()) == 1, [name for name, times in ran.items() if times > 1]
+        tasks = {job: found[job]["replicas"] for job in self.wanted}
+        assert len(ran) >= len(tasks), "each has run"
+        per_job = Counter(line.split()[0] for line in ran)
+        # Of a failing gang the second task may be ended before it has written.
+        wrong = {
+            job: per_job[job] for job, size in tasks.items() if not self.wanted[job] and per_job[job] != size
+        }
+        assert not wrong, wrong
+
+
+@contextlib.contextmanager
+def yard_of(folder: Path, *options: str):
+    folder.mkdir(parents=True, exist_ok=True)
+    hosts = start_sshds(2, folder, first_address=70)
+    try:
+        with platform(folder, *options, "--cpu", "6") as up:
+            yard = Yard(up, folder, hosts)
+            yard.add_nodes()
+            yield yard
+        assert not list(processes_of(str(folder / "platform")))
+    finally:
+        for host in hosts:
+            host.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die(tmp_path, seed):
+    chance = random.Random(seed)
+    with yard_of(tmp_path / "yard") as yard:
+        up = yard.up
+        port = up.port
+        for number in range(JOBS):
+            yard.submit(number, chance)
+            dice = chance.random()
+            if dice < 0.012:
+                up.kill()
+                if chance.random() < 0.5:
+                    time.sleep(chance.random())
+                up.start(port=port)
+            elif dice < 0.03:
+                chance.choice(yard.hosts).cut()
+            elif dice < 0.034:
+                host = chance.choice(yard.hosts)
+                host.stop()
+                time.sleep(chance.random())
+                host.restart()
+        yard.wait()
+        up.kill(signal.SIGTERM)
+        up.start(port=port)
+        yard.check()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_job_ends_once_when_postgres_restarts_and_one_of_two_servers_is_killed(
+    tmp_path,
+    seed,
+    postgres: Postgres,  # noqa: F811  # the fixture
+):
+    chance = random.Random(1000 + seed)
+    url = postgres.database()
+    with yard_of(tmp_path / "yard", "--database", url) as yard:
+        first = yard.up
+        second = Up(
+            tmp_path / "second",
+            "--database",
+            url,
+            "--no-local-node",
+            env={"TRAINYARD_HOME": first.env["TRAINYARD_HOME"]},
+        )
+        second.data = first.data  # replicas share their folder, where the logs are
+        second.start()
+        second.token = first.token
+        ports = {first: first.port, second: second.port}
+        try:
+            for number in range(JOBS // 2):
+                yard.up = chance.choice([first, second])
+                yard.submit(number, chance)
+                dice = chance.random()
+                if dice < 0.02:
+                    victim = chance.choice([first, second])
+                    victim.kill()
+                    yard.up = second if victim is first else first
+                    yard.submit(JOBS + number, chance)
+                    victim.start(port=ports[victim])
+                elif dice < 0.03:
+                    postgres.restart(chance.choice([signal.SIGINT, signal.SIGQUIT]))
+            yard.up = first
+            yard.wait()
+            yard.check()
+        finally:
+            second.kill(signal.SIGTERM)
