@@ -46,7 +46,7 @@ def _raw(has_terminal: bool) -> Iterator[None]:
         return
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead stays
     try:
         yield
     finally:
