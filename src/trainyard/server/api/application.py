@@ -21,6 +21,7 @@ from trainyard.server.api import (
     logs,
     members,
     nodes,
+    oidc,
     problems,
     quota,
     requests,
@@ -53,6 +54,7 @@ Streams are `text/event-stream`: each message has an id, and `Last-Event-ID` goe
 """
 ROUTERS = (
     session.router,
+    oidc.router,
     jobs.router,
     tasks.router,
     logs.router,

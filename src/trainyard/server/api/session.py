@@ -21,6 +21,7 @@ from trainyard.server.api.identity import (
 )
 from trainyard.server.api.parts import parts_of
 from trainyard.server.services.signing import SESSION, TOKEN
+from trainyard.server.services.signing import NewToken as MadeToken
 
 router = APIRouter(prefix="/session", tags=["session"], route_class=AccountRoute)
 OPEN: dict[str, Any] = {"security": []}
@@ -66,25 +67,29 @@ async def sign_in(request: Request, body: SignIn) -> Response:
         kind=SESSION if is_cookie else TOKEN,
         token_name=body.name[:200],
     )
-    record = made.record
     shown = views.new_token(made, shown=not is_cookie)
     response = answer(shown)
     if is_cookie:
-        age = max(0, round((record.expires_at or 0) - parts.services.clock.now().timestamp()))
-        is_secure = request.url.scheme == "https" or parts.settings.url.startswith("https:")
-        response.set_cookie(
-            SESSION_COOKIE,
-            made.token,
-            max_age=age,
-            path="/",
-            secure=is_secure,
-            httponly=True,
-            samesite="strict",
-        )
-        response.set_cookie(
-            CSRF_COOKIE, csrf_of(made.token), max_age=age, path="/", secure=is_secure, samesite="strict"
-        )
+        set_session(request, response, made)
     return response
+
+
+def set_session(request: Request, response: Response, made: MadeToken) -> None:
+    """Give a browser its session, and what its own pages prove themselves with."""
+    clock = parts_of(request).services.clock
+    age = max(0, round((made.record.expires_at or 0) - clock.now().timestamp()))
+    safe = is_secure(request)
+    response.set_cookie(
+        SESSION_COOKIE, made.token, max_age=age, path="/", secure=safe, httponly=True, samesite="strict"
+    )
+    response.set_cookie(
+        CSRF_COOKIE, csrf_of(made.token), max_age=age, path="/", secure=safe, samesite="strict"
+    )
+
+
+def is_secure(request: Request) -> bool:
+    """Whether people reach us by https, so that cookies may go no other way."""
+    return request.url.scheme == "https" or parts_of(request).settings.url.startswith("https:")
 
 
 @router.get("", responses=described(Identity))

@@ -35,6 +35,7 @@ class Begun:
 
     url: str
     cookie: str
+    seconds: float  # so long it is good for
 
 
 class Federation:
@@ -53,7 +54,7 @@ class Federation:
         """Begin a sign-in that comes back to `redirect_uri`."""
         challenge = new_challenge()
         url = await self._provider.authorization_url(challenge, redirect_uri)
-        return Begun(url, await self._seal(challenge))
+        return Begun(url, await self._seal(challenge), SIGN_IN_SECONDS)
 
     async def finish(
         self, *, code: str, state: str, cookie: str, redirect_uri: str, address: str = ""
