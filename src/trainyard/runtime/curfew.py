@@ -89,7 +89,7 @@ class Curfew:
 
     async def leave(self) -> None:
         """This client is done: from now on the machines stop when their commands have ended."""
-        await self._tell(f'rm -f "$HOME/.trainyard/curfew/clients/{self.client}"')
+        await self._tell(f'cd "$HOME/.trainyard/curfew" && echo >left && rm -f clients/{self.client}')
 
     async def withdraw(self) -> None:
         """Call it off."""

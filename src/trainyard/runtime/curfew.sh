@@ -10,10 +10,10 @@ folder=$(cd "$(dirname "$0")" && pwd) || exit 1
 
 say() { printf '%s %s\n' "$(date -u '+%Y-%m-%d %H:%M:%S')" "$1" >>"$folder/log"; }
 
-# Sets idle: for how many seconds nothing has run in any session; 0 while something runs. Commands run in order, so the
-# newest one ends last; one whose session is dead never ends.
+# Sets idle: for how many seconds nothing has run in any session, 0 while something runs; and submitted: when the newest
+# command came. Commands run in order, so the newest one ends last; one whose session is dead never ends.
 measure_idleness() {
-    newest=$(stat -c %Y "$folder/since")
+    newest=$(stat -c %Y "$folder/since") submitted=0
     for D in "$folder"/../*/ "$folder"/../*/w[0-9]*/; do
         D=${D%/}
         [ -s "$D/last" ] && read -r last <"$D/last" || continue
@@ -21,21 +21,27 @@ measure_idleness() {
             alive && idle=0 && return
             continue
         fi
-        for stamp in $(stat -c %Y "$D/last" "$D/$last.status"); do
-            [ "$stamp" -le "$newest" ] || newest=$stamp
-        done
+        stamp=$(stat -c %Y "$D/last")
+        [ "$stamp" -le "$submitted" ] || submitted=$stamp
+        stamp=$(stat -c %Y "$D/$last.status")
+        [ "$stamp" -le "$newest" ] || newest=$stamp
     done
     idle=$(($(date +%s) - newest))
 }
 
-# Whether a client has given a sign of life within the grace.
+# Whether a client has given a sign of life within the grace. Sets heard: when the last one did, or said good-bye.
 is_watched() {
+    heard=$(stat -c %Y "$folder/left" 2>/dev/null || echo 0)
     for file in "$folder"/clients/*; do
         stamp=$(stat -c %Y "$file" 2>/dev/null) || continue
         [ $(($(date +%s) - stamp)) -ge "$grace_seconds" ] || return 0
+        [ "$stamp" -le "$heard" ] || heard=$stamp
     done
     return 1
 }
+
+# Whether the newest command is of somebody who gives no signs of life, and may send another one soon.
+is_visited() { [ "$submitted" -gt $((heard + grace_seconds / 5)) ] && [ "$idle" -lt "$grace_seconds" ]; }
 
 # Whether somebody has typed into a terminal of ours within $1 seconds. One that nobody has typed into yet, as those of
 # our sessions, was read last when it was made.
@@ -51,7 +57,7 @@ is_typed() {
 is_willing() {
     measure_idleness
     [ "$idle" != 0 ] || return 1
-    if [ -n "$when_done" ] && ! is_watched && ! is_typed "$grace_seconds"; then
+    if [ -n "$when_done" ] && ! is_watched && ! is_visited && ! is_typed "$grace_seconds"; then
         reason='the commands have ended and the client is gone'
         return 0
     fi

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,27 @@ async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_comman
         )
         assert statuses(yard) == ["Running", "Running"]
         until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+
+
+async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_last_command(
+    yard: Emulation, open_client
+):
+    backend = open_client()
+    try:
+        job = await make_job(Context(backend, Told()), name="visit", spec=SPEC)
+        curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=1.0))
+        assert await curfew.arrange()
+        await job.run("sleep 2")
+        await curfew.leave()
+        await job.tasks[0].run("sleep 8")  # keeps the machine; sent at once, so it counts as the client's own
+        assert statuses(yard) == ["Running"]
+        await job.tasks[0].run("true")
+        ended = time.monotonic()
+        until(lambda: statuses(yard) == ["Stopped"], 40)
+        assert time.monotonic() - ended > 7  # ten seconds of grace, by clocks that count whole ones
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
