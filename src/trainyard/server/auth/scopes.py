@@ -43,7 +43,7 @@ _ROWS = (
     Scope("workspaces:read", Who.VIEWER, "See a workspace, its quota and its members."),
     Scope("workspaces:write", Who.WORKSPACE_ADMIN, "Change a workspace's description, approval and time limit."),
     Scope("workspaces:manage", Who.ADMIN, "Make and archive workspaces and groups, and set their quotas."),
-    Scope("members:write", Who.WORKSPACE_ADMIN, "Add and remove members, and set their roles and limits."),
+    Scope("members:write", Who.WORKSPACE_ADMIN, "Add and remove members, and set their roles."),
     Scope("requests:write", Who.EVERYBODY, "Ask for membership or for quota."),
     Scope("requests:decide", Who.WORKSPACE_ADMIN, "Decide requests for membership."),
     Scope("requests:manage", Who.ADMIN, "Decide requests for accounts and quota."),

@@ -41,8 +41,10 @@ class FieldError(InvalidError):
     """One field of a request is wrong; `fields` names it for programs."""
 
     def __init__(self, field: str, problem: str, *, hint: str = "") -> None:
-        super().__init__(f"{field} {problem}.", hint=hint)
-        self.fields = {field: problem}
+        # A field's name may be the caller's own: half a letter in it would break the answer.
+        shown = field.encode(errors="backslashreplace").decode()
+        super().__init__(f"{shown} {problem}.", hint=hint)
+        self.fields = {shown: problem}
 
 
 def check_text(field: str, text: str, *, longest: int, empty: bool = True, lines: bool = False) -> None:
