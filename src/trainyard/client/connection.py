@@ -60,6 +60,10 @@ BY_STATUS: Mapping[int, type[Error]] = {
 }
 
 
+class _AgainError(Exception):
+    """The server could not serve a stream now, and may in a moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
     """One message of a stream: its id to go on from, its kind, its data."""
@@ -163,37 +167,36 @@ class Connection:
         """
         last, failures = "", 0
         while True:
-            headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
             try:
-                async with self._http.stream(
-                    "GET",
-                    path,
-                    params=_query(query),
-                    headers=headers,
-                    timeout=httpx2.Timeout(SILENCE_SECONDS, connect=10.0),
-                ) as answer:
-                    if not answer.is_success:
-                        await answer.aread()
-                        if answer.status_code not in REPEATED_STATUSES or failures >= STREAM_ATTEMPTS:
-                            raise error_of(answer)
-                    else:
-                        async for event in _events(answer):
-                            failures = 0
-                            last = event.id or last
-                            if event.kind == "end":
-                                return
-                            if event.kind == "error":
-                                raise _said(json.loads(event.data), 500)
-                            if event.kind != "ping":
-                                yield event
-            except httpx2.HTTPError as error:
+                async for event in self._stream_once(path, query, last):
+                    failures = 0
+                    last = event.id or last
+                    if event.kind == "end":
+                        return
+                    if event.kind != "ping":
+                        yield event
+            except (httpx2.HTTPError, _AgainError) as error:
                 if failures >= STREAM_ATTEMPTS:
                     raise self._silent(error) from error
-            except UnreachableError:  # the server's own word: its database is away, say
-                if failures >= STREAM_ATTEMPTS:
-                    raise
             await asyncio.sleep(_pause(failures))
             failures += 1
+
+    async def _stream_once(self, path: str, query: Query | None, last: str) -> AsyncIterator[ServerEvent]:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
+        timeout = httpx2.Timeout(SILENCE_SECONDS, connect=10.0)
+        async with self._http.stream(
+            "GET", path, params=_query(query), headers=headers, timeout=timeout
+        ) as answer:
+            if not answer.is_success:
+                await answer.aread()
+                if answer.status_code in REPEATED_STATUSES:
+                    raise _AgainError(str(error_of(answer)))
+                raise error_of(answer)
+            async for event in _events(answer):
+                if event.kind == "error":
+                    error = _said(loads(event), 500)
+                    raise _AgainError(str(error)) if isinstance(error, UnreachableError) else error
+                yield event
 
     async def download(self, path: str, query: Query | None = None) -> AsyncIterator[bytes]:
         """A large answer in pieces."""
