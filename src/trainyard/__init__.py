@@ -31,6 +31,12 @@ if TYPE_CHECKING:
         NotFoundError as NotFoundError,
     )
     from trainyard.lib.errors import (
+        QuotaError as QuotaError,
+    )
+    from trainyard.lib.errors import (
+        StaleError as StaleError,
+    )
+    from trainyard.lib.errors import (
         StillRunningError as StillRunningError,
     )
     from trainyard.lib.errors import (
@@ -72,7 +78,7 @@ __version__ = "0.1.0"
 
 _ERRORS = (
     "CapacityError", "CommandError", "ConflictError", "DeniedError", "Error", "InvalidError", "NotFoundError",
-    "StillRunningError", "TaskErrors", "UnreachableError", "UnsupportedError",
+    "QuotaError", "StaleError", "StillRunningError", "TaskErrors", "UnreachableError", "UnsupportedError",
 )  # fmt: skip
 _YARD = (
     "add_authorized_keys", "get_backend", "get_logdir_root", "get_region", "get_zone", "join", "make_job", "make_run",

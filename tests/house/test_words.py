@@ -58,6 +58,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/cli/",
         "trainyard/spec/workload.py",
         "trainyard/spec/document.py",
+        "trainyard/spec/events.py",
         "trainyard/engines/",
         "trainyard/server/",
         "trainyard/client/",
