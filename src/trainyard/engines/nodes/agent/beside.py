@@ -7,13 +7,13 @@ import sys
 from typing import Any, NoReturn
 
 from .folder import TaskFolder
-from .supervisor import enter_working_folder, task_environment
+from .supervisor import base_environment, enter_working_folder, task_environment
 
 MISSING = 66  # told apart from what the command itself may end with by the words before it
 NOT_THERE = "trainyard: the task does not run on this node\n"
 
 
-def run_beside(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end is another program
+def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end is another program
     """Become the command; an empty one is a login shell. Returns only where the task does not run."""
     folder = TaskFolder(attempt, name)
     order = folder.order()
@@ -32,7 +32,7 @@ def run_beside(attempt: str, name: str, command: str) -> int:  # noqa: RET503  #
 
 
 def _become(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn:
-    env = task_environment(folder, order)
+    env = task_environment(base_environment(), folder, order)
     if "TERM" in os.environ:
         env["TERM"] = os.environ["TERM"]
     shell = find_shell()

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -260,7 +259,7 @@ class Agent:
         refusal = self.tasks.launch(launch, self.fence)
         for task in self.tasks.by_attempt.get(launch["attempt"], {}).values():
             if self.shipper.open(task.folder).sent < 0 and not task.told:
-                self.shipper.begin(task.folder, 0)
+                self.shipper.begin(task.folder, 0, is_new=True)
         return refusal
 
     def _forget(self, attempt: str) -> None:
@@ -449,7 +448,7 @@ def _be_daemon(mark: str, version: str) -> None:
     try:
         agent.run(listener)
     except BaseException:
-        sys.stderr.write(traceback.format_exc())
+        sys.excepthook(*sys.exc_info())
         raise
     finally:
         sys.stderr.flush()

@@ -1,9 +1,10 @@
 """The files of tasks on a node: what each was told to do, what became of it, what it printed.
 
-    <root>/tasks/<attempt>/<task>/task.json   what to do; a folder without it was never taken
+    <root>/tasks/<attempt>/<task>/task.json   what to do
                                   command     the user's script
                                   log         what it printed
-                                  state       a line of JSON for each thing that happened; locked by the task's supervisor
+                                  state       a line of JSON for each thing that happened; locked by the task's
+                                              supervisor. A folder without it was never taken
                                   work/       its working folder, where the user named none
                                   beside/     a file for each command that people run beside it, named by its pid
     <root>/ended/<attempt>                    it was told to end; it is refused from then on
@@ -20,7 +21,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import time
 from typing import Any
 
@@ -72,11 +72,7 @@ def write_file(path: str, data: bytes) -> None:
 
 def _write_file(path: str, data: bytes) -> None:
     temporary = f"{path}.new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, data)
-    finally:
-        os.close(handle)
+    _write_new(temporary, data)
     os.rename(temporary, path)
 
 
@@ -103,25 +99,25 @@ class TaskFolder:
 
     def create(self, order: dict[str, Any]) -> int:
         """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left."""
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
-        state = -1
         try:
-            with open(self.file("command"), "wb") as file:
-                file.write(order.pop("command").encode(errors="surrogateescape") + b"\n")
-            state = self.lock()
-            kernel.reserve(state, STATE_BYTES)
-            os.close(os.open(self.file("log"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            write_file(self.file("task.json"), json.dumps(order).encode())
+            _make_folder(self.path)
+            _write_new(self.file("command"), order.pop("command").encode(errors="surrogateescape") + b"\n")
+            _write_new(self.file("task.json"), json.dumps(order).encode())
+            state = self.lock(creates=True)  # last: with it the order is taken
         except OSError:
-            if state >= 0:
-                os.close(state)
+            self.remove()
+            raise
+        try:
+            kernel.reserve(state, STATE_BYTES)
+        except OSError:
+            os.close(state)
             self.remove()
             raise
         return state
 
-    def lock(self) -> int:
+    def lock(self, *, creates: bool = False) -> int:
         """Open the state file and lock it; BlockingIOError while a supervisor has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
         handle = os.open(self.file("state"), flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,9 +161,44 @@ class TaskFolder:
 
     def remove(self) -> None:
         """Delete all of it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
         with contextlib.suppress(OSError):  # its attempt has other tasks here
             os.rmdir(os.path.dirname(self.path))
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        pass
+
+
+def _write_new(path: str, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+    finally:
+        os.close(handle)
+
+
+def remove_tree(path: str) -> None:
+    """Delete a folder with all in it, as far as that is possible. Importing shutil would double the program."""
+    try:
+        entries = list(os.scandir(path))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(entry.path)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(entry.path)
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def note(state: int, *lines: dict[str, Any]) -> None:
@@ -181,7 +212,7 @@ def all_folders() -> list[TaskFolder]:
     for attempt in _names(TASKS):
         for name in _names(f"{TASKS}/{attempt}"):
             folder = TaskFolder(attempt, name)
-            if os.path.exists(folder.file("task.json")):
+            if os.path.exists(folder.file("state")):
                 found.append(folder)
             else:
                 folder.remove()

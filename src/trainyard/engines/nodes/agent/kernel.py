@@ -19,6 +19,7 @@ IN_NONBLOCK = 0o4000
 EVENT = struct.Struct("iIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_prctl = _libc.prctl  # looked up here, once, and not in every child
 
 
 def read_file(path: str) -> bytes:
@@ -43,7 +44,7 @@ def _checked(result: int) -> int:
 
 def become_subreaper() -> None:
     """Inherit every orphan among our descendants, however often it forked."""
-    _checked(_libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    _checked(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
 def reserve(descriptor: int, length: int) -> None:

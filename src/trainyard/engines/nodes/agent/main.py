@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-
-from . import beside, daemon, probe, relay
+from importlib import import_module
 
 
 def main(words: list[str]) -> int:
@@ -20,10 +18,9 @@ def main(words: list[str]) -> int:
         sys.stderr.write(f"trainyard: {root} belongs to somebody else\n")
         return 77
     os.chmod(".", 0o700)
-    if verb == "attach":
-        mark, version = rest
-        return relay.attach(lambda: daemon.start_daemon(mark, version))
-    if verb == "probe":
-        sys.stdout.write(json.dumps(probe.facts()) + "\n")
-        return 0
-    return beside.run_beside(*rest)
+    # Each verb loads no more than it needs: a relay lives as long as its connection, and every task is a fork of the agent.
+    status: int = import_module(f".{MODULES[verb]}", __package__).run(*rest)
+    return status
+
+
+MODULES = {"attach": "relay", "probe": "probe", "beside": "beside"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import platform
 import re
 import socket
 import subprocess
+import sys
 from typing import Any
 
 DRIVER_SECONDS = 20.0
@@ -15,6 +17,12 @@ NO_ROUTE = "192.0.2.1"  # an address of nobody: nothing is sent, only a route is
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # NPU ID, chip ID, chip logic ID, chip name; the management chip (Mcu) has no logic ID.
 NPU_LINE = re.compile(r"\s*\d+\s+\d+\s+(\d+)\s+(\S.*)")
+
+
+def run() -> int:
+    """Print it, as one line of JSON."""
+    sys.stdout.write(json.dumps(facts()) + "\n")
+    return 0
 
 
 def facts() -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 SOCKET = "socket"
 START_SECONDS = 15.0
@@ -15,9 +16,9 @@ START_AGAIN_SECONDS = 1.0
 PIECE = 262144
 
 
-def attach(start: Callable[[], None]) -> int:
+def run(mark: str, version: str) -> int:
     """Relay standard input and output to the agent until one side is done."""
-    connection = _connect(start)
+    connection = _connect(lambda: import_module(".daemon", __package__).start_daemon(mark, version))
     if connection is None:
         sys.stderr.write("trainyard: the agent does not start; see agent.log beside its socket\n")
         return 70
@@ -34,7 +35,7 @@ def attach(start: Callable[[], None]) -> int:
         finally:
             os._exit(0)
 
-    threading.Thread(target=inward, daemon=True).start()
+    _thread.start_new_thread(inward, ())  # `threading` would run code of its own in every fork
     try:
         while True:
             data = connection.recv(PIECE)

@@ -23,7 +23,7 @@ KEPT = 1024 * 1024  # behind what the server has, in case that its machine forge
 class Stream:
     """What of one task's log was sent to, and taken by, the server that is connected."""
 
-    __slots__ = ("acked", "folder", "freed", "is_final", "is_watched", "sent", "watch")
+    __slots__ = ("acked", "folder", "freed", "is_final", "is_new", "is_watched", "sent", "watch")
 
     def __init__(self, folder: TaskFolder) -> None:
         self.folder = folder
@@ -32,11 +32,13 @@ class Stream:
         self.freed = 0
         self.watch = -1
         self.is_watched = False
+        self.is_new = False  # launched just now: nothing of it can be missing
         self.is_final = False  # nobody writes to the log any more
 
     def begin(self, offset: int) -> None:
         """Send from `offset` on, or from what is still here behind it."""
-        self.sent = self.acked = _first_data(self.folder, offset)
+        self.sent = self.acked = _first_data(self.folder, offset) if offset or not self.is_new else 0
+        self.is_new = False
 
     @property
     def is_through(self) -> bool:
@@ -121,9 +123,10 @@ class Shipper:
         self._dirty.clear()
         self.on_the_way = 0
 
-    def begin(self, folder: TaskFolder, offset: int) -> None:
+    def begin(self, folder: TaskFolder, offset: int, *, is_new: bool = False) -> None:
         """The server wants a log from `offset` on."""
         stream = self.open(folder)
+        stream.is_new = is_new
         self.on_the_way -= max(0, stream.sent - stream.acked)
         stream.begin(offset)
         self._dirty[stream] = None

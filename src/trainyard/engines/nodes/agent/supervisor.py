@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import time
+from importlib import import_module
 from typing import Any
 
 from . import kernel
@@ -27,7 +28,12 @@ KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
 MARK = "TRAINYARD_MARK"
 NOT_STARTED = 126
 # SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1))
+UNBLOCK, IGNORE = int(signal.SIG_UNBLOCK), int(signal.SIG_IGN)
+HANGUP, INTERRUPT = int(signal.SIGHUP), int(signal.SIGINT)
+POLLIN = int(select.POLLIN)
+# What `signal` is made of, without its enumerations: those cost a task a tenth of its supervisor's time.
+quick_signal = import_module("_signal")
 CHILD_OOM_SCORE = b"300"  # where memory runs out, the program goes before the one who can tell
 FOREIGN = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK")
 
@@ -35,34 +41,40 @@ FOREIGN = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_CONNECTION", "SSH_CLIENT"
 class Supervisor:
     """Runs in the forked process, and never returns to the agent's code."""
 
-    def __init__(self, folder: TaskFolder, state: int, order: dict[str, Any], shell: str) -> None:
+    def __init__(
+        self, folder: TaskFolder, state: int, order: dict[str, Any], *, shell: str, env: dict[str, str]
+    ) -> None:
+        # Made in the agent, before the fork: every page that the child touches first is copied for it.
         self.folder = folder
         self.state = state
         self.order = order
-        self.shell = shell
+        self.words = [shell, os.path.abspath(folder.file("command"))]
+        self.env = task_environment(env, folder, order)
         self.child = 0
         self.has_children = True
         self.deadline: float | None = None  # when what is left is killed, in seconds of boot
         self.ended: dict[str, Any] | None = None
+        self.is_said = False
         self.is_fenced = False
+        self.was_told = False  # asked to go before the program had ended
         self.lost_bytes = 0
         self.log = -1
         self.pipe = -1
 
     def run(self) -> None:
-        """All of a task's life."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        """All of a task's life. Our signals are blocked when it begins."""
         kernel.become_subreaper()
-        self.log = os.open(self.folder.file("log"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self.log = os.open(self.folder.file("log"), flags, 0o600)
         wakes = _wake_on_signals()
-        own = {"pid": os.getpid(), "start": kernel.start_time(os.getpid())}
-        note(self.state, {"at": "starting", "started": time.time(), **own})
+        started = f'{{"at":"starting","started":{time.time()},"pid":{os.getpid()}}}\n'
+        os.write(self.state, started.encode())
         self._start_program()
         poll = select.poll()
-        poll.register(wakes, select.POLLIN)
+        poll.register(wakes, POLLIN)
         if self.pipe >= 0:
-            poll.register(self.pipe, select.POLLIN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            poll.register(self.pipe, POLLIN)
+        quick_signal.pthread_sigmask(UNBLOCK, SIGNALS)
         while self.has_children:
             events = dict(poll.poll(self._timeout()))
             if wakes in events:
@@ -72,7 +84,6 @@ class Supervisor:
             if self.pipe in events and not self._pump():
                 poll.unregister(self.pipe)
                 self.pipe = -1
-            self._reap()
             self._keep_time()
         self._finish()
 
@@ -80,13 +91,11 @@ class Supervisor:
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.pipe, False)
         here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
-        script = os.path.abspath(self.folder.file("command"))
-        env = task_environment(self.folder, self.order)
         try:
             enter_working_folder(self.folder, self.order)
-            self.child = spawn([self.shell, script], env, writer)
+            self.child = spawn(self.words, self.env, writer)
         except (OSError, ValueError) as error:
-            place = getattr(error, "filename", None) or self.shell
+            place = getattr(error, "filename", None) or self.words[0]
             message = f"{os.fsdecode(place)}: {getattr(error, 'strerror', None) or error}"
             self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
             self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
@@ -96,9 +105,17 @@ class Supervisor:
             os.close(writer)
             os.fchdir(here)
             os.close(here)
-        with contextlib.suppress(OSError), open(f"/proc/{self.child}/oom_score_adj", "wb") as file:
-            file.write(CHILD_OOM_SCORE)
-        note(self.state, {"at": "running", "child": self.child, "child_start": kernel.start_time(self.child)})
+        os.write(self.state, b'{"at":"running","child":%d}\n' % self.child)
+        self._offer_to_oom()
+
+    def _offer_to_oom(self) -> None:
+        try:
+            handle = os.open(f"/proc/{self.child}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:  # it has ended
+            return
+        with contextlib.suppress(OSError):
+            os.write(handle, CHILD_OOM_SCORE)
+        os.close(handle)
 
     def _pump(self) -> bool:
         """Move output from the pipe to the log; False at its end."""
@@ -188,9 +205,12 @@ class Supervisor:
                 self.has_children = False
                 return
             if pid == 0:
-                return
+                break
             if pid == self.child:
                 self._program_ended(status)
+        if self.ended is not None and not self.is_said:  # it left something behind
+            self._say_ended(self.ended["code"], self.ended["signal"], self.ended["message"])
+            self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
 
     def _program_ended(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
@@ -202,9 +222,6 @@ class Supervisor:
             message += "; the node may have run out of memory"
         self.was_told = self.deadline is not None
         self.ended = self._verdict(code, number, message)
-        if kernel.children_of(os.getpid()):
-            self._say_ended(code, number, message)
-            self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
 
     def _say_ended(self, code: int, number: int, message: str) -> None:
         self.ended = self._verdict(code, number, message)
@@ -219,9 +236,6 @@ class Supervisor:
             "fenced": self.is_fenced,
             "told": self.was_told,
         }
-
-    is_said = False
-    was_told = False  # asked to go before the program had ended
 
     def _finish(self) -> None:
         """No child is left: take the rest of the output, end what people run beside it, and say so."""
@@ -244,7 +258,15 @@ class Supervisor:
             note(self.state, *lines)
             lines = []
             end_marked(mark_of(self.order), 0, {os.getpid()})
-        note(self.state, *lines, {"at": "cleared"})
+        if (
+            lines and not ended["message"] and not ended["fenced"]
+        ):  # the common end, without the weight of json
+            end = f'"ended":{time.time()},"code":{ended["code"]},"signal":{ended["signal"]}'
+            told = "true" if ended.get("told") else "false"
+            text = f'{{"at":"ended",{end},"message":"","told":{told}}}\n{{"at":"cleared"}}\n'
+            os.write(self.state, text.encode())
+        else:
+            note(self.state, *lines, {"at": "cleared"})
 
 
 def _wake_on_signals() -> int:
@@ -252,10 +274,14 @@ def _wake_on_signals() -> int:
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in SIGNALS:
-        signal.signal(number, lambda *_: None)
-    for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+        quick_signal.signal(number, _do_nothing)
+    quick_signal.signal(HANGUP, IGNORE)
+    quick_signal.signal(INTERRUPT, IGNORE)
     return reader
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    """A signal that is only to wake us."""
 
 
 def spawn(words: list[str], env: dict[str, str], output: int) -> int:
@@ -299,21 +325,31 @@ def mark_of(order: dict[str, Any]) -> bytes:
     return f"{MARK}={order['mark']}".encode()
 
 
-def task_environment(folder: TaskFolder, order: dict[str, Any]) -> dict[str, str]:
+def base_environment() -> dict[str, str]:
+    """What of the node's own environment tasks get."""
+    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+
+
+def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, Any]) -> dict[str, str]:
     """The node's own environment, what the task was given, and its mark."""
-    env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
-    env.update(order["env"])
-    env[MARK] = order["mark"]
-    env["TRAINYARD_TASK_DIR"] = os.path.abspath(folder.path)
-    return env
+    return {
+        **base,
+        **order["env"],
+        MARK: order["mark"],
+        "TRAINYARD_TASK_DIR": os.path.abspath(folder.path),
+    }
 
 
 def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:
     """Go where the user wants the program to be; made where it is missing."""
     wanted = order["working_dir"]
-    home = os.path.expanduser("~")
-    path = os.path.join(home, os.path.expanduser(wanted)) if wanted else folder.file("work")
-    os.makedirs(path, exist_ok=True)
+    if wanted:
+        path = os.path.join(os.path.expanduser("~"), os.path.expanduser(wanted))
+        os.makedirs(path, exist_ok=True)
+    else:
+        path = folder.file("work")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
     os.chdir(path)
 
 
@@ -345,12 +381,12 @@ def _is_in(pid: int, session: int) -> bool:
 def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> None:
     """End what is left of a task whose supervisor was killed, and write its end. Runs in a process of its own."""
     known = folder.history()
-    child, session = int(known.get("child", 0)), 0
-    # The number of a session is not given to a new process while anybody is in it; where its first process has gone
-    # and another has the number, the session has gone too.
-    if child and kernel.start_time(child) in (0, known.get("child_start")):
-        session = child
-    end_marked(mark_of(order), session, {os.getpid()})
+    # The number of a session is not given to a new process while anybody is in it. Where another has the number of its
+    # first process, one without the mark, the session has gone.
+    session, mark = int(known.get("child", 0)), mark_of(order)
+    if session and kernel.start_time(session) and not kernel.has_mark(session, mark):
+        session = 0
+    end_marked(mark, session, {os.getpid()})
     lines = []
     if "ended" not in known:
         message = "its supervisor on the node was killed, and so was it"

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from . import kernel
 from .beside import find_shell
-from .folder import ENDED, TASKS, TaskFolder, all_folders, find_tombstone, note, write_tombstone
-from .supervisor import SIGNALS, Supervisor, clear_orphaned
+from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
+from .supervisor import SIGNALS, Supervisor, base_environment, clear_orphaned, quick_signal
 
 TRASH = "trash"
+BLOCK, UNBLOCK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK)
 MOST_FILES = 256  # an agent has a dozen open
 
 
@@ -51,7 +50,9 @@ class Task:
     def signal(self, number: int) -> None:
         """Send a signal to its supervisor, and to nobody who has got its number since."""
         pid = self.pid or int(self.history.get("pid", 0))
-        if pid and (self.pid or kernel.start_time(pid) == self.history.get("start")):
+        if pid and (
+            self.pid or self.folder.is_locked()
+        ):  # who has the lock is the one who wrote its number there
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
 
@@ -67,10 +68,12 @@ class Tasks:
         self._by_pid: dict[int, Task] = {}
         self.by_key: dict[tuple[str, str], Task] = {}
         self.by_attempt: dict[str, dict[str, Task]] = {}
+        remove_tree(TRASH)
         for folder in (TASKS, ENDED, TRASH):
             os.makedirs(folder, mode=0o700, exist_ok=True)
-        shutil.rmtree(TRASH, ignore_errors=True)
-        os.makedirs(TRASH, mode=0o700, exist_ok=True)
+        self._ended = set(os.listdir(ENDED))  # attempts with a tombstone
+        self._env = base_environment()
+        self._discarded = 0
 
     def load(self) -> None:
         """Find the tasks of whoever was here before, and go on where that stopped."""
@@ -103,17 +106,19 @@ class Tasks:
         if task.is_cleared:
             os.close(state)
             self._changed(task)
-        elif task.history["at"] == "created" and find_tombstone(task.folder.attempt) is None:
-            self._supervise(task, state)
+        elif task.history["at"] == "created" and task.folder.attempt not in self._ended:
+            with contextlib.suppress(OSError):  # no process can be made now; the next look tries again
+                self._supervise(task, state)
         else:
-            task.pid = self._fork(lambda: clear_orphaned(task.folder, state, task.order), state)
-            self._by_pid[task.pid] = task
+            with contextlib.suppress(OSError):
+                task.pid = self._fork(lambda: clear_orphaned(task.folder, state, task.order), state)
+                self._by_pid[task.pid] = task
             os.close(state)
 
     def launch(self, launch: dict[str, Any], fence: float) -> list[str] | None:
         """Take the tasks of an attempt. None, or [code, message] where it is refused."""
         attempt = launch["attempt"]
-        if find_tombstone(attempt) is not None:
+        if attempt in self._ended:
             return ["conflict", f"the attempt {attempt} was ended before it was launched"]
         for wanted in launch["tasks"]:
             if (attempt, wanted["name"]) in self.by_key:
@@ -138,7 +143,7 @@ class Tasks:
         return None
 
     def _supervise(self, task: Task, state: int) -> None:
-        supervisor = Supervisor(task.folder, state, task.order, self._shell)
+        supervisor = Supervisor(task.folder, state, task.order, shell=self._shell, env=self._env)
         try:
             task.pid = self._fork(supervisor.run, state)
         finally:
@@ -148,18 +153,19 @@ class Tasks:
 
     def _fork(self, run: Callable[[], None], *kept: int) -> int:
         """A process of its own for `run`, with no descriptor of ours but `kept`."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        quick_signal.pthread_sigmask(BLOCK, SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
                 _become(run, kept)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            quick_signal.pthread_sigmask(UNBLOCK, SIGNALS)
         return pid
 
     def end(self, attempt: str, grace: float) -> list[str]:
         """Have an attempt end; the names of its tasks here."""
         write_tombstone(attempt, grace)
+        self._ended.add(attempt)
         tasks = self.by_attempt.get(attempt, {})
         for task in tasks.values():
             if not task.is_cleared:
@@ -172,20 +178,24 @@ class Tasks:
         for task in gone:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
-            if os.path.exists(task.folder.file("work")) and os.listdir(task.folder.file("work")):
+            if not _is_empty(task.folder.file("work")):
                 self._discard(task.folder)
             task.folder.remove()
         if not self.by_attempt.get(attempt):
             self.by_attempt.pop(attempt, None)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{ENDED}/{attempt}")
+            if attempt in self._ended:
+                self._ended.discard(attempt)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{ENDED}/{attempt}")
         return gone
 
     def _discard(self, folder: TaskFolder) -> None:
         """Remove a folder that may be large, in a process of its own."""
-        away = f"{TRASH}/{folder.attempt}.{folder.name}"
-        os.rename(folder.path, away)
-        self._fork(lambda: shutil.rmtree(away, ignore_errors=True))
+        self._discarded += 1
+        away = f"{TRASH}/{self._discarded}"
+        with contextlib.suppress(OSError):  # what stays goes with the next start
+            os.rename(folder.path, away)
+            self._fork(lambda: remove_tree(away))
 
     def reap(self) -> None:
         """Take leave of children that have ended; one that said less than it should was killed."""
@@ -220,6 +230,13 @@ class Tasks:
         return not self._by_pid and all(task.is_cleared for task in self.by_key.values())
 
 
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return True
+
+
 def _note_cleared(folder: TaskFolder) -> None:
     state = folder.lock()
     try:
@@ -239,7 +256,7 @@ def _become(run: Callable[[], None], kept: tuple[int, ...]) -> None:
             last = number
         run()
     except BaseException:  # noqa: BLE001  # nobody else would hear of it
-        sys.stderr.write(traceback.format_exc())  # into agent.log
+        sys.excepthook(*sys.exc_info())  # into agent.log
         sys.stderr.flush()
     finally:
         os._exit(0)
