@@ -37,6 +37,7 @@ from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.guard import Guard
 from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
 from trainyard.server.api.parts import Parts
+from trainyard.server.api.shortcut import Shortcut
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
@@ -111,7 +112,8 @@ def make_application(*, body_limit: int) -> FastAPI:
     async def get_openapi_json() -> Response:
         return answer(describe(app))
 
-    app.add_middleware(Guard, body_limit=body_limit)
+    app.add_middleware(Shortcut)
+    app.add_middleware(Guard, body_limit=body_limit)  # the last one stands outermost
     return app
 
 

@@ -98,6 +98,13 @@ class Answers:
             self._keep(key, place, Kept(body, etag, mark, began))
             return Kept(body, etag, mark, began)
 
+    async def peek(self, key: Hashable) -> Kept | None:
+        """The answer for `key` if it is kept and still right."""
+        place = self._places.get(key)
+        if place is None or place.kept is None or place.kept.mark != await self._changes.mark():
+            return None
+        return place.kept
+
     def _keep(self, key: Hashable, place: _Place, kept: Kept) -> None:
         if place.kept is not None and self._places.get(key) is place:
             self._bytes -= len(place.kept.body)

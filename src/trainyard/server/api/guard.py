@@ -6,6 +6,7 @@ Plain ASGI, because it runs for each request. Who is asking is identity.py's.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -29,6 +30,7 @@ BODY_LIMIT = 1 << 20  # a job's document is a few kilobytes; many at once have t
 BODY_SECONDS = 30.0  # a body that takes longer holds a place for nothing
 WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
+_STARTED, _COUNT = new_id("r"), itertools.count(1)  # ids of this server's requests
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 # A NUL, escaped as JSON does it; PostgreSQL takes none in a text. An escaped backslash before it is another matter.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -103,7 +105,7 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.match(value):
             return str(value, "ascii")
-    return new_id("r")
+    return f"{_STARTED}-{next(_COUNT):x}"
 
 
 def _bad_address(scope: Scope) -> Response | None:

@@ -97,7 +97,10 @@ def _token_of(connection: HTTPConnection) -> tuple[str, bool]:
 
 
 async def actor_of(connection: HTTPConnection) -> Actor:
-    """Who asks."""
+    """Who asks. Looked at once for a request, and again by streams."""
+    known = connection.scope.setdefault("state", {}).pop("actor", None)
+    if isinstance(known, Actor):
+        return known
     identities: Identities = connection.app.state.parts.identities
     return await identities.actor(connection)
 
