@@ -274,8 +274,10 @@ class _Attempt:
         self.by_node = {}
         for victim in candidates:
             for one in victim.running.taken:
-                here = self.by_node.setdefault(one.node, [])
-                if here and here[-1][0] is victim:
+                here = self.by_node.get(one.node)
+                if here is None:
+                    self.by_node[one.node] = [(victim, [one])]
+                elif here[-1][0] is victim:
                     here[-1][1].append(one)
                 else:
                     here.append((victim, [one]))
@@ -315,6 +317,7 @@ class _Attempt:
             return None
         part = self.entry.kind.gang.parts[0]
         left = self.free[part.role]
+        needed = max(left, 1)
         clearings: list[list[Victim]] = []
         sizes: list[int] = []  # of the smallest ones so far, as many as are needed
         most = len(self.by_node) + NEAREST
@@ -324,15 +327,17 @@ class _Attempt:
                 if clearing is not None:
                     clearings.append(clearing)
                     insort(sizes, len(clearing))
-                    if len(sizes) >= max(left, 1):
-                        most = sizes[max(left, 1) - 1]  # nobody needs a larger one
-                        del sizes[max(left, 1) :]
+                    if len(sizes) >= needed:
+                        most = sizes[needed - 1]  # nobody needs a larger one
+                        del sizes[needed:]
+                    if most == 1:
+                        break  # NB: nodes come in the order of their cheapest candidates
         if len(clearings) < left:
             return None
         # The candidates of a node are sorted: its last one is the dearest.
         clearings.sort(key=lambda clearing: (len(clearing), _cost(clearing[-1])))
         chosen: dict[int, Victim] = {}
-        for clearing in clearings[: max(left, 1)]:
+        for clearing in clearings[:needed]:
             for victim in clearing:
                 chosen[id(victim.running)] = victim
         return self.greedy(sorted(chosen.values(), key=_cost))
