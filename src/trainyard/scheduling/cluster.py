@@ -292,9 +292,7 @@ class Cluster:
                 allowed &= ~(1 << self.index[name])
         for index in bits(allowed):
             node = self.nodes[index]
-            if any(node.labels.get(key) != value for key, value in selector) or not tolerates(
-                node, tolerations
-            ):
+            if not carries(node, selector) or not tolerates(node, tolerations):
                 allowed &= ~(1 << index)
         return allowed & self.ready, allowed & (self.ready | self.coming)
 
@@ -434,6 +432,11 @@ def healthy_masks(node: Node) -> dict[str, int]:
             mask &= ~(1 << index)
         masks[device] = mask
     return masks
+
+
+def carries(node: Node, selector: Iterable[tuple[str, str]]) -> bool:
+    """Whether the node has all of these labels."""
+    return all(node.labels.get(key) == value for key, value in selector)
 
 
 def tolerates(node: Node, tolerations: tuple[object, ...]) -> bool:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainyard.scheduling.cluster import Cluster, Shape, bits, healthy_masks, replicas, rings, tolerates
+from trainyard.scheduling.cluster import (
+    Cluster,
+    Shape,
+    bits,
+    carries,
+    healthy_masks,
+    replicas,
+    rings,
+    tolerates,
+)
 from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.estimate import estimate
 from trainyard.scheduling.kinds import Kind
@@ -22,12 +31,13 @@ from trainyard.scheduling.reasons import Code, Figure, Reason
 def waits(scheduler: Scheduler) -> Iterator[Wait]:
     """One decision for everybody who waits after a cycle, line by line."""
     diagnosis = Diagnosis(scheduler)
-    starts = estimate(scheduler)
+    queues = {line.name: list(scheduler.everybody(line)) for line in scheduler.lines.values()}
+    starts = estimate(scheduler, queues)
     for id, claim in scheduler.claims.items():  # noqa: A001
         slots = tuple(one.slot(scheduler.cluster) for one in claim.taken)
         yield Wait(id, 1, diagnosis.of_claim(id), starts.get(id), slots)
     for line in scheduler.lines.values():
-        for position, entry in enumerate(scheduler.everybody(line), 1):
+        for position, entry in enumerate(queues[line.name], 1):
             id = entry.request.id  # noqa: A001
             reason = diagnosis.of(line, entry)
             yield Wait(id, position, reason, starts.get(id) if is_possible(reason) else None)
@@ -63,6 +73,18 @@ class Diagnosis:
         self._nevers: dict[Kind, Reason | None] = {}
         self._fits: dict[Kind, Reason | None] = {}
         self._limits: dict[tuple[Kind, str, str], Reason | None] = {}
+        self._delays = [
+            (
+                one,
+                Reason(
+                    Code.RESERVATION,
+                    one.id,
+                    "",
+                    {"start": one.start, "window": max(0.0, one.start - scheduler.now)},
+                ),
+            )
+            for one in scheduler.reservations
+        ]
 
     def of_claim(self, id: str) -> Reason:  # noqa: A002
         """Somebody whose victims are leaving."""
@@ -157,14 +179,15 @@ class Diagnosis:
         return Reason(code, part.role, shape.device, figures)
 
     def _reserved(self, line: Line, entry: Entry) -> Reason:
-        now = self.scheduler.now
-        for reservation in self.scheduler.reservations:
-            if reservation.id != entry.request.id and reservation.start < now + entry.limit:
-                window = max(0.0, reservation.start - now)
-                return Reason(
-                    Code.RESERVATION, reservation.id, "", {"start": reservation.start, "window": window}
-                )
-        return Reason(Code.STRATEGY, "", "", {"strategy": line.strategy.value})
+        end = self.scheduler.now + entry.limit
+        for reservation, reason in self._delays:
+            if reservation.id != entry.request.id and reservation.start < end:
+                return reason
+        # Only its turn: what was called away for somebody ahead has freed more than that one takes.
+        claims = self.scheduler.claims
+        mine = [id for id, one in claims.items() if one.entry.request.workspace == entry.request.workspace]  # noqa: A001
+        ahead = (mine or [*claims] or [""])[-1]
+        return Reason(Code.STRATEGY, ahead, "", {"strategy": line.strategy.value})
 
 
 def room_now(cluster: Cluster, part: Part, enough: int) -> int:
@@ -216,8 +239,7 @@ def empty_node(
     node: Node, shape: Shape, selector: tuple[tuple[str, str], ...], tolerations: tuple[object, ...]
 ) -> int:
     """How many replicas one empty node has room for, unhealthy devices counted as if they were repaired."""
-    from_labels = all(node.labels.get(key) == value for key, value in selector)
-    if not shape.possible or not from_labels or not tolerates(node, tolerations):
+    if not shape.possible or not carries(node, selector) or not tolerates(node, tolerations):
         return 0
     free = healthy_masks(replace(node, unhealthy={})).get(shape.device, 0)
     shared = node.memory if node.shared_memory is None else node.shared_memory
@@ -300,8 +322,7 @@ def _shortage(cluster: Cluster, index: int, shape: Shape) -> Shortage:
             return Shortage(node.name, "pool")
         if (names and node.name not in names) or node.name in avoid:
             return Shortage(node.name, "not_named")
-        labels = all(node.labels.get(key) == value for key, value in selector)
-        return Shortage(node.name, "taint" if labels else "selector")
+        return Shortage(node.name, "taint" if carries(node, selector) else "selector")
     short = short_of(cluster, index, shape)
     if short is None:
         return Shortage(node.name, "nothing")

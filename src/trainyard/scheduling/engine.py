@@ -9,10 +9,11 @@ is the same from a snapshot. Why somebody waits is told in diagnosis.py.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappushpop, nsmallest
+from itertools import zip_longest
 from operator import itemgetter
 
 from trainyard.scheduling.cluster import Keep
@@ -283,18 +284,13 @@ class Scheduler(State):
         """All who stand in a line, in order."""
         return line.everybody(self._owner_shares(line))
 
-    def in_turn(self) -> Iterator[Entry]:
+    def in_turn(self, queues: Mapping[str, Sequence[Entry]]) -> Iterator[Entry]:
         """All who wait, in about the order of their turns: line by line one each, by share."""
         lines = sorted((line for line in self.lines.values() if line.size), key=self._first_turn)
-        queues = [self.everybody(line) for line in lines]
-        while queues:
-            left = []
-            for queue in queues:
-                entry = next(queue, None)
+        for round_ in zip_longest(*(queues[line.name] for line in lines)):
+            for entry in round_:
                 if entry is not None:
                     yield entry
-                    left.append(queue)
-            queues = left
 
     def _look(self, walk: Walk, entry: Entry) -> None:
         """Look at one workload, and then at the next that may start."""

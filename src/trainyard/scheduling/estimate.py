@@ -6,14 +6,16 @@ type (or CPU) over the whole cluster, not node by node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.kinds import Kind
+from trainyard.scheduling.lanes import Entry
 
 
-def estimate(scheduler: Scheduler) -> dict[str, float]:
-    """Workload → estimated start; one that is never in sight is left out."""
+def estimate(scheduler: Scheduler, queues: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
+    """Workload → estimated start, from each line in order; one that is never in sight is left out."""
     now = scheduler.now
     free = {device: scheduler.cluster.free_devices(device) for device in scheduler.cluster.by_free}
     free["cpu"] = sum(max(0, cpu) for cpu in scheduler.cluster.cpu)
@@ -26,7 +28,7 @@ def estimate(scheduler: Scheduler) -> dict[str, float]:
     starts = {reservation.id: reservation.start for reservation in scheduler.reservations}
     clock: dict[str, float] = {}
     found: dict[str, float] = {}
-    for entry in scheduler.in_turn():
+    for entry in scheduler.in_turn(queues):
         resource, amount = scarce(entry.kind)
         moment = max(now, clock.get(resource, now))
         rows = releases.setdefault(resource, [])

@@ -105,6 +105,10 @@ class Ledger:
                 del self.releases[one.node]
                 del self.soonest[one.node]
 
+    def going(self, node: int, until: float) -> list[Taken]:
+        """What comes back on a node until then."""
+        return [one for end, _, one in self.releases.get(node, ()) if end <= until]
+
     def earliest(self, shape: Shape, count: int, spoken_for: int = 0) -> list[tuple[float, int]]:
         """The first `count` moments at which a replica of this shape has room somewhere else, with the nodes."""
         self.cluster.refresh(shape)
@@ -239,7 +243,10 @@ def _reserve(ledger: Ledger, gang: Gang, request: Request, now: float, spoken_fo
     for moment, node in order:
         nodes[node] = nodes.get(node, 0) + 1
         start = max(start, moment)
-    keep = {node: _keep(ledger, first.shape, node, count, start) for node, count in nodes.items()}
+    keep = {
+        node: still_needed(((first.shape, count),), ledger.going(node, start))
+        for node, count in nodes.items()
+    }
     return Reservation(request.id, start, keep)
 
 
@@ -259,7 +266,7 @@ def _reserve_by_trial(ledger: Ledger, gang: Gang, request: Request, now: float) 
     for one in taken:
         need.setdefault(one.node, []).append(one)
     keep = {
-        node: still_needed(many, (one for end, _, one in ledger.releases.get(node, ()) if end <= start))
+        node: still_needed(((one.shape, 1) for one in many), ledger.going(node, start))
         for node, many in need.items()
     }
     return Reservation(request.id, start, keep)
@@ -315,36 +322,23 @@ class _Trial:
         return (self.rows[high - 1][0] if high else 0.0), taken
 
 
-def _keep(ledger: Ledger, shape: Shape, node: int, count: int, start: float) -> Keep:
-    """What of the node's free room must stay free, given what comes back until `start`."""
-    cpu = memory = shared = devices = 0
-    for end, _, one in ledger.releases.get(node, ()):
-        if end > start:
-            break
-        cpu += one.shape.cpu
-        memory += one.shape.memory
-        shared += one.shape.shared_memory
-        if one.shape.device == shape.device:
-            devices += one.shape.count
-    return Keep(
-        max(0, count * shape.cpu - cpu),
-        max(0, count * shape.memory - memory),
-        max(0, count * shape.shared_memory - shared),
-        {shape.device: max(0, count * shape.count - devices)} if shape.count else None,
-    )
-
-
-def still_needed(parts: Iterable[Taken], going: Iterable[Taken]) -> Keep:
-    """What somebody needs on a node beyond what those who are going will give back there."""
+def still_needed(parts: Iterable[tuple[Shape, int]], going: Iterable[Taken]) -> Keep:
+    """What so many replicas need on a node beyond what those who are going will give back there."""
     cpu = memory = shared = 0
     devices: dict[str, int] = {}
-    for sign, many in ((1, parts), (-1, going)):
-        for one in many:
-            cpu += sign * one.shape.cpu
-            memory += sign * one.shape.memory
-            shared += sign * one.shape.shared_memory
-            if one.shape.count:
-                devices[one.shape.device] = devices.get(one.shape.device, 0) + sign * one.shape.count
+    for shape, count in parts:
+        cpu += count * shape.cpu
+        memory += count * shape.memory
+        shared += count * shape.shared_memory
+        if shape.count:
+            devices[shape.device] = devices.get(shape.device, 0) + count * shape.count
+    for one in going:
+        shape = one.shape
+        cpu -= shape.cpu
+        memory -= shape.memory
+        shared -= shape.shared_memory
+        if shape.device in devices:
+            devices[shape.device] -= shape.count
     kept = {device: count for device, count in devices.items() if count > 0}
     return Keep(max(0, cpu), max(0, memory), max(0, shared), kept or None)
 

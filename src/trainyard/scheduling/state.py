@@ -97,6 +97,12 @@ class State:
             raise InvalidError(
                 f"Workload {request.id!r} has no replicas.", hint="Give each role at least one."
             )
+        for role in request.roles:
+            if role.minimum is not None and not 0 <= role.minimum <= role.replicas:
+                raise InvalidError(
+                    f"Role {role.name!r} of workload {request.id!r} has a minimum of {role.minimum}, but {role.replicas} replicas.",
+                    hint=f"Give a minimum from 0 to {role.replicas}.",
+                )
         self._serial += 1
         kind = self.kinds.of(request)
         entry = Entry(request, kind, (self._due(request), self._serial))
@@ -329,7 +335,10 @@ class State:
         for victim in claim.victims:
             for one in self.running[victim].taken:
                 going.setdefault(one.node, []).append(one)
-        return {node: still_needed(parts, going.get(node, ())) for node, parts in need.items()}
+        return {
+            node: still_needed(((one.shape, 1) for one in parts), going.get(node, ()))
+            for node, parts in need.items()
+        }
 
 
 def _remove(rows: list[tuple[Cost, Running]], running: Running) -> None:

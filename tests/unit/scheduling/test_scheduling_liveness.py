@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_world import World
 
+from trainyard.lib.errors import InvalidError
 from trainyard.scheduling import POLICIES, Node, Policy, Quota, Request, Role, Scheduler, Snapshot
 from trainyard.scheduling.model import NodeState
 
@@ -216,3 +217,13 @@ def test_decisions_do_not_depend_on_the_seed_of_hashes():
         texts.add(done.stdout)
     assert len(texts) == 1
     assert "admit" in texts.pop()
+
+
+@pytest.mark.parametrize("minimum", [-1, 3])
+def test_a_minimum_is_refused_when_it_is_outside_the_replicas(minimum):
+    scheduler = Scheduler(Snapshot(nodes=cluster(1)))
+    role = Role(name="ps", replicas=2, minimum=minimum)
+    with pytest.raises(InvalidError, match=f"'ps' of workload 'a' has a minimum of {minimum}") as caught:
+        scheduler.submit(Request(id="a", roles=(role,)))
+    assert caught.value.hint == "Give a minimum from 0 to 2."
+    assert not scheduler.entries
