@@ -357,3 +357,36 @@ async def test_a_full_disk_is_said_and_loses_no_status(lab: EngineLab, tmp_path:
         lab.home = home
         lab._attempts.clear()
         subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+async def test_what_runs_is_ended_when_somebody_removed_its_files(lab: EngineLab):
+    import shutil
+
+    server = await lab.start()
+    await lab.launch(server, launch_of("echo $$ > ~/one; echo up; sleep 1000"))
+    await lab.launch(server, launch_of("echo $$ > ~/two; echo up; sleep 1000", "w2.1"))
+    await server.until(lambda: server.log("w1.1") and server.log("w2.1"), "both are up")
+    one, two = (int((lab.home / name).read_text()) for name in ("one", "two"))
+    shutil.rmtree(lab.root() / "tasks" / "w1.1")
+    await server.see(TaskUnknown, "w1.1")
+    assert not alive(one)
+    assert alive(two)
+    await lab.stop(server, leaves=True)
+    shutil.rmtree(lab.root() / "tasks" / "w2.1")
+    server = await lab.start(epoch=2, sees=False)
+    server.engine.expect("local", [("w2.1", "worker-0")])
+    await server.see(TaskUnknown, "w2.1")
+    assert not alive(two)
+
+
+async def test_tasks_get_the_usual_mask_for_new_files(lab: EngineLab):
+    before = os.umask(0o022)
+    try:
+        server = await lab.start()
+        await lab.launch(server, launch_of("umask; touch file; stat -c %a file"))
+        await server.ended("w1.1")
+    finally:
+        os.umask(before)
+    assert server.log("w1.1") == b"0022\n644\n"
+    secret = [path for path in lab.root().rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
+    assert {path.name for path in secret} <= {"file", "contact"}

@@ -37,6 +37,10 @@ class Patience:
     refused_backoff: float = 30.0  # no python3: a person has to come first
 
 
+LEAST_SKEW_SECONDS = 1.0  # less is the way, not the clock
+STEADY_SECONDS = 5.0  # a connection that lasts shorter is not tried again at once
+PUTS = 3  # a program that is put and not there is put again, but not for ever
+
 Report = Callable[[Sequence[Observation]], Awaitable[None]]
 
 
@@ -71,6 +75,7 @@ class NodeLink:
         self._probe: dict[str, Any] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._heard = time.monotonic()
+        self._since = 0.0  # when it was connected last
         self._is_lost = False
         self._is_closing = False
         self._is_replacing = False  # the agent is an older or newer one, and was told to make room
@@ -151,12 +156,13 @@ class NodeLink:
         while True:
             try:
                 await self._connect()
-            except (Error, TimeoutError, ValueError, OSError) as error:
+            except (Error, TimeoutError, ValueError, LookupError, TypeError, EOFError, OSError) as error:
                 self._reason = _as_error(error, self.address.name)
             self._tried.set()
             if self._ready.is_set():
                 self._ready.clear()
-                backoff = self._patience.first_backoff
+                if time.monotonic() - self._since > STEADY_SECONDS:
+                    backoff = self._patience.first_backoff
             self._fail_waiting(self._reason)
             if self._is_closing:
                 return
@@ -168,6 +174,17 @@ class NodeLink:
 
     async def _connect(self) -> None:
         """Attach to the agent, and serve until the connection ends; it always ends with an error."""
+        for _ in range(PUTS):
+            self._is_replacing = False
+            status, said = await self._attach()
+            if status == MISSING:
+                await self.program.put()
+            elif not self._is_replacing:
+                raise self.program.failure(status, said)
+        raise UnreachableError(f"the program on the node {self.address.name} does not stay")
+
+    async def _attach(self) -> tuple[int, bytes]:
+        """One connection, from its beginning to its end; its status, and what it said last."""
         async with asyncio.timeout(self._patience.connect) as limit:
             process = await self.program.spawn(
                 "attach", f"{self._mark}/{self.address.name}", bundle().version
@@ -178,18 +195,11 @@ class NodeLink:
                 self._output.clear()
                 self._say_hello()
                 await self._read(process, limit)
-                status = await process.wait()
+                return await process.wait(), process.errors
             finally:
                 self._process = None
                 await end_task(writer)
                 await finish(process.terminate())
-        if self._is_replacing:
-            self._is_replacing = False
-            return await self._connect()
-        if status == MISSING:
-            await self.program.put()
-            return await self._connect()
-        raise self.program.failure(status, process.errors)
 
     def _say_hello(self) -> None:
         fence = self.address.fence_seconds
@@ -247,6 +257,7 @@ class NodeLink:
             wanted = self.reports.offsets()
             if wanted:
                 self.send({"op": "want", "parts": wanted})
+            self._since = time.monotonic()
             self._ready.set()
             self._tried.set()
         return found
@@ -256,6 +267,8 @@ class NodeLink:
             self.send({"op": "retire", "id": 0})
             self._is_replacing = True
             return
+        skew = header["time"] - time.time()
+        self.reports.skew = skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
         if self._probing is not None:
             self._probing.cancel()
         self._probing = asyncio.create_task(self._introduce(header))
@@ -273,7 +286,8 @@ class NodeLink:
             self._reason = _as_error(error, self.address.name)
             await self._say_lost(is_refused=False)
             if self._process is not None:
-                await self._process.terminate()
+                with contextlib.suppress(Error, OSError):
+                    await self._process.terminate()
             return
         self._is_lost = False
         self.reports.place = str(self._probe.get("address", ""))
@@ -295,7 +309,8 @@ class NodeLink:
                     self._reason = UnreachableError(
                         f"the node {self.address.name} was silent for {silent:.0f} seconds"
                     )
-                    await self._process.terminate()
+                    with contextlib.suppress(Error, OSError):
+                        await self._process.terminate()
                 else:
                     self.send({"op": "ping", "id": 0})
             elif silent > self._patience.lost:

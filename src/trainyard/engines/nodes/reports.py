@@ -33,6 +33,7 @@ class Reports:
         ] = {}  # workload and number of the attempt, as the sink wants them
         self._taken: dict[Key, int] = {}
         self.place = ""  # the node's address
+        self.skew = 0.0  # how far its clock is ahead
         self.was_seen = False
 
     def launched(self, key: Key, workload_id: str, attempt: int) -> None:
@@ -75,7 +76,7 @@ class Reports:
             self._said[key] = said | CLEARED
             return
         if "started" in task and at != "old" and not said & STARTED:
-            yield TaskStarted(attempt, name, task["started"], self.place)
+            yield TaskStarted(attempt, name, task["started"] - self.skew, self.place)
             said |= STARTED
         if "code" in task and not said & ENDED:
             yield TaskEnded(
@@ -84,7 +85,7 @@ class Reports:
                 task["code"],
                 task["signal"],
                 task["message"],
-                task["ended"],
+                task["ended"] - self.skew,
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
             )

@@ -5,6 +5,7 @@ Everything that must not be lost is in files (folder.py): the agent may be kille
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import fcntl
 import gc
@@ -444,7 +445,8 @@ def _be_daemon(mark: str, version: str) -> None:
         os.unlink(SOCKET)
     listener.bind(SOCKET)
     listener.listen(16)
-    agent = Agent(mark, version)
+    # Two nodes of one platform may live in two folders of one machine, and must not take each other's tasks for strays.
+    agent = Agent(f"{mark}@{binascii.crc32(os.getcwdb()):08x}", version)
     try:
         agent.run(listener)
     except BaseException:

@@ -118,6 +118,17 @@ def has_mark(pid: int, mark: bytes) -> bool:
         return False
 
 
+def mark_of_process(pid: int, name: bytes) -> str:
+    """The value that a process began with for a variable; empty where it has none, or is somebody else's."""
+    try:
+        words = read_file(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return ""
+    return next(
+        (word[len(name) + 1 :].decode(errors="replace") for word in words if word.startswith(name + b"=")), ""
+    )
+
+
 class Inotify:
     """Which files were written to. `add` fails with OSError where the user has no watch left."""
 

@@ -10,7 +10,6 @@ from importlib import import_module
 def main(words: list[str]) -> int:
     """`attach ROOT MARK VERSION`, `probe ROOT` or `beside ROOT ATTEMPT TASK COMMAND`; ROOT is the node's folder."""
     verb, root, *rest = words
-    os.umask(0o077)
     os.makedirs(root, mode=0o700, exist_ok=True)
     os.chdir(root)
     found = os.stat(".")

@@ -353,9 +353,9 @@ def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:
     os.chdir(path)
 
 
-def end_marked(mark: bytes, session: int, spared: set[int]) -> None:
+def end_marked(mark: bytes, session: int, spared: set[int], *, grace: float = LEFTOVER_GRACE_SECONDS) -> None:
     """End all processes with a mark, or of a session, that are not below us: ask, wait a little, kill until none is left."""
-    number, deadline = signal.SIGTERM, boot_seconds() + LEFTOVER_GRACE_SECONDS
+    number, deadline = signal.SIGTERM if grace else signal.SIGKILL, boot_seconds() + grace
     while found := [
         pid
         for pid in kernel.all_pids()

@@ -15,7 +15,16 @@ from typing import Any
 from . import kernel
 from .beside import find_shell
 from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
-from .supervisor import SIGNALS, Supervisor, base_environment, clear_orphaned, quick_signal
+from .supervisor import (
+    MARK,
+    SIGNALS,
+    Supervisor,
+    base_environment,
+    clear_orphaned,
+    end_marked,
+    mark_of,
+    quick_signal,
+)
 
 TRASH = "trash"
 BLOCK, UNBLOCK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK)
@@ -91,6 +100,17 @@ class Tasks:
                 task.is_old = False
             if not task.is_cleared and not folder.is_locked():
                 self._revive(task)
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End processes of tasks whose files are gone: the server is told that we do not know them, and may start them anew."""
+        for pid in kernel.all_pids():
+            mark = kernel.mark_of_process(pid, MARK.encode())
+            if not mark.startswith(f"{self._mark}/"):
+                continue
+            attempt, _, name = mark[len(self._mark) + 1 :].partition("/")
+            if (attempt, name) not in self.by_key:
+                end_marked(f"{MARK}={mark}".encode(), 0, {os.getpid()}, grace=0.0)
 
     def _add(self, task: Task) -> None:
         self.by_key[task.folder.attempt, task.folder.name] = task
@@ -213,10 +233,18 @@ class Tasks:
 
     def look(self, task: Task) -> None:
         """Read the state of a task, and see that somebody looks after it."""
-        if not task.is_cleared and task.refresh():
+        if not task.is_cleared and not os.path.exists(task.folder.file("state")):
+            self._give_up(task)
+        elif not task.is_cleared and task.refresh():
             self._changed(task)
         if not task.is_cleared and not task.pid and not task.folder.is_locked():
             self._revive(task)
+
+    def _give_up(self, task: Task) -> None:
+        """Somebody removed the files of a task: nothing can be said of it but that nothing runs."""
+        end_marked(mark_of(task.order), 0, {os.getpid()}, grace=0.0)
+        task.is_old = True
+        self._changed(task)
 
     def fence(self, silence: float) -> None:
         """A server is back after `silence` seconds: what its fence should have ended by now is ended first."""
