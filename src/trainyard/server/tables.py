@@ -190,7 +190,7 @@ workloads = Table(
     Column(
         "dlc", JSON(none_as_null=True), nullable=True
     ),  # the request as the compatible door got it, given back as it came
-    Index("ix_workloads_state", "state"),
+    Index("ix_workloads_state_id", "state", "id"),
     Index("ix_workloads_workspace_id_id", "workspace_id", "id"),
     Index("ix_workloads_user_id_id", "user_id", "id"),
 )

@@ -266,6 +266,21 @@ async def test_names_of_other_workspaces_are_not_told_when_one_of_theirs_is_ahea
     assert "secret" not in repr(await jobs.dry_run(cast.ann, cast.job(roles=(RoleSpec(devices=1),))))
 
 
+async def test_lists_have_positions_when_jobs_wait(cast: Cast):
+    jobs = cast.services.jobs
+    records = await jobs.submit_many(cast.ann, [cast.job(roles=(RoleSpec(cpu=4),)) for _ in range(4)])
+    listed = (await jobs.list(cast.ann, JobQuery(newest_first=False))).items
+    positions = [record.wait and record.wait["position"] for record in listed]
+    for _ in range(100):  # the first look may be on its way
+        if positions == [None, 1, 2, 3]:
+            break
+        listed = (await jobs.list(cast.ann, JobQuery(newest_first=False))).items
+        positions = [record.wait and record.wait["position"] for record in listed]
+    assert positions == [None, 1, 2, 3]  # the first one is about to start
+    assert [record.id for record in listed] == [record.id for record in records]
+    assert listed[1].version == 1
+
+
 async def test_a_dry_run_says_where_and_keeps_nothing(cast: Cast):
     told = await cast.services.jobs.dry_run(cast.ann, cast.job(roles=(RoleSpec(devices=2),)))
     assert (told.starts_now, told.nodes) == (True, ("n1",))

@@ -62,6 +62,7 @@ class Services:
 
     def close(self) -> None:
         """Let go of threads; the database is its owner's to close."""
+        self.jobs.close()
         self.passwords.close()
 
 

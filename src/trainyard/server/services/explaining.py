@@ -23,8 +23,12 @@ from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import HOLDING, State, WorkloadSpec
 
-# A view of the cluster is good enough for others who ask in the next seconds.
+# A view of the cluster is good enough for others who ask in the next seconds; one that took long to work out is kept for
+# longer, so that people who look at a long queue take at most a twentieth of the machine.
 FRESH_SECONDS = 2.0
+COST_FACTOR = 20.0
+OLDEST_ANSWER_SECONDS = 10.0  # to somebody who asks about one job
+FIRST_LOOK_SECONDS = 0.3  # so long a list waits for the first view; later it takes the last one
 DRY_RUN = "dry-run"
 _QUOTAS = frozenset({Code.SELF_QUOTA, Code.ANCESTOR_QUOTA})
 _ROLES = frozenset({Code.NODE_FIT, Code.GANG, Code.TOPOLOGY, Code.NEVER_FITS, Code.ACQUIRING})
@@ -73,6 +77,11 @@ class _View:
     owners: Mapping[str, tuple[str, str]]  # workload → its workspace and name
     waits: Mapping[str, Wait]
     admits: Mapping[str, Admit]
+    cost: float  # seconds
+
+    def is_fresh(self, now: float, longest: float = float("inf")) -> bool:
+        """Whether it may still be shown."""
+        return 0 <= now - self.at <= min(longest, max(FRESH_SECONDS, COST_FACTOR * self.cost))
 
 
 class Explainer:
@@ -82,6 +91,7 @@ class Explainer:
         self._context = context
         self._view: _View | None = None
         self._looking = asyncio.Lock()
+        self._refreshing: asyncio.Future[_View] | None = None
 
     async def explain(self, actor: Actor, record: WorkloadRecord, *, language: str = EN) -> Explanation:
         """One job."""
@@ -161,15 +171,45 @@ class Explainer:
             estimated_start=start,
         )
 
+    async def with_positions(self, records: Sequence[WorkloadRecord]) -> tuple[WorkloadRecord, ...]:
+        """The same records; those that wait know their position and estimated start, as of the last look."""
+        if not any(record.state is State.WAITING for record in records):
+            return tuple(records)
+        if self._view is None or not self._view.is_fresh(self._context.now()):
+            self._refresh()
+        if self._view is None and self._refreshing is not None:
+            await asyncio.wait({self._refreshing}, timeout=FIRST_LOOK_SECONDS)
+        waits_known = {} if self._view is None else self._view.waits
+        return tuple(
+            replace(record, wait=snapshot.wait_to_json(wait))
+            if record.state is State.WAITING and (wait := waits_known.get(record.id)) is not None
+            else record
+            for record in records
+        )
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._refreshing is not None and not self._refreshing.get_loop().is_closed():
+            self._refreshing.cancel()
+
+    def _refresh(self) -> None:
+        """Look beside the request, once for everybody."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self._look(None))
+            self._refreshing.add_done_callback(_forget_error)
+
     async def _look(self, needed: str | None) -> _View:
         """A view of the cluster that is fresh, and that has this job in it."""
         async with self._looking:
             now = self._context.now()
             view = self._view
-            if view is None or now - view.at > FRESH_SECONDS or (needed and needed not in view.owners):
+            longest = OLDEST_ANSWER_SECONDS if needed else float("inf")
+            if view is None or not view.is_fresh(now, longest) or (needed and needed not in view.owners):
+                began = self._context.clock.monotonic()
                 found, names, owners = await self._context.db.read(lambda c: _read(c, now))
                 waiting, admitted = await asyncio.to_thread(_decide, found, now)
-                view = self._view = _View(now, found, names, owners, waiting, admitted)
+                cost = self._context.clock.monotonic() - began
+                view = self._view = _View(now, found, names, owners, waiting, admitted, cost)
             return view
 
     async def _readable(self, actor: Actor, view: _View, reason: Reason, language: str) -> Reason:
@@ -187,6 +227,12 @@ class Explainer:
         elif reason.code not in _ROLES and subject:
             subject = _job_name(actor, view, subject, language)
         return replace(reason, subject=subject, figures=figures)
+
+
+def _forget_error(done: asyncio.Future[_View]) -> None:
+    """Who shows a list does without positions then; who asks for a reason meets the error itself."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _job_name(actor: Actor, view: _View, id: str, language: str) -> str:  # noqa: A002  # the column's name

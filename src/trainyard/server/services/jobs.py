@@ -65,6 +65,10 @@ class Jobs:
         self._context = context
         self._explainer = Explainer(context)
 
+    def close(self) -> None:
+        """Stop what goes on beside requests."""
+        self._explainer.close()
+
     # -- submitting
 
     async def submit(
@@ -174,7 +178,8 @@ class Jobs:
             more = len(found) > limit
             return Page(tuple(found[:limit]), found[limit - 1].id if more else "", total)
 
-        return await self._context.db.read(work)
+        page = await self._context.db.read(work)
+        return replace(page, items=await self._explainer.with_positions(page.items))
 
     async def counts(self, actor: Actor, workspace: str) -> dict[State, int]:
         """How many jobs of a workspace are in each state."""

@@ -60,25 +60,13 @@ def page(
     return [_event(row) for row in connection.execute(query)]
 
 
-def changed(
-    connection: Connection, subject: str, *, after_seq: int, by_people: bool = False, limit: int = 10_000
-) -> tuple[dict[str, None], int]:
-    """Whose events came after a number, each once in the order of its first, and the number to go on from.
-
-    Exact on PostgreSQL too: whoever has a number by now is waited for.
-    """
-    _settle(connection)
-    query = select(events.c.seq, events.c.subject_id, events.c.actor)
-    query = query.where(events.c.seq > after_seq, events.c.subject == str(subject))
-    rows = connection.execute(query.order_by(events.c.seq).limit(limit)).all()
-    found = dict.fromkeys(row.subject_id for row in rows if row.actor or not by_people)
-    return found, rows[-1].seq if rows else after_seq
-
-
 def wishes_since(
     connection: Connection, after_seq: int, *, limit: int = 10_000
 ) -> tuple[list[tuple[str, str]], int]:
-    """What people changed after a number: (subject, id) of each thing once, in order, and the number to go on from."""
+    """What people changed after a number: (subject, id) of each thing once, in order, and the number to go on from.
+
+    Exact on PostgreSQL too: whoever has a number by now is waited for.
+    """
     _settle(connection)
     query = select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
     query = query.where(events.c.seq > after_seq).order_by(events.c.seq).limit(limit)

@@ -144,23 +144,6 @@ def in_states(
     return [_record(row) for row in connection.execute(query)]
 
 
-def versions_in(connection: Connection, states: Collection[State]) -> dict[str, int]:
-    """Ids and versions only, of all workloads in these states: what a cache compares itself with."""
-    query = select(workloads.c.id, workloads.c.version)
-    query = query.where(workloads.c.state.in_([state.value for state in states]))
-    return {row.id: row.version for row in connection.execute(query)}
-
-
-def unsettled(connection: Connection) -> list[WorkloadRecord]:
-    """Workloads of which people want something else than what they do: cancelled, paused or resumed."""
-    query = _SELECT.where(
-        workloads.c.state.in_([state.value for state in State if state not in FINAL]),
-        (workloads.c.desired != Desired.RUN.value)
-        & ~((workloads.c.desired == Desired.PAUSE.value) & (workloads.c.state == State.HELD.value)),
-    )
-    return [_record(row) for row in connection.execute(query.order_by(workloads.c.id))]
-
-
 def list_page(
     connection: Connection,
     *,
@@ -170,12 +153,38 @@ def list_page(
     newest_first: bool = True,
     **criteria: Any,
 ) -> list[WorkloadRecord]:
-    """One page by id, which is by time of submission. The criteria are those of `count`."""
-    query = _matching(_SELECT, **criteria)
-    if after_id:
-        query = query.where(workloads.c.id < after_id if newest_first else workloads.c.id > after_id)
-    query = query.order_by(workloads.c.id.desc() if newest_first else workloads.c.id)
-    return [_record(row) for row in connection.execute(query.limit(limit).offset(offset))]
+    """One page by id, which is by time of submission. The criteria are those of `count`.
+
+    Several workspaces, or several states of all workspaces, are looked through one by one: each has an index in the
+    order of ids, and all of them together have none, so that everything would have to be sorted for one page.
+    """
+    order = workloads.c.id.desc() if newest_first else workloads.c.id
+    beyond = (workloads.c.id < after_id) if newest_first else (workloads.c.id > after_id)
+
+    def query(select_from: Select[Any], **narrowed: Any) -> Select[Any]:
+        found = _matching(select_from, **{**criteria, **narrowed})
+        return (found.where(beyond) if after_id else found).order_by(order)
+
+    parts = _parts(criteria)
+    if len(parts) <= 1:
+        page = query(_SELECT).limit(limit).offset(offset)
+        return [_record(row) for row in connection.execute(page)]
+    ids: list[str] = []
+    for part in parts:
+        ids += connection.execute(query(select(workloads.c.id), **part).limit(limit + offset)).scalars()
+    ids.sort(reverse=newest_first)
+    found = load_many(connection, ids[offset : offset + limit])
+    return sorted(found.values(), key=lambda record: record.id, reverse=newest_first)
+
+
+def _parts(criteria: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Narrower criteria that together are the same."""
+    places = criteria.get("workspace_ids")
+    if places is not None and not criteria.get("user_id"):
+        return [{"workspace_ids": [place]} for place in places]
+    if places is None and not criteria.get("user_id"):
+        return [{"states": [state]} for state in criteria.get("states", ())]
+    return []
 
 
 def count(connection: Connection, **criteria: Any) -> int:
@@ -197,9 +206,9 @@ def counts_by_state(connection: Connection, workspace_id: str | None = None) -> 
 
 
 def ended_before(connection: Connection, time: float, *, limit: int = 1000) -> list[WorkloadRecord]:
-    """Workloads that reached their final state before a time, oldest first; those that were deleted come too."""
+    """Workloads that reached their final state before a time, in no order; those that were deleted come too."""
     query = _SELECT.where(workloads.c.state.in_([state.value for state in FINAL]))
-    query = query.where(workloads.c.ended_at < time).order_by(workloads.c.ended_at).limit(limit)
+    query = query.where(workloads.c.ended_at < time).limit(limit)
     return [_record(row) for row in connection.execute(query)]
 
 
@@ -290,11 +299,6 @@ def advanced(step: Step, now: float) -> WorkloadRecord:
     if "ending" in step.changes:
         noted["ending"] = str(step.changes["ending"])
     return replace(record, **noted)
-
-
-def mark_deleted(connection: Connection, record: WorkloadRecord, *, now: float) -> WorkloadRecord:
-    """Hide an ended workload from everybody; retention removes it and its logs."""
-    return save(connection, replace(record, deleted_at=now))
 
 
 def purge(connection: Connection, ids: Collection[str]) -> None:
@@ -424,7 +428,6 @@ __all__ = [
     "list_page",
     "load",
     "load_many",
-    "mark_deleted",
     "purge",
     "save",
     "save_many",
@@ -433,6 +436,4 @@ __all__ = [
     "tasks_holding",
     "tasks_of",
     "tasks_on",
-    "unsettled",
-    "versions_in",
 ]

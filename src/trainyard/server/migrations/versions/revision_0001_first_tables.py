@@ -311,7 +311,7 @@ def _workloads() -> None:
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], name=op.f("fk_workloads_workspace_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_workloads")),
     )
-    op.create_index("ix_workloads_state", "workloads", ["state"], unique=False)
+    op.create_index("ix_workloads_state_id", "workloads", ["state", "id"], unique=False)
     op.create_index("ix_workloads_user_id_id", "workloads", ["user_id", "id"], unique=False)
     op.create_index("ix_workloads_workspace_id_id", "workloads", ["workspace_id", "id"], unique=False)
 
