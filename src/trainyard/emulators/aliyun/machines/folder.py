@@ -39,7 +39,8 @@ PROGRAMS = {
     "/usr/sbin/mount.nfs": "mount.nfs",
     "/usr/sbin/mount.nfs4": "mount.nfs",
 }
-USER_PROGRAMS = {f"/usr/local/sbin/{name}": name for name in ("mount", "umount", "mountpoint")}
+# Where root of the machine is not root outside, /usr/sbin is not its own.
+USER_PROGRAMS = {f"/usr/local/sbin/{name}": name for name in ("mount", "umount", "mountpoint", "mount.nfs")}
 HOME_FOLDERS = ("root", "home", "data", "mnt", "media", "srv", "boot", "etc", "run", "var")
 HOME_PROGRAMS = ("ssh", "systemctl", "service", "cloud-init")
 # Machines meet on the loopback interface and share the processors, so ranks are not bound to them.
