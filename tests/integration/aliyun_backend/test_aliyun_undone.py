@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,5 +79,23 @@ async def test_those_that_were_there_are_spared_by_the_command_when_giving_back_
         with pytest.raises(UnreachableError):
             await backend.acquire(SMALL, ["task0.spared", "task1.spared", "task5.spared"])
         assert "`trainyard kill task1.spared`" in caplog.text
+    finally:
+        await backend.aclose()
+
+
+async def test_nothing_new_is_left_when_a_machine_was_released_meanwhile(cloud, backend):
+    """Fewer machines than were asked for would be a surprise; all or none."""
+    try:
+        await backend.acquire(SMALL, ["task0.gone"])
+        (old,) = cloud.instances()
+        cloud.control("PUT", "faults", [{"action": "RunInstances", "kind": "slow", "seconds": 1, "times": 1}])
+        both = asyncio.ensure_future(backend.acquire(SMALL, ["task0.gone", "task1.gone"]))
+        async with asyncio.timeout(30):
+            while not cloud.control("GET", "faults")[0]["struck"]:
+                await asyncio.sleep(0.01)
+        cloud.ecs("DeleteInstances", InstanceId=[old["InstanceId"]], Force=True)
+        with pytest.raises(UnreachableError, match=r"released these machines meanwhile: task0\.gone"):
+            await both
+        assert there(cloud) == []
     finally:
         await backend.aclose()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -298,6 +298,7 @@ class AliyunBackend:
         missing = [name for name in names if name not in there]
         made = await self._make(launcher, spec, missing, have) if missing else Made(listed)
         try:
+            _check_none_gone([machine.name for machine in have], one_of_each(made.there))
             return await self._make_ready(launcher, spec, names, made)
         except BaseException:
             await finish(launcher.give_back(made))
@@ -308,13 +309,15 @@ class AliyunBackend:
     ) -> list[Machine]:
         """Start those that are stopped, and put all on the leash."""
         there = one_of_each(made.there)
-        if await self._start(self.client, [there[name] for name in names if name in there]):
+        names = [name for name in names if name in there]
+        if await self._start(self.client, [there[name] for name in names]):
             there = one_of_each(await launcher.machines())
+            _check_none_gone(names, there)
         if spec.max_hours:
-            ids = [there[name].id for name in names if name in there]
+            ids = [there[name].id for name in names]
             await renew(self.client, [each for each in ids if each not in made.ids], spec.max_hours)
             self._leash.hold(ids, spec.max_hours)
-        return [there[name] for name in names if name in there]
+        return [there[name] for name in names]
 
     async def _make(
         self, launcher: Launcher, spec: MachineSpec, missing: Sequence[str], have: Sequence[Machine]
@@ -473,6 +476,15 @@ class AliyunBackend:
         if machine.started is None:
             return BOOT.total_seconds()
         return max(0.0, (machine.started + MINUTE + BOOT - self.clock.now()).total_seconds())
+
+
+def _check_none_gone(names: Sequence[str], there: Mapping[str, Machine]) -> None:
+    gone = [name for name in names if name not in there]
+    if gone:
+        raise UnreachableError(
+            f"somebody released these machines meanwhile: {', '.join(gone)}",
+            hint="Run the same command again.",
+        )
 
 
 def _gone(machine: Machine) -> NotFoundError:

@@ -192,10 +192,9 @@ class Launcher:
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
     ) -> list[str]:
         key: HostKey
-        (found, ground), key = await wishes.both(
-            wishes.both(
-                wishes.find(self.client, spec, misses=self.misses, near=near), self._ensure_ground(spec)
-            ),
+        found, ground, key = await wishes.together(
+            wishes.find(self.client, spec, misses=self.misses, near=near),
+            self._ensure_ground(spec),
             in_thread(_make_host_key),
         )
         if found.image.note:

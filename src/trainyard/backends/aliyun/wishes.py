@@ -54,7 +54,7 @@ async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Seque
         snapshot = await find_snapshot(client, spec.snapshot, gib=spec.data_disk_gib)
         least = max(spec.data_disk_gib or SNAPSHOT_DISK_GIB, snapshot.gib)
         spec = replace(spec, snapshot=snapshot.id, data_disk_gib=least)
-    image, wish = await both(
+    image, wish = await together(
         find_image(client, image=spec.image, kind=spec.image_type, with_driver=spec.with_driver),
         _find_places(client, spec, misses=misses, near=near),
     )
@@ -111,7 +111,7 @@ async def _types_with_gpus(client: Client, spec: MachineSpec) -> list[str]:
             "no machine type was named",
             hint="Pass --instance-type (instance_type in Python) or --gpus; `trainyard querygpu` lists types and prices.",
         )
-    types, stock = await both(
+    types, stock = await together(
         fetch_gpu_types(client), fetch_stock(client, is_spot=spec.spot, zone_id=spec.zone_id)
     )
     there = {each.type for each in stock if each.level is not Level.NONE}
@@ -142,9 +142,12 @@ async def _types_with_gpus(client: Client, spec: MachineSpec) -> list[str]:
     return [name for _, name in sorted(known)[:MOST_TYPES]]
 
 
-async def both(one: Any, other: Any) -> Any:
-    """Two answers at once; the first failure is raised when both have ended."""
-    results = await gather_all([asyncio.ensure_future(one), asyncio.ensure_future(other)])
+async def together(*work: Any) -> Any:
+    """Several answers at once; the first failure is raised when all have ended. Not to be nested.
+
+    NB: who is cancelled before it has begun leaves its arguments unawaited.
+    """
+    results = await gather_all([asyncio.ensure_future(each) for each in work])
     for result in results:
         if isinstance(result, BaseException):
             raise result
