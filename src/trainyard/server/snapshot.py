@@ -30,7 +30,6 @@ from trainyard.scheduling import (
     Wait,
 )
 from trainyard.scheduling.model import ASCEND_910
-from trainyard.scheduling.reasons import Code
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
@@ -194,17 +193,6 @@ def wait_to_json(wait: Wait) -> dict[str, Any]:
     }
 
 
-def wait_of_json(id: str, data: Mapping[str, Any]) -> Wait:  # noqa: A002  # the field's name
-    """A Wait from plain data."""
-    return Wait(
-        id=id,
-        position=data["position"],
-        reason=reason_of_json(data["reason"]),
-        start=data.get("start"),
-        claim=_slots(data.get("claim", ())),
-    )
-
-
 def reason_to_json(reason: Reason) -> dict[str, Any]:
     """A Reason as plain data."""
     figures = {
@@ -217,12 +205,6 @@ def reason_to_json(reason: Reason) -> dict[str, Any]:
         "resource": reason.resource,
         "figures": figures,
     }
-
-
-def reason_of_json(data: Mapping[str, Any]) -> Reason:
-    """A Reason from plain data."""
-    figures = {name: float("inf") if value is None else value for name, value in data["figures"].items()}
-    return Reason(Code(data["code"]), data["subject"], data["resource"], figures)
 
 
 # -- inside
