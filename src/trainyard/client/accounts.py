@@ -58,6 +58,10 @@ class Users:
         """Change display_name, email, is_admin or is_active."""
         return await self._connection.send("PATCH", User, _user(user), changes)
 
+    async def connect(self, user: str, subject: str | None) -> User:
+        """Let somebody of the identity provider (`issuer subject`) sign in as this account; None: nobody."""
+        return await self._connection.send("PUT", User, f"{_user(user)}/identity", {"subject": subject})
+
     async def reset_password(self, user: str) -> NewUser:
         """Give them a new one-time password."""
         return await self._connection.send("POST", NewUser, f"{_user(user)}/password")

@@ -194,7 +194,7 @@ class Connection:
                 raise error_of(answer)
             async for event in _events(answer):
                 if event.kind == "error":
-                    error = _said(loads(event), 500)
+                    error = error_said(loads(event), 500)
                     raise _AgainError(str(error)) if isinstance(error, UnreachableError) else error
                 yield event
 
@@ -228,10 +228,11 @@ def error_of(answer: httpx2.Response) -> Error:
         message = f"{answer.request.url.host} answered with {answer.status_code} {answer.reason_phrase}."
         if answer.status_code < 500:
             return BY_STATUS.get(answer.status_code, errors.InvalidError)(message, hint=hint)
-    return _said({"code": code, "message": message, "hint": hint}, answer.status_code)
+    return error_said({"code": code, "message": message, "hint": hint}, answer.status_code)
 
 
-def _said(said: Mapping[str, Any], status: int) -> Error:
+def error_said(said: Mapping[str, Any], status: int) -> Error:
+    """A problem of the API as the class that its own code would have raised."""
     kind = _by_code().get(str(said["code"])) or BY_STATUS.get(status, InternalError)
     error = kind(str(said["message"]), hint=str(said.get("hint", "")))
     if isinstance(error, UnauthenticatedError):

@@ -10,10 +10,11 @@ from urllib.parse import quote
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from trainyard.client.connection import Connection
-from trainyard.lib.errors import DeniedError, Error, NotFoundError, UnreachableError
+from trainyard.client.connection import BY_STATUS, Connection, error_said
+from trainyard.lib.errors import Error, UnreachableError
 
-REFUSALS: dict[int, type[Error]] = {401: DeniedError, 403: DeniedError, 404: NotFoundError}
+# After a connection was lost, nobody may be there to say goodbye to.
+CLOSE_SECONDS = 2.0
 
 
 class Terminal:
@@ -22,7 +23,7 @@ class Terminal:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self.status: int | None = None  # of the command, once it has ended
-        self.problem = ""
+        self.problem: Error | None = None  # what the server said instead
 
     async def output(self) -> AsyncIterator[bytes]:
         """What the command prints, until it ends; `status` is known then."""
@@ -35,19 +36,25 @@ class Terminal:
                 if "exit" in said:
                     self.status = int(said["exit"])
                     return
-                self.problem = str(said.get("error", ""))
+                if "error" in said:
+                    self.problem = error_said(
+                        {"code": "unreachable", **said, "message": str(said["error"])}, 500
+                    )
         except ConnectionClosed as error:
             raise UnreachableError(
                 f"The terminal was closed: {error}.", hint="Open it again; the task runs on."
             ) from error
         if self.status is None:
-            raise UnreachableError(
-                self.problem or "The terminal was closed.", hint="Open it again if the task still runs."
+            raise self.problem or UnreachableError(
+                "The terminal was closed.", hint="Open it again if the task still runs."
             )
 
     async def write(self, data: bytes) -> None:
-        """Type."""
-        await self._socket.send(data)
+        """Type. UnreachableError where the other side has gone."""
+        try:
+            await self._socket.send(data)
+        except ConnectionClosed as error:
+            raise UnreachableError(f"The terminal was closed: {error}.", hint="Open it again.") from error
 
     async def end_input(self) -> None:
         """Say that nothing more is typed."""
@@ -74,7 +81,15 @@ async def open_terminal(
     address = "ws" + connection.url.removeprefix("http") + path
     headers = {"Authorization": f"Bearer {connection.token}"} if connection.token else {}
     try:
-        socket = await connect(address, additional_headers=headers, max_size=2**22)
+        socket = await connect(
+            address,
+            additional_headers=headers,
+            max_size=2**22,
+            close_timeout=CLOSE_SECONDS,
+            compression="deflate"
+            if has_terminal
+            else None,  # files and streams would cost more than they save
+        )
     except InvalidStatus as error:
         raise _refused(error) from error
     except (OSError, InvalidHandshake, InvalidURI, TimeoutError) as error:
@@ -93,8 +108,6 @@ async def open_terminal(
 def _refused(error: InvalidStatus) -> Error:
     status = error.response.status_code
     try:
-        said = json.loads(error.response.body or b"")
-        message, hint = str(said["message"]), str(said.get("hint", ""))
+        return error_said(json.loads(error.response.body or b""), status)
     except (ValueError, KeyError, TypeError):
-        message, hint = f"The server refused the terminal with {status}.", ""
-    return REFUSALS.get(status, UnreachableError)(message, hint=hint)
+        return BY_STATUS.get(status, UnreachableError)(f"The server refused the terminal with {status}.")

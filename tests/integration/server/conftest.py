@@ -21,7 +21,7 @@ from trainyard.server.api.application import create_api
 from trainyard.server.db import Database
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
-from trainyard.server.services.bootstrap import ensure_admin
+from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
 from trainyard.server.services.hints import EVENTS, Hints
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import workloads
@@ -34,15 +34,14 @@ URL = "http://platform.test"
 class Rig:
     """One server without loops, and the hands that do what loops would."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, token: str = "", **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = replace(ServerSettings(data=folder), sign_in_attempts=1000, **settings)
         self.clock = SystemClock()
         self.hints = Hints()
         self.db = Database(self.settings.database_url)
         upgrade.ensure(self.db)
-        self.admin = ensure_admin(self.db, self.clock)
-        assert self.admin is not None
+        self.admin = ensure_admin(self.db, self.clock) or FirstAdmin("admin", "", token)
         self.logs = LogStore(folder / "logs", limit_bytes=64 << 20)
         self.services = Services(self.db, self.clock, self.hints, settings=self.settings)
         self.engine: Any = None
@@ -121,6 +120,20 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     made = Rig(tmp_path / "data")
     yield made
     made.close()
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    """A factory: several servers of one platform."""
+    made: list[Rig] = []
+
+    def make(name: str, **options: Any) -> Rig:
+        made.append(Rig(tmp_path / name, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

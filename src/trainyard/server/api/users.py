@@ -54,6 +54,14 @@ class UserChange:
     is_active: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class IdentityBody:
+    """Who it is at the identity provider: its address, a blank, and the subject; null for nobody."""
+
+    __pydantic_config__ = STRICT
+    subject: str | None
+
+
 @router.get("", responses=described(page_of(User)))
 async def list_users(
     request: Request,
@@ -93,6 +101,13 @@ async def change_user(request: Request, user: Name, change: UserChange) -> Respo
     record = await parts_of(request).services.users.change(
         await actor_of(request), user, version=if_match(request), **changes
     )
+    return answer(views.user(record), version=record.version)
+
+
+@router.put("/{user}/identity", responses=described(User))
+async def connect_user(request: Request, user: Name, body: IdentityBody) -> Response:
+    """Let somebody of the identity provider sign in as this account, or nobody any more."""
+    record = await parts_of(request).services.users.connect(await actor_of(request), user, body.subject)
     return answer(views.user(record), version=record.version)
 
 

@@ -1,0 +1,131 @@
+"""The client when the network and the server fail: nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import stat
+
+import pytest
+
+from trainyard import settings
+from trainyard.client import Client
+from trainyard.client.login import Login, find_login, forget_login, load_login, save_login
+from trainyard.lib.errors import ConflictError, InvalidError, UnreachableError
+from trainyard.spec.workload import WorkloadSpec
+
+pytestmark = pytest.mark.slow  # a real server, and pauses between attempts
+
+
+class Cutter:
+    """A proxy that cuts the first connections off after the server has answered, so that the answer is lost."""
+
+    def __init__(self, url: str, cuts: int) -> None:
+        self.target = int(url.rpartition(":")[2])
+        self.cuts = cuts
+        self.seen = 0
+
+    async def __aenter__(self) -> str:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.seen += 1
+        self.tasks.add(asyncio.ensure_future(self.serve(reader, writer, is_cut=self.seen <= self.cuts)))
+
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_cut: bool
+    ) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target)
+
+        async def pump(source, sink):
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    sink.write(data)
+                    await sink.drain()
+
+        there = asyncio.ensure_future(pump(reader, far_writer))
+        try:
+            if is_cut:
+                await far_reader.readuntil(b"\r\n\r\n")
+            else:
+                await pump(far_reader, writer)
+        finally:
+            there.cancel()
+            for each in (far_writer, writer):
+                each.close()
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
+
+
+async def test_a_job_is_submitted_once_when_the_answer_is_lost(rig, client, serve):
+    async with Cutter(serve(rig.app), cuts=2) as url, Client(url, rig.admin.token) as far:
+        job = await far.jobs.submit(WorkloadSpec(name="once", command="true"))
+    assert [each.id async for each in client.jobs.list()] == [job.id]
+
+
+async def test_what_is_not_safe_to_repeat_is_not_repeated(rig, client, serve):
+    async with Cutter(serve(rig.app), cuts=1) as url, Client(url, rig.admin.token) as far:
+        with pytest.raises(UnreachableError):
+            await far.tokens.create("one")
+        assert [each.name async for each in far.tokens.list() if each.name == "one"] == ["one"]
+
+
+async def test_many_clients_submit_each_job_once_when_answers_are_lost(rig, client, serve):
+    async with Cutter(serve(rig.app), cuts=15) as url:
+
+        async def one(n: int) -> str:
+            async with Client(url, rig.admin.token) as far:
+                return (await far.jobs.submit(WorkloadSpec(name=f"j{n}", command="true"))).id
+
+        made = await asyncio.gather(*[one(n) for n in range(10)])
+    assert sorted(made) == sorted([each.id async for each in client.jobs.list()])
+
+
+async def test_a_server_that_is_away_is_named_after_a_few_attempts():
+    async with Client("http://127.0.0.1:1", "ty_" + "A" * 43) as far:
+        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 does not answer"):
+            await far.jobs.page()
+
+
+async def test_an_answer_of_somebody_else_is_told_as_such(serve):
+    async def stranger(scope, receive, send):
+        await receive()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]}
+        )
+        await send({"type": "http.response.body", "body": b'{"hello": "world"}'})
+
+    async with Client(serve(stranger), "ty_" + "A" * 43) as far:
+        with pytest.raises(UnreachableError, match="no JobDetail"):
+            await far.jobs.get("x")
+
+
+async def test_the_same_key_with_another_job_is_refused(client):
+    await client.jobs.submit(WorkloadSpec(name="a", command="true"), key="k")
+    with pytest.raises((ConflictError, InvalidError)):
+        await client.jobs.submit(WorkloadSpec(name="b", command="true"), key="k")
+
+
+def test_a_login_is_for_its_own_server_only(isolation):
+    known = settings.load()
+    save_login(known, Login("http://a", "ty_secret", "ann"))
+    assert stat.S_IMODE(known.login_file.stat().st_mode) == 0o600
+    assert load_login(known).token == "ty_secret" and "ty_secret" not in repr(load_login(known))
+    elsewhere = settings.load({"HOME": str(isolation), "TRAINYARD_SERVER": "http://b"})
+    assert find_login(elsewhere) == Login("http://b")
+    given = settings.load({"HOME": str(isolation), "TRAINYARD_SERVER": "http://b", "TRAINYARD_TOKEN": "t"})
+    assert find_login(given) == Login("http://b", "t")
+    known.login_file.write_text("{")
+    with pytest.raises(InvalidError, match="cannot be read"):
+        load_login(known)
+    forget_login(known)
+    with pytest.raises(InvalidError, match="not logged in"):
+        load_login(known)
