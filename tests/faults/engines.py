@@ -45,7 +45,9 @@ class FakeNode:
     is_cut: bool = False
     tasks: dict[tuple[str, str], FakeTask] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    lost: set[tuple[str, str]] = field(default_factory=set)  # ran when it was started anew; their folders tell
+    lost: set[tuple[str, str]] = field(
+        default_factory=set
+    )  # ran when it was started anew; their folders tell
 
 
 class World:

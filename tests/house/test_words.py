@@ -56,6 +56,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/scheduling/",
         "trainyard/simulation/",
         "trainyard/cli/",
+        "trainyard/spec/events.py",
         "trainyard/spec/workload.py",
         "trainyard/spec/document.py",
         "trainyard/spec/events.py",
