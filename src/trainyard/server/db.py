@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -101,13 +102,15 @@ class Database:
     # -- on the threads
 
     def _read_one(self, work: Work[T]) -> T:
-        with _translated(), self.engine.connect() as connection:
-            return _guarded(work, connection)
+        return self._tried(self.engine.connect, work)
 
     def _write_one(self, work: Work[T]) -> T:
+        return self._tried(self.engine.begin, work)
+
+    def _tried(self, opened: Callable[[], AbstractContextManager[Connection]], work: Work[T]) -> T:
         for attempt in range(ATTEMPTS):
             try:
-                with _translated(), self.engine.begin() as connection:
+                with _translated(), opened() as connection:
                     return _guarded(work, connection)
             except _AgainError as error:
                 if attempt == ATTEMPTS - 1:

@@ -6,7 +6,14 @@ import pytest
 
 from cast import PASSWORD, VISION, Cast, assemble
 from trainyard.lib.clock import ManualClock
-from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
+from trainyard.lib.errors import (
+    ConflictError,
+    DeniedError,
+    InvalidError,
+    NotFoundError,
+    QuotaError,
+    StaleError,
+)
 from trainyard.server.auth.actor import LimitedError, UnauthenticatedError
 from trainyard.server.store import audit, tokens, users
 from trainyard.server.store.requests import RequestState
@@ -56,14 +63,21 @@ async def test_nobody_is_let_in_when_a_token_was_made_up(cast: Cast, token: str)
 
 
 async def test_guessing_is_stopped_when_it_goes_on(cast: Cast):
-    for _ in range(10):
+    async def guess(number: int) -> None:
         with pytest.raises(UnauthenticatedError):
-            await cast.services.signing.sign_in("admin", "guess", address="10.6.6.6")
+            await cast.services.signing.sign_in("admin", "guess", address=f"10.6.6.{number}")
+
+    for _ in range(10):
+        await guess(6)
     with pytest.raises(LimitedError) as caught:
-        await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.7")
-    assert caught.value.retry_after > 0
-    with pytest.raises(LimitedError):
         await cast.services.signing.sign_in("other", "x", address="10.6.6.6")
+    assert caught.value.retry_after > 0
+    await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.7")
+    cast.clock.advance(60)
+    for number in range(50):
+        await guess(100 + number)
+    with pytest.raises(LimitedError):
+        await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.8")
     cast.clock.advance(60)
     await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.6")
 
@@ -343,7 +357,7 @@ async def test_asking_is_limited_when_somebody_does_it_too_often(cast: Cast):
     with pytest.raises(LimitedError):
         for number in range(11):
             await cast.services.requests.ask_for_account(f"bot{number}", address="10.9.9.9")
-    with pytest.raises(ConflictError, match="open requests"):
+    with pytest.raises(QuotaError, match="open requests"):
         for _ in range(21):
             await cast.services.requests.ask_for_membership(cast.ann, "speech")
 

@@ -39,6 +39,7 @@ STATUSES: dict[type[Error], int] = {
     errors.DeniedError: 403,
     errors.UnsupportedError: 405,
     errors.CapacityError: 503,
+    errors.QuotaError: 409,
     errors.UnreachableError: 502,
     errors.StillRunningError: 504,
 }

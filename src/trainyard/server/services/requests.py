@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
+from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, QuotaError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.limits import Limiter
@@ -122,7 +122,7 @@ class Requests:
                     connection, workspace
                 )
             if requests.count_open(connection, kind=kind, user_id=actor.user_id) >= OPEN_OF_ONE:
-                raise ConflictError(
+                raise QuotaError(
                     f"You have {OPEN_OF_ONE} open requests.", hint="Wait until they are decided."
                 )
             record = RequestRecord(

@@ -27,6 +27,7 @@ from trainyard.server.store.users import UserRecord
 REMEMBER_SECONDS = 2.0
 REMEMBERED = 4096
 SESSION, TOKEN = "session", "token"
+NAME_FACTOR = 5  # attempts for one name, from all addresses together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class Signing:
         clock = context.clock
         what = "attempts to sign in"
         self._by_address = Limiter(clock, rate=attempts, what=what)
-        self._by_name = Limiter(clock, rate=attempts, what=what)
+        # Above what one address may try: nobody else locks a person out, and many together cannot guess for ever either.
+        self._by_name = Limiter(clock, rate=NAME_FACTOR * attempts, what=what)
         self._requests = Limiter(clock, rate=requests)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._uses: set[asyncio.Task[None]] = set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, StaleError
+from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, QuotaError, StaleError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.passwords import Passwords, check_password, new_password
@@ -252,7 +252,7 @@ class Tokens:
 
         def work(connection: Connection) -> None:
             if len(tokens.of_user(connection, actor.user_id)) >= TOKENS_OF_ONE:
-                raise ConflictError(
+                raise QuotaError(
                     f"You have {TOKENS_OF_ONE} tokens.", hint="Revoke those that you do not need."
                 )
             tokens.insert_token(connection, made.record)
