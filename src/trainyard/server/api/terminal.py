@@ -57,9 +57,9 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
         process = await engine.exec(name, found.name, found.node, command, terminal)
         await _serve(socket, process)
     except (Error, TimeoutError) as error:
-        said = error.message if isinstance(error, Error) else "Nobody said what to run."
+        failure = error if isinstance(error, Error) else InvalidError("Nobody said what to run.")
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await socket.send_text(json.dumps({"error": said}))
+            await socket.send_text(_problem(failure))
             await socket.close()
     except (WebSocketDisconnect, KeyError):  # gone before the first frame, or a frame of bytes came first
         return
@@ -94,7 +94,7 @@ async def _serve(socket: WebSocket, process: Process) -> None:
     failure = next((result for result in results if isinstance(result, Error)), None)
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
         if failure is not None:
-            await socket.send_text(json.dumps({"error": failure.message}))
+            await socket.send_text(_problem(failure))
         if socket.application_state is WebSocketState.CONNECTED:
             await socket.close()
     for result in results:
@@ -132,6 +132,10 @@ async def _control(process: Process, text: str) -> None:
         await process.write_eof()
     elif "columns" in said or "rows" in said:
         await process.resize(_size(str(said.get("columns", 80)), str(said.get("rows", 24))))
+
+
+def _problem(error: Error) -> str:
+    return json.dumps({"error": error.message, "code": error.code, "hint": error.hint})
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,0 +1,301 @@
+"""The way to a task of the platform, through its server: each errand is one WebSocket, beside the task on its node.
+
+Everything that is run this way belongs to the task and ends with it. A lost connection ends what was attached, as with
+ssh; the next verb connects anew, and waits a little for a server that is being started again. How an errand travels is
+`gatewaychannel.py`'s; what it does on the node, `gateway_far.py`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainyard.client.connection import Connection
+from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError, UnreachableError
+from trainyard.transport.api import NO_ENV, Completed, TerminalSize
+from trainyard.transport.gatewaychannel import Channel, NotBegunError
+
+RESTART_SECONDS = 20.0  # a server that is started again has to take its lease and reach its nodes first
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+END_SECONDS = 5.0  # for a command to be ended: a second of grace, and a slow network
+CHUNK = 256 * 1024
+
+
+class GatewayTransport:
+    """A way to one task. `place` is the machine's folder on the node, from the home of the node's user."""
+
+    def __init__(
+        self, connection: Connection, job: str, task: str, *, name: str, place: str, address: str = ""
+    ) -> None:
+        self._connection = connection
+        self._job = job
+        self._task = task
+        self._name = name
+        self._place = place
+        self._address = address
+        self._open_channels: set[Channel] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def run(
+        self,
+        script: str,
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] = NO_ENV,
+        timeout: float | None = None,
+    ) -> Completed:
+        """Run `script` and wait for its shell; what that leaves in the background does not hold up the answer."""
+        async with asyncio.timeout(timeout):
+            channel = await self._begin(
+                "run", env, script=_checked(script), terminal=None, waits_for_output=False
+            )
+            channel.error_limit = None
+            feeding = asyncio.ensure_future(_feed(channel, stdin))
+            try:
+                output = []
+                while piece := await channel.read():
+                    output.append(piece)
+                status = await channel.exit_status()
+                await channel.until(lambda: channel.ended is not None)
+                return Completed(status, b"".join(output), bytes(channel.errors))
+            finally:
+                feeding.cancel()
+                await asyncio.wait([feeding])
+                if channel.ended is None:
+                    await finish(self._close(channel))  # which ends the command
+                else:
+                    self._leave(channel)
+
+    async def spawn(
+        self, script: str, *, env: Mapping[str, str] = NO_ENV, terminal: TerminalSize | None = None
+    ) -> GatewayProcess:
+        """Start `script`; the caller reads, writes and waits."""
+        size = None if terminal is None else [terminal.columns, terminal.rows]
+        channel = await self._begin("run", env, script=_checked(script), terminal=size, waits_for_output=True)
+        return GatewayProcess(channel, self._close, is_terminal=terminal is not None)
+
+    async def put(self, source: Path, target: str) -> None:
+        """Copy a file to the machine."""
+        try:
+            file = await asyncio.to_thread(source.open, "rb")
+        except OSError as error:
+            raise _file_error(error.errno or 0, error.strerror or "", str(source)) from error
+        with file:
+            mode = os.fstat(file.fileno()).st_mode & 0o7777
+            async with self._errand("put", path=target, mode=mode) as channel:
+                while piece := await asyncio.to_thread(file.read, CHUNK):
+                    await channel.write(piece)
+                await channel.send(b"e")
+                await channel.until(lambda: channel.ended is not None)
+                _check(channel)
+
+    async def get(self, source: str, target: Path) -> None:
+        """Copy a file of the machine here."""
+        async with self._errand("get", path=source) as channel:
+            mode = int((channel.begun or {})["mode"])
+            try:
+                handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".trainyard-")
+            except OSError as error:
+                raise _file_error(error.errno or 0, error.strerror or "", str(target.parent)) from error
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    while piece := await channel.read():
+                        await asyncio.to_thread(file.write, piece)
+                    await channel.until(lambda: channel.ended is not None)
+                    _check(channel)
+                    os.fchmod(file.fileno(), mode)
+                os.replace(temporary, target)  # noqa: PTH105
+            except BaseException:
+                os.unlink(temporary)  # noqa: PTH108
+                raise
+
+    async def connect(self, port: int) -> GatewayStream:
+        """Reach a server on the loopback of the task's node."""
+        return GatewayStream(await self._begin("connect", NO_ENV, port=port), self._close)
+
+    async def aclose(self) -> None:
+        """End what is attached; what was detached runs on."""
+        await gather_all([self._close(channel) for channel in list(self._open_channels)])
+        await gather_all(list(self._leaving))
+
+    # -- inside
+
+    async def _begin(self, verb: str, env: Mapping[str, str], **words: Any) -> Channel:
+        """Begin an errand; tried again where nothing was begun: the server, or its node's link, comes back soon."""
+        wanted = {
+            "verb": verb, "place": self._place, "address": self._address, "env": dict(env), **words,
+        }  # fmt: skip
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + RESTART_SECONDS, FIRST_PAUSE
+        while True:
+            try:
+                channel = await Channel.open(self._connection, self._job, self._task, self._name, wanted)
+                break
+            except (NotBegunError, NotFoundError) as error:
+                is_gone = isinstance(error, NotFoundError) and not await self._still_runs()
+                if is_gone or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self._open_channels.add(channel)
+        try:
+            _check(channel, port=words.get("port"))
+        except Error:
+            await finish(self._close(channel))
+            raise
+        return channel
+
+    async def _still_runs(self) -> bool:
+        """Whether the server's memory says that the task runs, where its node's link does not know it yet."""
+        try:
+            answer = await self._connection.request("GET", f"/jobs/{self._job}")
+        except NotFoundError:
+            return False
+        return bool(answer.json()["state"] == "running")
+
+    def _errand(self, verb: str, **words: Any) -> _Errand:
+        return _Errand(self._begin(verb, NO_ENV, **words), self._close)
+
+    async def _close(self, channel: Channel) -> None:
+        self._open_channels.discard(channel)
+        await channel.aclose()
+
+    def _leave(self, channel: Channel) -> None:
+        """Hang up in the background: the answer is here, and saying goodbye takes another round trip."""
+        task = asyncio.create_task(self._close(channel))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+
+class _Errand:
+    """A channel that is closed at the end, whatever happens."""
+
+    def __init__(self, beginning: Coroutine[Any, Any, Channel], close: Any) -> None:
+        self._beginning = beginning
+        self._close = close
+
+    async def __aenter__(self) -> Channel:
+        self._channel = await self._beginning
+        return self._channel
+
+    async def __aexit__(self, *_: object) -> None:
+        await finish(self._close(self._channel))
+
+
+class GatewayProcess:
+    """A command that is still running, beside a task."""
+
+    def __init__(self, channel: Channel, close: Any, *, is_terminal: bool) -> None:
+        self._channel = channel
+        self._close = close
+        self._is_terminal = is_terminal
+
+    async def output(self) -> AsyncIterator[bytes]:
+        """Pieces as they come. Raises UnreachableError where the connection is lost before the end."""
+        while piece := await self._channel.read():
+            yield piece
+
+    @property
+    def errors(self) -> bytes:
+        """The tail of standard error so far."""
+        return bytes(self._channel.errors)
+
+    async def write(self, data: bytes) -> None:
+        """Write to standard input; waits while the far side is slow."""
+        await self._channel.write(data)
+
+    async def write_eof(self) -> None:
+        """Close standard input; on a terminal, type Ctrl-D."""
+        with suppress(UnreachableError):
+            await self._channel.send(b"e")
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Tell the terminal its new size."""
+        if self._is_terminal:
+            with suppress(UnreachableError):
+                await self._channel.send(b"r", struct.pack("=HH", size.rows, size.columns))
+
+    async def terminate(self) -> None:
+        """End it: SIGTERM, a second of grace, SIGKILL."""
+        channel = self._channel
+        if channel.status is None and channel.ended is None:
+            with suppress(Error, TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await channel.send(b"t")
+                    await channel.exit_status()
+        await finish(self._close(channel))
+
+    async def wait(self) -> int:
+        """The exit status; 128 + N for signal N."""
+        return await self._channel.exit_status()
+
+
+class GatewayStream:
+    """A connection to a port on the task's node."""
+
+    def __init__(self, channel: Channel, close: Any) -> None:
+        self._channel = channel
+        self._close = close
+        self._rest = b""
+
+    async def read(self, limit: int = 65536) -> bytes:
+        """Up to `limit` bytes; b'' at the end."""
+        piece = self._rest or await self._channel.read()
+        self._rest = piece[limit:]
+        return piece[:limit]
+
+    async def write(self, data: bytes) -> None:
+        """Send, waiting while the other side is slow."""
+        await self._channel.write(data)
+
+    async def write_eof(self) -> None:
+        """Tell the other side that nothing more comes; reading goes on."""
+        with suppress(UnreachableError):
+            await self._channel.send(b"e")
+
+    async def aclose(self) -> None:
+        """Close both ways; twice is no error."""
+        await finish(self._close(self._channel))
+
+
+async def _feed(channel: Channel, data: bytes) -> None:
+    with suppress(UnreachableError):  # a command that does not read its input is no failure
+        await channel.write(data)
+        await channel.send(b"e")
+
+
+def _checked(script: str) -> str:
+    if "\0" in script:
+        raise InvalidError("a script cannot hold a NUL character")
+    return script
+
+
+def _check(channel: Channel, *, port: int | None = None) -> None:
+    """Raise what the far side failed with."""
+    ended = channel.ended
+    if ended is None or "error" not in ended:
+        return
+    if port is not None:
+        raise UnreachableError(
+            f"nothing listens on port {port} of the task's node: {ended['error']}",
+            hint="Check that the program there has started and binds this port.",
+        )
+    raise _file_error(int(ended.get("errno") or 0), str(ended["error"]), str(ended.get("path", "")))
+
+
+def _file_error(number: int, said: str, path: str) -> Error:
+    if number == errno.ENOENT:
+        return NotFoundError(f"{path!r} does not exist")
+    if number in (errno.EISDIR, errno.ENOTDIR):
+        return InvalidError(f"{path!r} cannot be copied as a file: {said}")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return DeniedError(f"{path!r} cannot be copied: {said}")
+    return UnreachableError(f"the node failed: {said}" + (f" ({path})" if path else ""))
