@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trainyard.scheduling.model import ASCEND_910, DeviceRule, Node, NodeState, Role, Slot
 
@@ -21,6 +22,12 @@ def bits(mask: int) -> Iterator[int]:
         low = mask & -mask
         yield low.bit_length() - 1
         mask ^= low
+
+
+@lru_cache(maxsize=4096)
+def indices(mask: int) -> tuple[int, ...]:
+    """The devices in a mask: there are few different ones."""
+    return tuple(bits(mask))
 
 
 def rule_of(device: str, rules: Mapping[str, DeviceRule]) -> DeviceRule:

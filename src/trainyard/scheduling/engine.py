@@ -172,9 +172,10 @@ class Scheduler(State):
                 item = heappop(turns) if turns else None
                 continue
             now_turn = self._turn(entry)
-            if not (turns and now_turn > turn and (now_turn, number) > turns[0][:2]):
+            item = (now_turn, number, walk)
+            if not (turns and now_turn > turn and item > turns[0]):  # no two have the same number
                 self._look(walk, entry)
-            item = heappushpop(turns, (now_turn, number, walk))
+            item = heappushpop(turns, item)
 
     def _walk(self, line: Line) -> Walk:
         """The kinds to look at: those that may fit, and those that want a reservation."""
@@ -418,12 +419,14 @@ class Scheduler(State):
         request = entry.request
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
-        running = self._run(request, taken, now, now)
+        kind = entry.kind
+        is_usual = len(kind.gang.parts) == 1 and kind.least == kind.most
+        running = self._run(request, taken, now, now, kind.least if is_usual else None)
         self._workspace_shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)
         if passed:
-            self._pass(request.id, entry.kind.devices, passed)
+            self._pass(request.id, kind.devices, passed)
             self._spares = {}
         self._cycle.admits.append(Admit(request.id, slots, running.borrowed, passed))
 

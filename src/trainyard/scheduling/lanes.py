@@ -102,7 +102,7 @@ class Line:
         self.heads: dict[Room, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
-        self.departures = 0  # how many have left it, ever
+        self.departures: list[tuple[Owner, Kind]] = []  # who has left it, since a walk began
         self.head = ""
         self.head_since = 0.0
 
@@ -175,7 +175,7 @@ class Line:
     def remove(self, entry: Entry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""
         self.size -= 1
-        self.departures += 1
+        self.departures.append((entry.owner, entry.kind))
         if self.is_strict(entry.request.priority):
             del self.strict[bisect_left(self.strict, self._strict_key(entry))]
             return
@@ -229,7 +229,7 @@ class Cursor:
         self.longest = INFINITY  # nobody longer is looked at any more
         self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
         self.users: frozenset[Owner] = NOBODY  # of whom nobody is looked at any more
-        self.known_at = -1  # the line's departures when it was seen who is next; -1: look again
+        self.known_at = -1  # how many departures there had been when it was seen who is next; -1: look again
 
     def best(self, shares: Shares) -> Key | None:
         """Who is next among them, with the key that orders it among other kinds."""
@@ -300,6 +300,7 @@ class Walk:
         self, line: Line, shares: Shares, now: float, kinds: Iterable[Kind], blocked: list[Entry]
     ) -> None:
         self.line = line
+        line.departures.clear()
         self.shares = shares
         self.window = line.window(now)
         self.at = 0  # in the strict part
@@ -312,7 +313,7 @@ class Walk:
                 cursor = Cursor(kind, likes)
                 best = cursor.best(shares)
                 if best is not None:
-                    cursor.known_at = line.departures
+                    cursor.known_at = 0
                     self._heap.append((best, cursor))
         # Those known not to fit, who are shown for the sake of a reservation only.
         self._blocked: list[tuple[int, float, tuple[float, int], Entry]] = sorted(
@@ -330,23 +331,35 @@ class Walk:
             return None
         if self.at < min(self.window, len(self.line.strict)):
             return self.line.strict[self.at][3]
+        departures = self.line.departures
         while self._heap:
             key, cursor = self._heap[0]
             if cursor.kind.failed_at >= 0:
                 heappop(self._heap)  # it was seen not to fit, perhaps in another line
                 continue
-            # Shares only rise within a cycle, by who is admitted from this line, and whoever was first may be gone.
-            best = key if cursor.known_at == self.line.departures else cursor.best(self.shares)
-            if best is None:
-                heappop(self._heap)
-                continue
-            cursor.known_at = self.line.departures
+            best: Key | None = key
+            if cursor.known_at != len(departures):
+                if self._may_differ(key, cursor):
+                    best = cursor.best(self.shares)
+                if best is None:
+                    heappop(self._heap)
+                    continue
+                cursor.known_at = len(departures)
             if best == key:
                 if self._blocked and self._blocked[-1] < best:
                     return self._blocked[-1][3]
                 return best[3]
             heapreplace(self._heap, (best, cursor))
         return self._blocked[-1][3] if self._blocked else None
+
+    def _may_differ(self, key: Key, cursor: Cursor) -> bool:
+        """Whether somebody else may be next in a kind: one of the kind has left, or the one's user has got more."""
+        if cursor.known_at < 0:
+            return True
+        owner = key[3].owner  # shares only rise within a cycle, by who is admitted
+        return any(
+            kind is cursor.kind or gone == owner for gone, kind in self.line.departures[cursor.known_at :]
+        )
 
     def pass_blocked(self, entry: Entry) -> bool:
         """If it was shown for the sake of a reservation, go on to the next."""

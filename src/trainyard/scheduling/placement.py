@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from trainyard.scheduling.cluster import Cluster, Shape, bits
+from trainyard.scheduling.cluster import Cluster, Shape, bits, indices
 from trainyard.scheduling.model import Slot, Spread
 
 SEARCH_STEPS = 4000  # of the exact search for gangs of several shapes: milliseconds at most
@@ -44,7 +44,7 @@ class Taken:
 
     def slot(self, cluster: Cluster) -> Slot:
         """The same for people."""
-        return Slot(self.role, cluster.nodes[self.node].name, tuple(bits(self.devices)))
+        return Slot(self.role, cluster.nodes[self.node].name, indices(self.devices))
 
 
 def release(cluster: Cluster, taken: list[Taken]) -> None:
@@ -67,7 +67,7 @@ def place(
         cluster.refresh(part.shape)
     finder = _Finder(cluster, gang, spreads, wide)
     if len(gang.parts) == 1:
-        return finder.place_all(gang.parts)
+        return finder.place_all(gang.parts) if gang.same_switch else finder.place_part(gang.parts[0], -1, 0)
     # The largest replicas first: they have the fewest places.
     ordered = sorted(gang.parts, key=lambda part: (-part.shape.count, -part.shape.cpu, -part.shape.memory))
     found = finder.place_all(tuple(ordered))
@@ -129,7 +129,7 @@ class _Finder:
         taken: list[Taken] = []
         near = 0
         for part in parts:
-            found = self._part(part, within, near)
+            found = self.place_part(part, within, near)
             if found is None:
                 release(self.cluster, taken)
                 return None
@@ -147,7 +147,8 @@ class _Finder:
                 nodes |= domain
         return nodes
 
-    def _part(self, part: Part, within: int, near: int) -> list[Taken] | None:
+    def place_part(self, part: Part, within: int, near: int) -> list[Taken] | None:
+        """One role, on nodes of `within`, if it can be on those of `near`."""
         shape = part.shape
         allowed = (shape.wide if self.wide else shape.allowed) & within
         rule = self.cluster.rules.get(shape.device)

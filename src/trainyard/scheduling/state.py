@@ -249,11 +249,13 @@ class State:
             slot_mask(slot),
         )
 
-    def _run(self, request: Request, taken: list[Taken], started: float, now: float) -> Running:
-        """Count a workload whose room is taken as running."""
+    def _run(
+        self, request: Request, taken: list[Taken], started: float, now: float, amounts: Amounts | None = None
+    ) -> Running:
+        """Count a workload whose room is taken as running; `amounts` are all of it, where they are known."""
         self._serial += 1
         running = Running(request, taken, started, self._serial)
-        running.amounts = taken_amounts(taken)
+        running.amounts = taken_amounts(taken) if amounts is None else amounts
         running.charge = charge(running.amounts, self.totals)
         self._estimate(running, now)
         place_ = self.tree.place(request.workspace)
