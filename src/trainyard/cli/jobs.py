@@ -136,6 +136,28 @@ def show_command(job: str) -> int:
     return 0
 
 
+@jobs_command.command("tasks", cls=PlainVerb)
+@click.option(
+    "--attempt", type=click.IntRange(0), metavar="N", help="Of this start; 0 for all.  [default: the last]"
+)
+@job_argument()
+def tasks_command(job: str, attempt: int | None) -> int:
+    """List the tasks of a job: where each runs, with which devices, and how it ended."""
+    invocation = current()
+
+    async def work(client: Client) -> tuple[Task, ...]:
+        return await client.jobs.tasks((await find_job(client, job)).id, attempt=attempt)
+
+    tasks = run(work)
+    if invocation.json:
+        invocation.output.json(record_all(tasks))
+    elif tasks:
+        _task_table(tasks).print(invocation.output)
+    else:
+        invocation.output.line("no tasks yet")
+    return 0
+
+
 def _desire(jobs: Sequence[str], desired: Desired, done: str) -> int:
     async def one(client: Client, text: str) -> Job:
         return await client.jobs.set_desired((await find_job(client, text)).id, desired)

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 @click.option("--username", default="", metavar="NAME", help="The account.  [default: asks]")
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input.")
 @click.option("--token-stdin", is_flag=True, help="Read a token from standard input instead.")
+@click.option(
+    "--access-key", is_flag=True, help="Make a key for programs that sign, as Alibaba's clients do."
+)
 @click.argument("url", required=False, metavar="[URL]")
-def login_command(url: str | None, username: str, password_stdin: bool, token_stdin: bool) -> int:
+def login_command(
+    url: str | None, username: str, password_stdin: bool, token_stdin: bool, access_key: bool
+) -> int:
     """Log in to a platform: trades a password for a token, and keeps it for this user of this computer.
 
     Without URL, says who is logged in where. The password is never written anywhere, and never an option.
@@ -31,6 +36,8 @@ def login_command(url: str | None, username: str, password_stdin: bool, token_st
 
     invocation = current()
     settings = settings_module.load()
+    if access_key:
+        return _make_access_key(settings.client)
     if url is None and not (password_stdin or token_stdin or username):
         return _tell(find_login(settings))
     known = find_login(settings)
@@ -103,6 +110,20 @@ def passwd_command(password_stdin: bool) -> int:
             raise InvalidError("The two are not the same.", hint="Type it again.")
     run(lambda client: client.session.set_password(old, new))
     current().output.line("password changed")
+    return 0
+
+
+def _make_access_key(computer: str) -> int:
+    from trainyard.cli.platform import run
+
+    invocation = current()
+    key = run(lambda client: client.tokens.create_access_key(f"access key for {computer}"))
+    if invocation.json:
+        invocation.output.json({"id": key.id, "secret": key.secret})
+    else:
+        invocation.output.line(f"access_id  {key.id}")
+        invocation.output.line(f"access_key {key.secret}")
+        invocation.output.note("The key is shown this once.", "yellow")
     return 0
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from trainyard.cli.duration import duration_option
 from trainyard.cli.invocation import current
-from trainyard.cli.platform import complete_workspace, pairs, run
+from trainyard.cli.platform import age, complete_workspace, pairs, run
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import PlainVerb, common_options
-from trainyard.lib.errors import InvalidError
+from trainyard.lib.errors import InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Member, Workspace
+    from trainyard.client.shapes import Group, Member, Request, Workspace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ROLES = ["admin", "member", "viewer"]
@@ -108,6 +108,7 @@ def show_command(workspace: str) -> int:
 @workspaces_command.command("create", cls=PlainVerb)
 @click.argument("name")
 @click.option("--description", default="", metavar="TEXT", help="What it is for.")
+@click.option("--group", metavar="ID", help="The group whose quota stands above it.")
 @click.option(
     "--quota",
     "nominal",
@@ -130,6 +131,7 @@ def show_command(workspace: str) -> int:
 def create_command(
     name: str,
     description: str,
+    group: str | None,
     nominal: tuple[str, ...],
     borrow: tuple[str, ...],
     lend: tuple[str, ...],
@@ -143,6 +145,7 @@ def create_command(
     create = WorkspaceCreate(
         name=name,
         description=description,
+        group_id=group,
         quota=_quota(nominal, borrow, lend, per_user),
         needs_approval=approval,
         max_run_seconds=round(max_time or 0),
@@ -233,6 +236,131 @@ def member_command(workspace: str, user: str, role: str, remove: bool) -> int:
     current().output.line(
         f"{user} is no member of {workspace}" if remove else f"{user} is {role} of {workspace}"
     )
+    return 0
+
+
+@workspaces_command.command("join", cls=PlainVerb)
+@click.option(
+    "--role",
+    type=click.Choice(ROLES),
+    default="member",
+    metavar="ROLE",
+    help="admin, member or viewer.  [default: member]",
+)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever decides.")
+@click.argument("name")
+def join_command(name: str, role: str, reason: str) -> int:
+    """Ask to become a member of a workspace; its administrators decide."""
+    wish = run(lambda client: client.requests.ask_for_membership(name, role=role, reason=reason))
+    return _tell_requests([wish])
+
+
+@workspaces_command.command("requests", cls=PlainVerb)
+@click.option("--approve", "approved", multiple=True, metavar="ID", help="Grant this one.")
+@click.option("--refuse", "refused", multiple=True, metavar="ID", help="Refuse this one.")
+@click.option("--answer", default="", metavar="TEXT", help="What to tell who asked.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Decided ones too.")
+def requests_command(
+    approved: tuple[str, ...], refused: tuple[str, ...], answer: str, everything: bool
+) -> int:
+    """List requests for accounts, membership and quota: yours, and those that you may decide; or decide some."""
+
+    async def work(client: Client) -> list[Request]:
+        for name in approved:
+            await client.requests.decide(name, approve=True, answer=answer)
+        for name in refused:
+            await client.requests.decide(name, approve=False, answer=answer)
+        wanted = {} if everything or approved or refused else {"state": "open"}
+        return [each async for each in client.requests.list(**wanted)]
+
+    return _tell_requests(run(work))
+
+
+def _tell_requests(found: Sequence[Request]) -> int:
+    from trainyard.cli.jobs import record_all
+
+    invocation = current()
+    if invocation.json:
+        invocation.output.json(record_all(found))
+        return 0
+    if not found:
+        invocation.output.line("no requests")
+        return 0
+    columns = [
+        Column("Id"),
+        Column("For"),
+        Column("Name", shrink=10),
+        Column("State", styles={"open": "yellow", "approved": "green", "refused": "red"}),
+        Column("Age", right=True, drop=2),
+        Column("Reason", shrink=12, drop=1),
+    ]
+    rows = [
+        [each.id, each.kind, each.name, each.state, age(each.created_at), str(each.body.get("reason") or "-")]
+        for each in found
+    ]
+    Table(columns, rows).print(invocation.output)
+    return 0
+
+
+@workspaces_command.command("groups", cls=PlainVerb)
+@click.option("--create", "name", metavar="NAME", help="Make a group.")
+@click.option("--change", metavar="NAME", help="Change the quota of a group.")
+@click.option("--remove", metavar="NAME", help="Forget a group that no workspace belongs to.")
+@click.option(
+    "--quota",
+    "nominal",
+    multiple=True,
+    metavar="RESOURCE=N",
+    help="Guaranteed: cpu=64, memory=256GiB, V100=8.",
+)
+@click.option(
+    "--borrow",
+    multiple=True,
+    metavar="RESOURCE=N",
+    help="At most so much above it, of what others leave free.",
+)
+@click.option(
+    "--lend", multiple=True, metavar="RESOURCE=N", help="At most so much of what is unused may be borrowed."
+)
+def groups_command(
+    name: str | None,
+    change: str | None,
+    remove: str | None,
+    nominal: tuple[str, ...],
+    borrow: tuple[str, ...],
+    lend: tuple[str, ...],
+) -> int:
+    """List groups, the quotas above workspaces; or make, change or remove one."""
+    from trainyard.cli.jobs import record_all
+
+    invocation = current()
+    quota = _quota(nominal, borrow, lend, ())
+
+    async def work(client: Client) -> list[Group]:
+        groups = {each.name: each async for each in client.groups.list()}
+        if name is not None:
+            await client.groups.create(name, quota)
+        for wanted in (change, remove):
+            if wanted is not None and wanted not in groups:
+                raise NotFoundError(
+                    f"There is no group {wanted!r}.", hint="See `trainyard workspaces groups`."
+                )
+        if change is not None:
+            await client.groups.change(groups[change].id, quota={**groups[change].quota, **quota})
+        if remove is not None:
+            await client.groups.remove(groups[remove].id)
+        return [each async for each in client.groups.list()]
+
+    found = run(work)
+    if invocation.json:
+        invocation.output.json(record_all(found))
+    elif found:
+        rows = [[each.name, each.id, _amounts(each.quota.get("nominal"))] for each in found]
+        Table([Column("Name", shrink=10), Column("Id"), Column("Guaranteed", shrink=16)], rows).print(
+            invocation.output
+        )
+    else:
+        invocation.output.line("no groups")
     return 0
 
 

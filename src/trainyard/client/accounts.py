@@ -9,7 +9,7 @@ from urllib.parse import quote
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.shapes import Group, Identity, NewToken, NewUser, Request, Token, User
+from trainyard.client.shapes import Group, Identity, NewAccessKey, NewToken, NewUser, Request, Token, User
 
 
 class Session:
@@ -106,6 +106,10 @@ class Tokens:
         """Make one; its secret is in the answer, and nowhere else."""
         body = {"name": name, "scopes": list(scopes), "expires_in_seconds": expires_in_seconds}
         return await self._connection.send("POST", NewToken, "/tokens", body)
+
+    async def create_access_key(self, name: str = "") -> NewAccessKey:
+        """Make a key with which programs sign as Alibaba's clients do; its secret is in the answer, and nowhere else."""
+        return await self._connection.send("POST", NewAccessKey, "/access-keys", {"name": name})
 
     async def revoke(self, token: str) -> None:
         """End one."""

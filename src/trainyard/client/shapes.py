@@ -304,6 +304,14 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewAccessKey:
+    """An access key for programs that sign; the secret is shown this once."""
+
+    id: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A wish for an account, for membership or for quota, that a person decides."""
 

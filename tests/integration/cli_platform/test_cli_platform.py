@@ -218,3 +218,35 @@ def test_jobs_complete_by_their_ids(program, up):
         _TRAINYARD_COMPLETE="bash_complete", COMP_WORDS=f"trainyard jobs show {job[:6]}", COMP_CWORD="3"
     )
     assert job in done.stdout
+
+
+def test_somebody_asks_to_join_and_an_administrator_lets_them_in(program, up):
+    up.call("POST", "/api/v1/users", {"name": "ann", "password": "a quite long one"})
+    session = {"username": "ann", "password": "a quite long one", "kind": "token"}
+    ann = {"TRAINYARD_TOKEN": up.call("POST", "/api/v1/session", session)["token"]}
+    lonely = program("jobs", "submit", "true", **ann)
+    assert lonely.returncode == 3 and "trainyard workspaces join" in lonely.stderr
+    asked = program("workspaces", "join", "default", "--reason", "to train", **ann)
+    assert asked.returncode == 0 and "membership" in asked.stdout, asked.stderr
+    listed = program.json("workspaces", "requests")
+    assert [(each["kind"], each["body"]["reason"]) for each in listed] == [("membership", "to train")]
+    assert program("workspaces", "requests", "--approve", listed[0]["id"]).returncode == 0
+    assert program("jobs", "submit", "true", **ann).returncode == 0
+    assert program("nodes", "cordon", "local", **ann).returncode == 5
+
+
+def test_groups_and_access_keys_are_made(program):
+    assert program("workspaces", "groups", "--create", "lab", "--quota", "cpu=8").returncode == 0
+    changed = program("workspaces", "groups", "--change", "lab", "--quota", "cpu=16")
+    assert "16 cpu" in changed.stdout, changed.stderr
+    assert program("workspaces", "groups", "--remove", "nosuch").returncode == 3
+    assert "no groups" in program("workspaces", "groups", "--remove", "lab").stdout
+    key = program.json("login", "--access-key")
+    assert key["id"] and key["secret"]
+
+
+def test_tasks_are_listed(program, up):
+    job = program("jobs", "submit", "--name", "t", "--replicas", "2", "--cpu", "0.1", "true").stdout.strip()
+    up.until(job, "succeeded")
+    assert [task["name"] for task in program.json("jobs", "tasks", job)] == ["worker-0", "worker-1"]
+    assert "worker-1" in program("jobs", "tasks", job).stdout
