@@ -337,19 +337,16 @@ class Walk:
             if cursor.kind.failed_at >= 0:
                 heappop(self._heap)  # it was seen not to fit, perhaps in another line
                 continue
-            best: Key | None = key
             if cursor.known_at != len(departures):
-                if self._may_differ(key, cursor):
-                    best = cursor.best(self.shares)
+                best = cursor.best(self.shares) if self._may_differ(key, cursor) else key
                 if best is None:
                     heappop(self._heap)
                     continue
                 cursor.known_at = len(departures)
-            if best == key:
-                if self._blocked and self._blocked[-1] < best:
-                    return self._blocked[-1][3]
-                return best[3]
-            heapreplace(self._heap, (best, cursor))
+                if best != key:
+                    heapreplace(self._heap, (best, cursor))
+                    continue
+            return self._blocked[-1][3] if self._blocked and self._blocked[-1] < key else key[3]
         return self._blocked[-1][3] if self._blocked else None
 
     def _may_differ(self, key: Key, cursor: Cursor) -> bool:
