@@ -19,7 +19,6 @@ from trainyard.scheduling import (
     Policy,
     Pool,
     Quota,
-    Reason,
     Request,
     Role,
     Scheduler,
@@ -27,7 +26,6 @@ from trainyard.scheduling import (
     Snapshot,
     Strategy,
     Taint,
-    Wait,
 )
 from trainyard.scheduling.model import ASCEND_910
 from trainyard.server.store import users, workspaces
@@ -178,33 +176,6 @@ def past_use_of(scheduler: Scheduler, now: float) -> dict[tuple[str, str], float
     """What every user of every workspace has had, as the scheduler counted it until now."""
     keys = [key for key in scheduler.shares.accounts if isinstance(key, tuple)]
     return {key: scheduler.shares.past(key, now) for key in keys}
-
-
-# -- why it waits, as the column `wait` keeps it
-
-
-def wait_to_json(wait: Wait) -> dict[str, Any]:
-    """A Wait as plain data."""
-    return {
-        "position": wait.position,
-        "reason": reason_to_json(wait.reason),
-        "start": None if wait.start in {None, float("inf")} else wait.start,
-        "claim": [[slot.role, slot.node, list(slot.devices)] for slot in wait.claim],
-    }
-
-
-def reason_to_json(reason: Reason) -> dict[str, Any]:
-    """A Reason as plain data."""
-    figures = {
-        name: None if value == float("inf") else value  # JSON has no infinity
-        for name, value in reason.figures.items()
-    }
-    return {
-        "code": reason.code.value,
-        "subject": reason.subject,
-        "resource": reason.resource,
-        "figures": figures,
-    }
 
 
 # -- inside

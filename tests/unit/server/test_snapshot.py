@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.scheduling import Code, NodeState, Reason, Slot, Strategy, Taint, Wait, schedule
+from trainyard.scheduling import Code, NodeState, Slot, Strategy, Taint, schedule
 from trainyard.server import snapshot
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
@@ -119,22 +119,3 @@ def test_the_scheduler_decides_when_it_gets_a_snapshot_of_records():
     decisions = {decision.id: decision for decision in schedule(found, 10.0)}
     assert {slot.node for slot in decisions["dlc1"].slots} == {"n1"}
     assert decisions["dlc2"].reason.code is Code.NEVER_FITS
-
-
-@pytest.mark.parametrize("start", [None, 12.5, float("inf")])
-def test_a_reason_is_plain_data_when_it_is_shown(start):
-    import json
-
-    wait = Wait(
-        "dlc1", 3, Reason(Code.RESERVATION, "dlc0", "V100", {"start": float("inf"), "window": 1.5, "n": 2, "s": "x"}),
-        start, (Slot("w", "n1", (1, 2)),),
-    )  # fmt: skip
-    assert json.loads(json.dumps(snapshot.wait_to_json(wait), allow_nan=False)) == {
-        "position": 3,
-        "reason": {
-            "code": "ReservedForOthers", "subject": "dlc0", "resource": "V100",
-            "figures": {"start": None, "window": 1.5, "n": 2, "s": "x"},
-        },
-        "start": 12.5 if start == 12.5 else None,
-        "claim": [["w", "n1", [1, 2]]],
-    }  # fmt: skip

@@ -160,7 +160,6 @@ class Explainer:
 
     def _waiting(self, wait: Wait, language: str) -> Explanation:
         now = self._context.now()
-        start = None if wait.start in {None, float("inf")} else wait.start
         return Explanation(
             state=State.WAITING,
             starts_now=False,
@@ -168,7 +167,7 @@ class Explainer:
             reason=wait.reason.code.value,
             sentence=explain(wait.reason, now=now, language=language),
             remedy=remedy(wait.reason, now=now, language=language),
-            estimated_start=start,
+            estimated_start=_sight(wait.start),
         )
 
     async def with_positions(self, records: Sequence[WorkloadRecord]) -> tuple[WorkloadRecord, ...]:
@@ -181,7 +180,7 @@ class Explainer:
             await asyncio.wait({self._refreshing}, timeout=FIRST_LOOK_SECONDS)
         waits_known = {} if self._view is None else self._view.waits
         return tuple(
-            replace(record, wait=snapshot.wait_to_json(wait))
+            replace(record, wait={"position": wait.position, "start": _sight(wait.start)})
             if record.state is State.WAITING and (wait := waits_known.get(record.id)) is not None
             else record
             for record in records
@@ -227,6 +226,11 @@ class Explainer:
         elif reason.code not in _ROLES and subject:
             subject = _job_name(actor, view, subject, language)
         return replace(reason, subject=subject, figures=figures)
+
+
+def _sight(start: float | None) -> float | None:
+    """An estimate, where there is one in sight."""
+    return None if start == float("inf") else start
 
 
 def _forget_error(done: asyncio.Future[_View]) -> None:

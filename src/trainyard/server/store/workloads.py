@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, cast, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, delete, func, select
 from sqlalchemy import insert as insert_into
 
 from trainyard.lib.errors import ConflictError, NotFoundError
@@ -86,8 +86,12 @@ _CHANGING = tuple(name for name in _NAMES if name not in _FIXED and name != "ver
 _UPDATE = versioned_update(workloads, "id", _CHANGING)
 # The spec comes as text, so that it is decoded once for all rows that have the same.
 _SELECT: Select[Any] = select(
-    *(column for column in workloads.c if column.name != "spec"), cast(workloads.c.spec, Text).label("spec")
+    *(cast(workloads.c.spec, Text) if name == "spec" else workloads.c[name] for name in _NAMES)
 )
+_BY_ID = _SELECT.where(workloads.c.id == bindparam("wanted_id"), workloads.c.deleted_at.is_(None))
+_LOCKED_BY_ID = _BY_ID.with_for_update()
+_STATES = {state.value: state for state in State}
+_WISHES = {desired.value: desired for desired in Desired}
 
 # What an event is called when nobody gave a reason.
 CODES: Mapping[State, str] = {state: state.value for state in State}
@@ -110,10 +114,7 @@ SENTENCES: Mapping[State, str] = {
 
 def find(connection: Connection, id: str, *, lock: bool = False) -> WorkloadRecord | None:  # noqa: A002  # the column's name
     """The workload with this id; None where there is none, or it was deleted. `lock`: nobody writes it before we do."""
-    query = _SELECT.where(workloads.c.id == id, workloads.c.deleted_at.is_(None))
-    if lock:
-        query = query.with_for_update()
-    row = connection.execute(query).first()
+    row = connection.execute(_LOCKED_BY_ID if lock else _BY_ID, {"wanted_id": id}).first()
     return None if row is None else _record(row)
 
 
@@ -130,7 +131,7 @@ def load_many(connection: Connection, ids: Iterable[str]) -> dict[str, WorkloadR
     found: dict[str, WorkloadRecord] = {}
     for part in chunks(sorted(set(ids))):
         query = _SELECT.where(workloads.c.id.in_(part)).order_by(workloads.c.id)
-        found.update({row.id: _record(row) for row in connection.execute(query)})
+        found.update({row[0]: _record(row) for row in connection.execute(query)})
     return found
 
 
@@ -399,10 +400,10 @@ def _values(record: WorkloadRecord, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _record(row: Row[Any]) -> WorkloadRecord:
-    values = dict(row._mapping)  # noqa: SLF001  # SQLAlchemy's documented way to a row's names
+    values: dict[str, Any] = dict(zip(_NAMES, row, strict=True))  # by place: twice as quick as by name
     values["spec"] = specs.decode(values["spec"])
-    values["state"] = State(values["state"])
-    values["desired"] = Desired(values["desired"])
+    values["state"] = _STATES[values["state"]]
+    values["desired"] = _WISHES[values["desired"]]
     values["avoid"] = tuple(values["avoid"])
     return WorkloadRecord(**values)
 

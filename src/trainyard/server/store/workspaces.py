@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
@@ -75,6 +75,7 @@ class MemberRecord:
 _NAMES = tuple(one.name for one in fields(WorkspaceRecord))
 _CHANGING = tuple(name for name in _NAMES if name not in {"id", "created_at", "version"})
 _UPDATE = versioned_update(workspaces, "id", _CHANGING)
+_BY_ID = select(workspaces).where(workspaces.c.id == bindparam("wanted_id"))
 _UPDATE_GROUP = versioned_update(groups, "id", ("name", "quota"))
 
 
@@ -94,7 +95,7 @@ def insert_workspace(connection: Connection, record: WorkspaceRecord) -> None:
 
 def find(connection: Connection, id: str) -> WorkspaceRecord | None:  # noqa: A002  # the column's name
     """The workspace with this id, or None."""
-    row = connection.execute(select(workspaces).where(workspaces.c.id == id)).first()
+    row = connection.execute(_BY_ID, {"wanted_id": id}).first()
     return None if row is None else _record(row)
 
 
