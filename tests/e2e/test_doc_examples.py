@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pytest
 
+from platforms import platform
 from sshd import Sshd, start_sshds
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ BEFORE = re.compile(r"<!-- test: run (.*?) -->")
 RUN = frozenset({"python", "bash", "console"})
 SHOWN = frozenset({"text", "toml", "ini", "yaml", "json", "csv", "markdown"})
 WITH_HOSTS = frozenset({"docs/guides/own-hosts.md"})
+WITH_PLATFORM = frozenset({"docs/guides/platform.md", "docs/guides/dlc.md", "docs/guides/from-slurm.md"})
 
 WORKER = """
 import json, sys, traceback
@@ -274,7 +276,9 @@ def named_hosts(tmp_path: Path, isolation: Path) -> Iterator[list[Sshd]]:
 
 
 @pytest.mark.slow  # a page is a dozen runs of the program
-@pytest.mark.parametrize("page", [path for path in PAGES if name_of(path) not in WITH_HOSTS], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [path for path in PAGES if name_of(path) not in WITH_HOSTS | WITH_PLATFORM], ids=name_of
+)
 def test_the_examples_of_a_page_work(page, reader):
     follow(reader, name_of(page), page.read_text("utf-8"))
 
@@ -286,6 +290,15 @@ def test_the_examples_about_hosts_work(page, named_hosts, reader):
     if not shutil.which("tmux"):
         pytest.skip("tmux is not installed")
     follow(reader, name_of(page), page.read_text("utf-8"))
+
+
+@pytest.mark.slow  # likewise, with a server
+@pytest.mark.parametrize("page", [path for path in PAGES if name_of(path) in WITH_PLATFORM], ids=name_of)
+def test_the_examples_about_the_platform_work(page, tmp_path, reader):
+    with platform(tmp_path / "yard") as up:
+        reader.env |= {"URL": up.url, "PASSWORD": up.ready["password"]}
+        reader.env |= {"TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
+        follow(reader, name_of(page), page.read_text("utf-8"))
 
 
 def test_no_example_escapes_by_an_unknown_language():

@@ -34,8 +34,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("up", "Start a platform on this machine."),
         "server": ("up", "Run a server of a platform from a settings file."),
         "admin": ("admin", "Look after a platform's users, tokens and database."),
-    },
-    "Platform": {
         "login": ("login", "Log in to a platform, or say who is logged in."),
         "logout": ("login", "Log out, and revoke the token."),
         "passwd": ("login", "Change your password on the platform."),
