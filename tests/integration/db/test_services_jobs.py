@@ -210,6 +210,27 @@ async def test_secrets_stay_with_their_owner_when_somebody_else_clones_a_job(cas
         await cast.services.jobs.clone(cast.ann, record.id, {"id": "x"})
 
 
+async def test_secrets_are_shown_to_their_owner_only_when_others_may_see_the_job(cast: Cast):
+    env = {"HF_TOKEN": "s3cret", "EPOCHS": "3"}
+    asked = {
+        "Envs": env,
+        "JobSpecs": [{"ImageConfig": {"Username": "u", "Password": "s3cret"}}],
+        "Priority": 3,
+    }
+    spec = cast.job(env=env, roles=(RoleSpec(env=env),))
+    record = await cast.services.jobs.submit(cast.ann, spec, dlc=asked)
+    assert (await cast.services.jobs.get(cast.ann, record.id)).dlc == asked
+    for actor in (cast.ben, cast.vic, cast.chief, cast.root):
+        seen = await cast.services.jobs.get(actor, record.id)
+        assert "s3cret" not in repr(seen)
+        assert (seen.spec.env["EPOCHS"], seen.dlc["Priority"]) == ("3", 3)
+        assert "s3cret" not in repr(await cast.services.jobs.list(actor))
+    assert "s3cret" not in repr(await cast.services.jobs.set_priority(cast.chief, record.id, 9))
+    assert "s3cret" in repr(await cast.services.jobs.list(cast.ann))
+    stored = cast.db.read_now(lambda c: workloads.load(c, record.id))
+    assert (stored.spec.env, stored.dlc) == (env, asked)
+
+
 async def test_a_workspaces_time_limit_holds_when_a_job_has_none_of_its_own(cast: Cast):
     await cast.services.workspaces.change(cast.chief, "vision", max_run_seconds=3600)
     assert (await cast.services.jobs.submit(cast.ann, cast.job())).spec.max_run_seconds == 3600

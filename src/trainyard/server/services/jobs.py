@@ -141,7 +141,7 @@ class Jobs:
 
         Somebody else's secrets are not copied: variables that are named like secrets are left out.
         """
-        original = await self.get(actor, job_id)
+        original = await self._context.db.read(lambda c: _visible(c, actor, job_id))
         spec = original.spec if original.user_id == actor.user_id else without_secrets(original.spec)
         for name in changes or {}:
             if name not in _CHANGEABLE:
@@ -154,8 +154,11 @@ class Jobs:
     # -- looking
 
     async def get(self, actor: Actor, job_id: str) -> WorkloadRecord:
-        """One job. One of a workspace that the actor does not belong to is as if there were none."""
-        return await self._context.db.read(lambda c: _visible(c, actor, job_id))
+        """One job. One of a workspace that the actor does not belong to is as if there were none.
+
+        Its secrets are its owner's: others get it with *** for them, from whichever door they come.
+        """
+        return for_eyes_of(actor, await self._context.db.read(lambda c: _visible(c, actor, job_id)))
 
     async def list(self, actor: Actor, query: JobQuery | None = None) -> Page[WorkloadRecord]:
         """Jobs of the actor's workspaces, newest first."""
@@ -179,7 +182,8 @@ class Jobs:
             return Page(tuple(found[:limit]), found[limit - 1].id if more else "", total)
 
         page = await self._context.db.read(work)
-        return replace(page, items=await self._explainer.with_positions(page.items))
+        shown = [for_eyes_of(actor, record) for record in page.items]
+        return replace(page, items=await self._explainer.with_positions(shown))
 
     async def counts(self, actor: Actor, workspace: str) -> dict[State, int]:
         """How many jobs of a workspace are in each state."""
@@ -223,7 +227,7 @@ class Jobs:
                 raise ConflictError(
                     f"The job {job_id} is {record.state.value}: nothing runs.", hint="Wait until it runs."
                 )
-            return record, found[0]
+            return for_eyes_of(actor, record), found[0]
 
         return await self._context.write(actor, "jobs.exec", job_id, work, wakes=False)
 
@@ -348,7 +352,7 @@ class Jobs:
             self._context.audit(connection, actor, action, job_id, workspace_id=space, data=data)
             return saved
 
-        return await self._context.write(actor, action, job_id, work)
+        return for_eyes_of(actor, await self._context.write(actor, action, job_id, work))
 
 
 def refuse_wish(record: WorkloadRecord, desired: Desired) -> None:
@@ -395,6 +399,28 @@ def masked(spec: WorkloadSpec) -> WorkloadSpec:
     """The same job with *** for every value that is named like a secret, for everybody but its owner."""
     roles = tuple(replace(role, env=_masked_env(role.env)) for role in spec.roles)
     return replace(spec, env=_masked_env(spec.env), roles=roles)
+
+
+def for_eyes_of(actor: Actor, record: WorkloadRecord) -> WorkloadRecord:
+    """The record as this actor may see it: only its owner sees its secrets."""
+    has_env = record.spec.env or any(role.env for role in record.spec.roles)
+    if record.user_id == actor.user_id or not (has_env or record.dlc):
+        return record
+    dlc = (
+        None
+        if record.dlc is None
+        else {name: _masked_data(name, value) for name, value in record.dlc.items()}
+    )
+    return replace(record, spec=masked(record.spec), dlc=dlc)
+
+
+def _masked_data(name: str, value: Any) -> Any:
+    """The same for what the compatible door was given, whatever is inside what."""
+    if isinstance(value, Mapping):
+        return {key: _masked_data(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked_data(name, inner) for inner in value]
+    return "***" if isinstance(value, str) and value and is_secret(name) else value
 
 
 def _open_env(env: Mapping[str, str]) -> dict[str, str]:
