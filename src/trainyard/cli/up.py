@@ -15,6 +15,8 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError
 
+ADMIN = "admin"
+
 if TYPE_CHECKING:
     from trainyard.server.app import Ready
 
@@ -125,9 +127,9 @@ def _print_ready(invocation: Invocation, found: Ready) -> None:
     if invocation.json:
         line: dict[str, str] = {
             "url": found.url,
-            "username": first.name if first else "",
+            "username": first.name if first else ADMIN if found.token else "",
             "password": first.password if first else "",
-            "token": first.token if first else "",
+            "token": found.token,
         }
         invocation.output.raw(
             json.dumps(line).encode() + b"\n"

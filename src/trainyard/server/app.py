@@ -8,7 +8,8 @@ import fcntl
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -16,6 +17,7 @@ import uvicorn
 from trainyard.engines.nodes.engine import NodeEngine
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
+from trainyard.lib.files import write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server import upgrade
@@ -47,6 +49,7 @@ class Ready:
 
     url: str
     first_admin: FirstAdmin | None  # only where this start has made it
+    token: str = field(default="", repr=False)  # of the first administrator, where its file is still there
 
 
 class Platform:
@@ -68,7 +71,21 @@ class Platform:
         """Bring the database up to date and make what a first start needs. Doing it twice changes nothing."""
         upgrade.ensure(self.db)
         self.first_admin = ensure_admin(self.db, self.clock)
+        if self.first_admin is not None:
+            write_atomic(self.token_file, self.first_admin.token + "\n", mode=0o600)
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
+
+    @property
+    def token_file(self) -> Path:
+        """The first administrator's token, for who starts the platform again: whoever reads it can read the database too."""
+        return self.settings.data / "admin.token"
+
+    def admin_token(self) -> str:
+        """That token; empty where it was taken away."""
+        try:
+            return self.token_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
 
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
@@ -127,7 +144,7 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
             while not server.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event to wait for
                 await asyncio.sleep(0.005)
             if not serving.done():
-                ready(Ready(_url(settings, listener), platform.first_admin))
+                ready(Ready(_url(settings, listener), platform.first_admin, platform.admin_token()))
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
             stopping.cancel()

@@ -10,7 +10,10 @@ import sys
 
 import pytest
 
+from lab import entry
 from platforms import platform
+from sshd import start_sshds
+from trainyard.backends.ssh import inventory
 
 pytestmark = pytest.mark.slow  # a server of its own is started
 
@@ -96,6 +99,36 @@ def test_the_seeds_params_file_runs_unchanged(dlc, up, tmp_path):
     assert dlc("logs", job, f"{job}-master-0").stdout == "hello world\n"
     row = next(line.split() for line in dlc("get", "job").stdout.splitlines() if job in line)
     assert (row[0], row[1], row[7]) == ("yourtaskname", job, "Succeeded")
+
+
+@pytest.mark.ssh
+def test_the_seeds_params_file_runs_on_three_hosts(tmp_path):
+    hosts = start_sshds(3, tmp_path, first_address=90)
+    try:
+        with platform(tmp_path / "up", "--no-local-node") as up:
+            path = up.home / ".trainyard" / "hosts.toml"
+            path.parent.mkdir()
+            for number, host in enumerate(hosts):
+                inventory.add(path, entry(f"gpu{number}", host, tmp_path / "leases"))
+                address = {"backend": "ssh", "host": f"gpu{number}"}
+                up.call("POST", "/api/v1/nodes", {"name": f"gpu{number}", "address": address})
+            made = Dlc(up, tmp_path)
+            made("config", "--username", "admin", "--endpoint", up.url, "--password", up.ready["password"])
+            one = submitted(made, tmp_path, SAMPLE)
+            # Four cores each: a node has room for two, so three need more than one node.
+            three = submitted(
+                made, tmp_path, SAMPLE.replace("worker_count=1", "worker_count=3").replace("cpu=4", "cpu=8")
+            )
+            for job in (one, three):
+                up.until(job, "succeeded")
+            assert made("logs", one).stdout == "hello world\n"
+            tasks = up.call("GET", f"/api/v1/jobs/{three}/tasks")["items"]
+            assert {task["node"] for task in tasks} == {"gpu0", "gpu1", "gpu2"}
+            for task in ("master-0", "worker-0", "worker-1"):
+                assert made("logs", three, task).stdout == "hello world\n"
+    finally:
+        for host in hosts:
+            host.close()
 
 
 def test_the_configuration_is_its_owners_alone(dlc):
