@@ -391,9 +391,7 @@ class Conductor:
                         message=f"Node {node} is being drained; it goes back to the queue.",
                     )
                     self._after(draft, job, now)
-        for node in self.roster.take_changed(
-            now, busy={name for job in self.held.values() for name in job.nodes}
-        ):
+        for node in self.roster.take_changed(now, is_busy=lambda name: bool(self._on(name))):
             self._node_changed(node, now)
 
     def _node_changed(self, name: str, now: float) -> None:

@@ -5,7 +5,7 @@ What runs on them is the conductor's; how they are reached is the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from sqlalchemy import Connection
@@ -161,13 +161,13 @@ class Roster:
         """Nodes that work is to leave."""
         return [one.name for one in self._records.values() if one.desired == NodeDesired.DRAINED]
 
-    def take_changed(self, now: float, *, busy: set[str]) -> set[str]:
+    def take_changed(self, now: float, *, is_busy: Callable[[str], bool]) -> set[str]:
         """Nodes that the scheduler should hear of again."""
         for record in list(self._records.values()):
             if record.avoid_until is not None and record.avoid_until <= now:
                 self._tell(record, now, "node_ready", "It is tried again.")
                 self._save(replace(record, avoid_until=None, reason=""))
-            if record.desired == NodeDesired.GONE and record.name not in busy:
+            if record.desired == NodeDesired.GONE and not is_busy(record.name):
                 self._tell(record, now, "node_removed", "The node was taken away.")
                 self._remove(record.name)
         changed, self._changed = self._changed, set()
