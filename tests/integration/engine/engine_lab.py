@@ -200,7 +200,7 @@ class EngineLab:
         lock = os.path.realpath(self.root(node) / "agent.lock")
         for pid in self._ours(node):
             with suppress(OSError):
-                if any(os.readlink(f"/proc/{pid}/fd/{fd}") == lock for fd in os.listdir(f"/proc/{pid}/fd")):
+                if lock in {link_of(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}:
                     return pid
         return 0
 
@@ -254,6 +254,13 @@ class EngineLab:
 
 def processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def link_of(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile
+        return ""
 
 
 def alive(pid: int) -> bool:
