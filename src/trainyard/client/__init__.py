@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainyard.client.blocking import BlockingClient as BlockingClient
     from trainyard.client.client import Client as Client
 
-__all__ = ["Client"]
+__all__ = ["BlockingClient", "Client"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from trainyard.client.client import Client  # noqa: PLC0415  # httpx2 is loaded when it is needed
 
         return Client
+    if name == "BlockingClient":
+        from trainyard.client.blocking import BlockingClient  # noqa: PLC0415  # likewise
+
+        return BlockingClient
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

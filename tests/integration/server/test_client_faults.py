@@ -9,9 +9,9 @@ import stat
 import pytest
 
 from trainyard import settings
-from trainyard.client import Client
+from trainyard.client import BlockingClient, Client
 from trainyard.client.login import Login, find_login, forget_login, load_login, save_login
-from trainyard.lib.errors import ConflictError, InvalidError, UnreachableError
+from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, UnreachableError
 from trainyard.spec.workload import WorkloadSpec
 
 pytestmark = pytest.mark.slow  # a real server, and pauses between attempts
@@ -112,6 +112,20 @@ async def test_the_same_key_with_another_job_is_refused(client):
     await client.jobs.submit(WorkloadSpec(name="a", command="true"), key="k")
     with pytest.raises((ConflictError, InvalidError)):
         await client.jobs.submit(WorkloadSpec(name="b", command="true"), key="k")
+
+
+def test_the_blocking_client_does_the_same_without_a_loop(rig_now, serve):
+    with BlockingClient(serve(rig_now.app), rig_now.admin.token) as client:
+        job = client.jobs.submit(WorkloadSpec(name="first", command="true"))
+        assert [each.id for each in client.jobs.list()] == [job.id]
+        assert client.version().api == "v1"
+        rig_now.start(job.id)
+        rig_now.print(job.id, "worker-0", b"hello")
+        rig_now.finish(job.id)
+        assert b"".join(piece.data for piece in client.jobs.follow_logs(job.id)) == b"hello"
+        assert client.jobs.wait(job.id).state == "succeeded"
+        with pytest.raises(NotFoundError):
+            client.jobs.get("none")
 
 
 def test_a_login_is_for_its_own_server_only(isolation):

@@ -154,6 +154,14 @@ async def test_a_wrong_password_is_refused_and_counted(rig):
     assert answers[-1].json()["code"] == "too_many"
 
 
+async def test_who_asks_too_often_is_told_when_to_come_again(make_rig):
+    rig = make_rig("limited", requests_per_minute=5)
+    async with rig.http() as http:
+        answers = [await http.get("/jobs") for _ in range(7)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+    assert answers[-1].json()["code"] == "too_many" and int(answers[-1].headers["retry-after"]) >= 1
+
+
 async def stranger(rig, client, name="mallory"):
     """Somebody with an account who belongs to another team."""
     made = await client.users.create(name, password="a quite long one")

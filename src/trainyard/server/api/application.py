@@ -49,7 +49,7 @@ A browser has a cookie instead, and sends `{CSRF_HEADER}` with whatever changes 
 
 Every error has one shape: `code`, `message` (a sentence), `hint` (what to do) and `fields`. Lists come in pages:
 `items`, and `next` to be sent as `cursor`; null after the last. `ETag` is the version of a thing; `If-Match` makes a
-change only if it is still that one. `Idempotency-Key` makes a POST happen once, however often it is sent.
+change only if it is still that one. `Idempotency-Key` has jobs submitted or cloned once, however often it is sent.
 
 Streams are `text/event-stream`: each message has an id, and `Last-Event-ID` goes on after it.
 """

@@ -38,6 +38,7 @@ Id = Annotated[str, Path(max_length=64, description="The job's id.")]
 Key = Annotated[
     str, Header(max_length=255, description="Do it once, however often it is sent with this text.")
 ]
+Language = Annotated[Literal["en", "zh"], Query(description="Of the sentences.")]
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Only if it is still this version.")]
 ME = "me"
 
@@ -129,7 +130,11 @@ async def list_jobs(
     return kept(request, await parts.answers.get(key_of_list(actor, request.scope["query_string"]), render))
 
 
-@router.post("", status_code=201, responses=described(JobDetail, 201))
+@router.post(
+    "",
+    status_code=201,
+    responses={**described(JobDetail, 201), 200: {"model": Explanation, "description": "Of a dry run."}},
+)
 async def submit_job(
     request: Request,
     spec: WorkloadSpec,
@@ -156,10 +161,11 @@ async def submit_jobs(request: Request, batch: JobBatch, idempotency_key: Key = 
 
 
 @router.post("/explanations", responses=described(Explanation))
-async def explain_spec(request: Request, spec: WorkloadSpec) -> Response:
+async def explain_spec(request: Request, spec: WorkloadSpec, language: Language = "en") -> Response:
     """Say what would happen to a job now: where it would run, or what it would wait for. Nothing is kept."""
-    parts = parts_of(request)
-    return answer(views.explanation(await parts.services.jobs.dry_run(await actor_of(request), spec)))
+    actor = await actor_of(request)
+    said = await parts_of(request).services.jobs.dry_run(actor, spec, language=language)
+    return answer(views.explanation(said))
 
 
 @router.get("/{job_id}", responses=described(JobDetail))
@@ -225,10 +231,11 @@ async def delete_job(request: Request, job_id: Id) -> Response:
 
 
 @router.get("/{job_id}/explanation", responses=described(Explanation))
-async def explain_job(request: Request, job_id: Id) -> Response:
+async def explain_job(request: Request, job_id: Id, language: Language = "en") -> Response:
     """Say why a job waits: position, what holds it, what would help, when it may start."""
-    parts = parts_of(request)
-    return answer(views.explanation(await parts.services.jobs.explain(await actor_of(request), job_id)))
+    actor = await actor_of(request)
+    said = await parts_of(request).services.jobs.explain(actor, job_id, language=language)
+    return answer(views.explanation(said))
 
 
 def key_of_list(actor: Actor, query: bytes) -> Hashable:
