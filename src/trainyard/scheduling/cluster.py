@@ -346,23 +346,17 @@ class Cluster:
                 return 0
         if shape.cpu:
             here = (self.cpu[index] - keep.cpu) // shape.cpu
-            if here < count:
-                if here <= 0:
-                    return 0
+            if here < count:  # noqa: PLR1730  # a call more
                 count = here
         if shape.memory:
             here = (self.memory[index] - keep.memory) // shape.memory
-            if here < count:
-                if here <= 0:
-                    return 0
+            if here < count:  # noqa: PLR1730  # a call more
                 count = here
         if shape.shared_memory:
             here = (self.shared[index] - keep.shared_memory) // shape.shared_memory
-            if here < count:
-                if here <= 0:
-                    return 0
+            if here < count:  # noqa: PLR1730  # a call more
                 count = here
-        return count
+        return count if count > 0 else 0  # noqa: FURB136  # likewise
 
     def pick(self, index: int, shape: Shape) -> int:
         """A mask of devices for one replica: the fullest ring that has enough, the lowest indices in it."""

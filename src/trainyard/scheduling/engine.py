@@ -301,12 +301,8 @@ class Scheduler(State):
                 self._reserve(entry)
             return
         strict = line.is_strict(entry.request.priority)
-        if not strict and kind.failed_at < 0 and self._starts:
-            # The commonest outcome by far, told apart before anything else is looked at.
-            outlived = bisect_left(self._starts, self.now + entry.limit)
-            if self._must_wait(kind, self._modes[outlived]):
-                self._pass_longer(walk, entry, outlived)
-                return
+        if not strict and kind.failed_at < 0 and self._is_too_long(walk, entry):
+            return  # the commonest outcome by far, told apart before anything else is looked at
         known = kind.failed_at >= 0 and not kind.may_fit(self.cluster)
         outcome = Outcome.FIT if known else self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
@@ -325,6 +321,14 @@ class Scheduler(State):
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
             self._pass_longer(walk, entry, bisect_left(self._starts, self.now + entry.limit))
+
+    def _is_too_long(self, walk: Walk, entry: Entry) -> bool:
+        """Whether it is known to delay those whom it would outlive; then the walk passes it and all who are longer by."""
+        outlived = bisect_left(self._starts, self.now + entry.limit)
+        if not outlived or not self._must_wait(entry.kind, self._modes[outlived]):
+            return False
+        self._pass_longer(walk, entry, outlived)
+        return True
 
     def _must_wait(self, kind: Kind, mode: Mode) -> bool:
         """Whether it is known to delay those whom it would outlive, and they cannot spare what it takes."""
