@@ -20,6 +20,7 @@ VARIABLES = {
     "TRAINYARD_BACKEND": "the backend to use, whatever a script says with set_backend",
     "TRAINYARD_SERVER": "the address of the platform's server, instead of the one of `trainyard login`",
     "TRAINYARD_TOKEN": "the token that says who is asking it, instead of the one of `trainyard login`",
+    "TRAINYARD_WORKSPACE": "the workspace of the platform that machines are asked for in (default: one's only one)",
     "TRAINYARD_HOSTS": "the inventory file of the ssh backend (default $TRAINYARD_HOME/hosts.toml)",
     "TRAINYARD_LOCAL_GPUS": "how many GPUs local machines may share, real or only declared (default: what nvidia-smi finds)",
     "TRAINYARD_LOCAL_NPUS": "likewise for Ascend NPUs (default: what npu-smi finds)",
@@ -94,6 +95,7 @@ class Settings:
     login_file: Path  # the server's address and a token, written by `trainyard login`
     server: str = ""
     token: str = field(default="", repr=False)
+    workspace: str = ""
     local_gpus: int | None = None
     local_npus: int | None = None
     stop_grace_seconds: float = 5.0
@@ -131,6 +133,7 @@ def load(environ: Mapping[str, str] | None = None) -> Settings:
         login_file=home / "login.json",
         server=env.get("TRAINYARD_SERVER", ""),
         token=env.get("TRAINYARD_TOKEN", ""),
+        workspace=env.get("TRAINYARD_WORKSPACE", ""),
         local_gpus=_count(env, "TRAINYARD_LOCAL_GPUS"),
         local_npus=_count(env, "TRAINYARD_LOCAL_NPUS"),
         stop_grace_seconds=_seconds(env, "TRAINYARD_STOP_GRACE", 5.0),

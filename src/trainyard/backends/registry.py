@@ -12,6 +12,7 @@ BUILT_IN = {
     "local": "trainyard.backends.local:LocalBackend",
     "ssh": "trainyard.backends.ssh.backend:SshBackend",
     "aliyun": "trainyard.backends.aliyun.backend:AliyunBackend",
+    "platform": "trainyard.backends.platform.backend:PlatformBackend",
 }
 
 

@@ -40,7 +40,7 @@ class GatewayTransport:
         self._task = task
         self._name = name
         self._place = place
-        self._address = address
+        self.address = address  # where the other tasks of its job reach it
         self._open_channels: set[Channel] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -131,7 +131,7 @@ class GatewayTransport:
     async def _begin(self, verb: str, env: Mapping[str, str], **words: Any) -> Channel:
         """Begin an errand; tried again where nothing was begun: the server, or its node's link, comes back soon."""
         wanted = {
-            "verb": verb, "place": self._place, "address": self._address, "env": dict(env), **words,
+            "verb": verb, "place": self._place, "address": self.address, "env": dict(env), **words,
         }  # fmt: skip
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + RESTART_SECONDS, FIRST_PAUSE

@@ -497,7 +497,7 @@ def _enter(place: str, env: dict[str, str], address: str) -> None:
     if os.lstat(sockets).st_uid != os.getuid():
         raise PermissionError(errno.EACCES, "it is somebody else's", sockets)
     with contextlib.suppress(OSError), open(os.path.join(folder, "sockets"), "x") as note:
-        note.write(sockets)  # for who clears up
+        note.write(f"{sockets}\n")  # for who clears up
     for name in ("PWD", "OLDPWD", "TMUX", "TMUX_PANE", "_", "SHLVL"):
         os.environ.pop(name, None)
     os.environ.update(HOME=home, TMUX_TMPDIR=sockets, PYTHONUNBUFFERED="1", TRAINYARD_ADDRESS=address)
