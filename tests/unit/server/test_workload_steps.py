@@ -213,5 +213,5 @@ class Workload(RuleBasedStateMachine):
             self.db.close()
 
 
-TestWorkload = Workload.TestCase
+TestWorkload = pytest.mark.slow(Workload.TestCase)  # hundreds of small transactions
 TestWorkload.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
