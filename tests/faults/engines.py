@@ -241,6 +241,9 @@ class WorldEngine:
                 del node.tasks[key]
                 self._expected.get(name, set()).discard(key)
 
+    def is_reachable(self, node: str) -> bool:
+        return not self.world.node(node).is_cut and self.world.engine is self
+
     def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
         self._expected.setdefault(node, set()).update(tasks)
 

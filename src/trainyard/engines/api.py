@@ -210,6 +210,10 @@ class Engine(Protocol):
         """Remove what the nodes keep of these attempts. Only after all tasks are cleared or given up for good."""
         ...
 
+    def is_reachable(self, node: str) -> bool:
+        """Whether an order could be sent to the node this moment."""
+        ...
+
     def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
         """Say which (attempt_id, task) the node was given earlier: what it does not have then is `TaskUnknown`.
 

@@ -157,6 +157,10 @@ class NodeEngine:
             await link.ask("forget", attempts=batch)
             link.reports.forget(batch)
 
+    def is_reachable(self, node: str) -> bool:
+        """Whether an order could be sent to the node this moment."""
+        return node in self._links and self._links[node].is_ready
+
     def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
         """Say what a node was given earlier."""
         expected = set(tasks)

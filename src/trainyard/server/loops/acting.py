@@ -97,8 +97,17 @@ class Acting:
                 await asyncio.sleep(min(PAUSE_SECONDS * tries, 5 * PAUSE_SECONDS))
                 left = {one: launch for one, launch in left.items() if one in self._launching}
             tries += 1
-            answers = await self._engine.launch_many(list(left.values()))
-            sent |= {one for one, error in answers.items() if not isinstance(error, NotSentError)}
+            # A gang over several nodes begins only when all of them are there: half a gang would run in vain, and again.
+            apart = {
+                one: node
+                for one, launch in left.items()
+                if one not in sent and (node := self._missing(launch))
+            }
+            going = [launch for one, launch in left.items() if one not in apart]
+            answers = await self._engine.launch_many(going) if going else {}
+            gangs = {launch.attempt_id for launch in going if len(launch.nodes) > 1}
+            sent |= gangs | {one for one, error in answers.items() if not isinstance(error, NotSentError)}
+            answers |= {one: NotSentError(f"the node {node} does not answer") for one, node in apart.items()}
             for one, error in answers.items():
                 waits = isinstance(error, UnreachableError) and (one in sent or tries < UNSENT_TRIES)
                 if waits:
@@ -107,6 +116,12 @@ class Acting:
                 self._launching.discard(one)
                 if error is not None:
                     self._refused(launch.nodes, one, error, was_sent=one in sent)
+
+    def _missing(self, launch: Launch) -> str:
+        """A node of a gang that does not answer."""
+        if len(launch.nodes) == 1:
+            return ""
+        return next((node for node in launch.nodes if not self._engine.is_reachable(node)), "")
 
     def _refused(self, nodes: Sequence[str], attempt_id: str, error: Error, *, was_sent: bool) -> None:
         is_fault = not isinstance(error, UnreachableError | ConflictError | InvalidError)
