@@ -25,6 +25,7 @@ YAML, TOML = "yaml", "toml"
 # A document is written by a person: more than this is an attack by aliases, or a mistake.
 MOST_VALUES = 20_000
 DEEPEST = 20
+MOST_BRACKETS = 200  # open at once, those inside texts too
 SHOWN = 5
 
 MIB = 2**20
@@ -64,6 +65,8 @@ class Problems:
 def parse(text: str, format: str = YAML, *, source: str = "document") -> WorkloadSpec:  # noqa: A002  # says what it is
     """Read a job. InvalidError names every line that is wrong, and the key that was probably meant."""
     problems = Problems(source)
+    if _brackets(text) > MOST_BRACKETS:  # the parsers would take minutes to find out
+        raise InvalidError(f"{source} is too deep.", hint="Write one job.")
     if format == YAML:
         root = _read_yaml(text, problems)
     elif format == TOML:
@@ -78,6 +81,15 @@ def parse(text: str, format: str = YAML, *, source: str = "document") -> Workloa
     spec = _spec(root, problems)
     problems.check()
     return spec
+
+
+def _brackets(text: str) -> int:
+    """How many brackets are open at once at most."""
+    deepest = depth = 0
+    for letter in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if letter in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 # -- values to specs
