@@ -96,15 +96,22 @@ async def test_the_machine_of_another_computer_stays_when_ours_cannot_be_started
     try:
         old = (await laptop.acquire(SMALL, ["task0.both"]))[0]
         await laptop.stop([old])
-        cloud.control("PUT", "faults", [{"action": "RunInstances", "kind": "slow", "seconds": 2, "times": 1}])
+        cloud.control(
+            "PUT",
+            "faults",
+            [
+                {"action": "RunInstances", "kind": "slow", "seconds": 5, "times": 1},
+                {
+                    "action": "StartInstances",
+                    "kind": "error",
+                    "status": 403,
+                    "code": "OperationDenied.NoStock",
+                },
+            ],
+        )
         both = asyncio.ensure_future(laptop.acquire(SMALL, ["task0.both", "task1.both"]))
         await until(lambda: struck(cloud))  # it has seen that there is no task1
         theirs = (await desk.acquire(SMALL, ["task1.both"]))[0]
-        cloud.control(
-            "POST",
-            "faults",
-            {"action": "StartInstances", "kind": "error", "status": 403, "code": "OperationDenied.NoStock"},
-        )
         with pytest.raises(CapacityError):
             await both
         assert set(tags_of(cloud)) == {old.id, theirs.id}
@@ -137,7 +144,7 @@ async def test_the_first_machine_is_taken_when_its_maker_died_before_it_decided(
     """The other's is not ours to delete, so ours goes."""
     laptop, desk = sit_at("laptop"), sit_at("desk")
     try:
-        cloud.control("PUT", "faults", [{"action": "RunInstances", "kind": "slow", "seconds": 2, "times": 1}])
+        cloud.control("PUT", "faults", [{"action": "RunInstances", "kind": "slow", "seconds": 5, "times": 1}])
         late = asyncio.ensure_future(laptop.acquire(SMALL, ["task0.dead"]))
         await until(lambda: struck(cloud))
         theirs = (await desk.acquire(SMALL, ["task0.dead"]))[0].id

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.network import NETWORK_TAGS, TAG, Vpc, serially, until
+from trainyard.backends.aliyun.network import NETWORK_TAGS, TAG, Vpc, serially, settle, until
 from trainyard.backends.aliyun.paging import batches, fetch_all
 from trainyard.backends.aliyun.wire import Answer, Parameter, parse_time, rows, tags, text
-from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
+from trainyard.lib.errors import InvalidError, NotFoundError
 
 SSH_PORT = "22/22"
 STALE = timedelta(days=7)
@@ -105,17 +104,22 @@ async def _create_group(client: Client, vpc: Vpc) -> Group:
         "ecs", "CreateSecurityGroup", parameters, purpose=purpose, about=f"the security group {name}"
     )
     group_id = text(made.answer, "SecurityGroupId")
-    there = await until(
+    look = partial(_groups_named, client, vpc)
+    await until(
         client,
         f"the security group {name}",
-        partial(_groups_named, client, vpc),
+        look,
         is_done=lambda named: group_id in {group.id for group in named},
     )
     client.journal.clear(made.token)
-    if there[0].id != group_id:  # members of two groups would not reach each other
-        with suppress(ConflictError):
-            await client.call("ecs", "DeleteSecurityGroup", {"SecurityGroupId": group_id}, about=name)
-    return there[0]
+    # Members of two groups would not reach each other.
+    return await settle(client, group_id, look, partial(_delete_group, client, group_id, name))
+
+
+async def _delete_group(client: Client, group_id: str, name: str) -> None:
+    await client.call(
+        "ecs", "DeleteSecurityGroup", {"SecurityGroupId": group_id}, about=f"the security group {name}"
+    )
 
 
 async def fetch_access(client: Client, group: Group) -> Access:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.locks import hold
 from trainyard.backends.aliyun.paging import fetch_all
 from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Answer, Parameter, number, tags, text
-from trainyard.lib.errors import CapacityError, ConflictError, UnreachableError
+from trainyard.lib.errors import CapacityError, ConflictError, NotFoundError, UnreachableError
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ VSWITCH_PREFIX = 20  # 4,092 addresses; sixteen of them fit into the VPC
 READY = frozenset({"Available", "Created"})  # the documents name both
 POLL_SECONDS = 1.0  # the provider asks for no more
 READY_SECONDS = 120.0
+RIVAL_SECONDS = 10.0  # for another computer to see ours and to remove its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +100,16 @@ async def _create_vpc(client: Client, name: str) -> Vpc:
         "vpc", "CreateVpc", parameters, purpose=_vpc_purpose(client, name), about=f"the network {name}"
     )
     vpc_id = text(made.answer, "VpcId")
-    there = await until(
-        client,
-        f"the network {name}",
-        partial(_vpcs_named, client, name),
-        is_done=lambda named: vpc_id in {vpc.id for vpc in named},
+    look = partial(_vpcs_named, client, name)
+    await until(
+        client, f"the network {name}", look, is_done=lambda named: vpc_id in {vpc.id for vpc in named}
     )
     client.journal.clear(made.token)
-    if there[0].id != vpc_id:  # another computer was a moment quicker: one network is enough
-        with suppress(ConflictError):
-            await client.call("vpc", "DeleteVpc", {"VpcId": vpc_id}, about=f"the network {name}")
-    return there[0]
+    return await settle(client, vpc_id, look, partial(_delete_vpc, client, vpc_id, name))
+
+
+async def _delete_vpc(client: Client, vpc_id: str, name: str) -> None:
+    await client.call("vpc", "DeleteVpc", {"VpcId": vpc_id}, about=f"the network {name}")
 
 
 async def _vpc_by_id(client: Client, vpc_id: str) -> Vpc | None:
@@ -253,6 +253,52 @@ async def until(
                 f"{what} is not ready after {READY_SECONDS:.0f} s", hint="Run the same command again later."
             )
         await client.clock.sleep(POLL_SECONDS)
+
+
+class Named(Protocol):
+    """Something of which computers may make two under one name."""
+
+    @property
+    def id(self) -> str:
+        """What tells them apart."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+async def settle(
+    client: Client,
+    mine: str,
+    look: Callable[[], Awaitable[Sequence[N]]],
+    remove: Callable[[], Awaitable[None]],
+) -> N:
+    """Of several things of one name, the first first, the one that all computers use; ours is removed if it is not it.
+
+    Ours is listed by now. Who does not see it has settled on theirs, so whoever sees another's gives its own up. Where
+    both may see each other the first of them waits whether the other goes.
+    """
+    deadline = client.clock.monotonic() + RIVAL_SECONDS
+    while True:
+        there = await look()
+        own = next((each for each in there if each.id == mine), None)
+        others = [each for each in there if each.id != mine]
+        if own is not None and not others:
+            return own
+        if own is None or there[0].id != mine or client.clock.monotonic() >= deadline:
+            break
+        await client.clock.sleep(POLL_SECONDS)
+    if own is None:
+        if others:
+            return others[0]
+        raise NotFoundError("somebody has removed what was just made", hint="Run the same command again.")
+    try:
+        await remove()
+    except NotFoundError:
+        return others[0]
+    except ConflictError:  # somebody has put something into it already
+        return own
+    return others[0]
 
 
 def _is_ready(thing: Vpc | VSwitch) -> bool:
