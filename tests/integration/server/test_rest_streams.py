@@ -185,3 +185,29 @@ async def test_everything_that_happens_is_followed_from_a_number_on(rig, client,
     assert [event.seq for event in seen][: len(past) - 1] == past[1:]
     assert {event.subject_id for event in seen} >= {second}
     assert first
+
+
+async def test_a_stream_ends_when_its_reader_is_removed_from_the_team(rig, client, serve):
+    """Whoever may not look any more gets nothing more, though the connection stands."""
+    await client.users.create("ann", password="a quite long one")
+    await client.workspaces.set_member("default", "ann", "viewer")
+    job = await running(rig, client)
+    rig.print(job, "worker-0", b"public\n")
+    async with Client(serve(rig.app)) as nobody:
+        token = (await nobody.session.login("ann", "a quite long one")).token
+    async with Client(nobody.connection.url, token) as ann:
+        seen = []
+
+        async def follow():
+            async for piece in ann.jobs.follow_logs(job):
+                seen.append(piece.data)  # noqa: PERF401  # looked at while it grows
+
+        following = asyncio.ensure_future(follow())
+        async with asyncio.timeout(20):
+            while not seen:
+                await asyncio.sleep(0.02)
+        await client.workspaces.remove_member("default", "ann")
+        with pytest.raises(NotFoundError):
+            await asyncio.wait_for(following, 20)
+        rig.print(job, "worker-0", b"secret\n")
+    assert b"".join(seen) == b"public\n"

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Event as EventShape
+from trainyard.lib.errors import UnreachableError
 from trainyard.server.api import views
 from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
@@ -62,7 +63,7 @@ async def stream_events(
     follow = parts_of(request).services.events.follow(
         actor, node=node, workspace=workspace, after_seq=_number(last_event_id, after)
     )
-    return EventStream(_messages(follow, until_end=False), lambda: actor_of(request))
+    return EventStream(_messages(follow, until_end=False), lambda: _check_rights(request, actor))
 
 
 @router.get("/jobs/{job_id}/events", responses=described(page_of(EventShape)))
@@ -85,7 +86,18 @@ async def stream_job_events(
     actor = await actor_of(request)
     await parts.services.jobs.get(actor, job_id)
     place = _number(last_event_id, after) or 0
-    return EventStream(_follow_job(parts, actor, job_id, place), lambda: actor_of(request))
+
+    async def check() -> None:
+        await parts.services.jobs.get(await actor_of(request), job_id)
+
+    return EventStream(_follow_job(parts, actor, job_id, place), check)
+
+
+async def _check_rights(request: Request, before: Actor) -> None:
+    """What one may see is decided when a stream begins: who may see something else by now has to begin again."""
+    now = await actor_of(request)
+    if (now.is_admin, now.scopes, now.roles) != (before.is_admin, before.scopes, before.roles):
+        raise UnreachableError("What you may see has changed.", hint="Follow again from the last event.")
 
 
 async def _messages(

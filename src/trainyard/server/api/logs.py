@@ -168,7 +168,7 @@ async def stream_log(
     parts = parts_of(request)
     actor = await actor_of(request)
     source = await _source(parts, actor, job_id, task, attempt)
-    follower = _Follower(parts, actor, task, is_text=encoding == "text", goes_on=attempt is None)
+    follower = _Follower(request, task, is_text=encoding == "text", goes_on=attempt is None)
     if last_event_id:
         resumed = _resumed(last_event_id)
         if resumed is not None:
@@ -180,11 +180,11 @@ async def stream_log(
 
 
 class _Follower:
-    """One reader of a job's output: where it is in each task's."""
+    """One reader of a job's output: where it is in each task's. Who it is and what they may see is asked again and again."""
 
-    def __init__(self, parts: Parts, actor: Actor, task: str, *, is_text: bool, goes_on: bool) -> None:
-        self._parts = parts
-        self._actor = actor
+    def __init__(self, request: Request, task: str, *, is_text: bool, goes_on: bool) -> None:
+        self._request = request
+        self._parts = parts_of(request)
         self._task = task
         self._is_text = is_text
         self._goes_on = goes_on  # to later starts of the job
@@ -202,22 +202,25 @@ class _Follower:
                 yield body
             if has_news:
                 await asyncio.sleep(0)  # a job that prints without end must not hold up the others
-                continue
-            if is_over and follow and self._goes_on and source.record.attempt > source.attempt:
-                source = await _source(self._parts, self._actor, job, self._task, source.attempt + 1)
+            elif is_over and follow and self._goes_on and source.record.attempt > source.attempt:
+                source = await self._source(job, source.attempt + 1)
                 self.offsets = {}
                 continue
-            if is_over or not follow:
+            elif is_over or not follow:
                 yield END
                 return
-            await self._parts.logs.wait(job, seconds=LOOK_SECONDS)
+            else:
+                await self._parts.logs.wait(job, seconds=LOOK_SECONDS)
             if time.monotonic() - looked < LEAST_SECONDS:
                 continue
             # Before the record is read: a change after it gives another mark.
             seen = await self._parts.changes.mark()
             if seen != mark:
                 mark, looked = seen, time.monotonic()
-                source = await _source(self._parts, self._actor, job, self._task, source.attempt or None)
+                source = await self._source(job, source.attempt or None)
+
+    async def _source(self, job: str, attempt: int | None) -> _Source:
+        return await _source(self._parts, await actor_of(self._request), job, self._task, attempt)
 
     def _is_over(self, source: _Source) -> bool:
         """Whether nothing more can come from this attempt."""

@@ -18,6 +18,7 @@ from trainyard.lib.errors import Error, InvalidError, UnreachableError
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.problems import problem_of
+from trainyard.server.auth.actor import require
 from trainyard.server.workflow import attempt_id
 from trainyard.transport.api import Process, TerminalSize
 
@@ -55,7 +56,7 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
             command, terminal = _wanted(await socket.receive_text())
         name = attempt_id(record.id, found.attempt)
         process = await engine.exec(name, found.name, found.node, command, terminal)
-        await _serve(socket, process)
+        await _serve(socket, process, record.workspace_id)
     except (Error, TimeoutError) as error:
         failure = error if isinstance(error, Error) else InvalidError("Nobody said what to run.")
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
@@ -78,11 +79,11 @@ def _wanted(text: str) -> tuple[str, TerminalSize | None]:
     return command, size if said.get("terminal", True) else None
 
 
-async def _serve(socket: WebSocket, process: Process) -> None:
+async def _serve(socket: WebSocket, process: Process, workspace_id: str) -> None:
     """Both ways until the command ends, the reader goes, or may not look any more."""
     out = asyncio.ensure_future(_send_output(socket, process))
     typed = asyncio.ensure_future(_take_input(socket, process))
-    watch = asyncio.ensure_future(_watch(socket))
+    watch = asyncio.ensure_future(_watch(socket, workspace_id))
     try:
         await asyncio.wait({out, typed, watch}, return_when=asyncio.FIRST_COMPLETED)
         if typed.done() and typed.exception() is None and not out.done():  # the reader has gone
@@ -148,10 +149,10 @@ def _object(text: str) -> dict[str, Any]:
     return said
 
 
-async def _watch(socket: WebSocket) -> None:
+async def _watch(socket: WebSocket, workspace_id: str) -> None:
     while True:
         await asyncio.sleep(CHECK_SECONDS)
-        await actor_of(socket)
+        require(await actor_of(socket), "jobs:exec", workspace_id)
 
 
 async def _refuse(socket: WebSocket, error: Error) -> None:
