@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pexpect
@@ -250,3 +251,28 @@ def test_tasks_are_listed(program, up):
     up.until(job, "succeeded")
     assert [task["name"] for task in program.json("jobs", "tasks", job)] == ["worker-0", "worker-1"]
     assert "worker-1" in program("jobs", "tasks", job).stdout
+
+
+@pytest.mark.parametrize("words", [["logs", "-f"], ["wait"]], ids=["logs", "wait"])
+def test_ctrl_c_ends_the_looking_and_not_the_job(program, up, words):
+    job = program("jobs", "submit", "--name", "stays", "--grace", "1s", "echo on; sleep 300").stdout.strip()
+    up.until(job, "running")
+    child = pexpect.spawn(
+        str(Path(sys.executable).parent / "trainyard"),
+        ["jobs", *words, job],
+        env={**os.environ, **program.env},
+        timeout=60,
+    )
+    try:
+        if words[0] == "logs":
+            child.expect("on")
+        else:
+            time.sleep(2)  # it prints nothing while it waits
+        child.sendintr()
+        child.expect("the job goes on")
+        child.expect(pexpect.EOF)
+    finally:
+        child.close()
+    assert child.exitstatus == 130
+    assert up.job(job)["state"] == "running"
+    program("jobs", "stop", job)
