@@ -283,10 +283,10 @@ class Agent:
     def _changed(self, task: Task) -> None:
         """A task is new or has moved on."""
         self.to_tell[task] = None
+        stream = self.shipper.open(task.folder)
+        self.shipper.touch(stream)  # its log may be there now, and can be watched
         if task.is_cleared:
-            stream = self.shipper.open(task.folder)
             stream.is_final = True
-            self.shipper.touch(stream)
             self.unwatched.discard(task)
         elif task.watch < 0 and task not in self.unwatched:
             self._watch(task)
