@@ -144,6 +144,16 @@ async def test_lists_have_what_was_asked_for_when_there_are_criteria(cast, put):
     }
 
 
+@pytest.mark.parametrize(
+    "key",
+    ['a"b', "a,b", "a}b", "a.b", "a'b", "a b", "中", "a\\b", "$x", "[0]", "%s", ":x", "a{b", "NULL", ""],
+)
+async def test_a_tag_is_found_when_its_key_is_hostile(cast, put, key):
+    put(record(1, spec=replace(SPEC, tags={key: "v'1"})), record(2, spec=replace(SPEC, tags={})))
+    assert cast.db.read_now(lambda c: workloads.count(c, tags={key: "v'1"})) == 1
+    assert cast.db.read_now(lambda c: workloads.count(c, tags={key: "v"})) == 0
+
+
 async def test_tasks_are_found_by_workload_attempt_and_node_when_they_were_written(cast, put):
     put(record(1, state=State.RUNNING, attempt=2), record(2, state=State.FAILED, attempt=1))
     rows = [

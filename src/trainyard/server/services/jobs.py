@@ -29,6 +29,7 @@ from trainyard.spec.workload import FINAL, Desired, RoleSpec, State, WorkloadSpe
 
 BULK = 10_000
 PAGE = 1000
+FURTHEST = 10_000_000  # nobody turns so many pages; larger numbers do not fit into a query
 NEEDS_APPROVAL = "needs_approval"
 _UNSTARTED = frozenset({State.HELD, State.WAITING})
 _CHANGEABLE = frozenset(one.name for one in fields(WorkloadSpec))
@@ -173,7 +174,7 @@ class Jobs:
                 connection,
                 after_id=wanted.cursor,
                 limit=limit + 1,
-                offset=wanted.offset,
+                offset=min(max(0, wanted.offset), FURTHEST),
                 newest_first=wanted.newest_first,
                 **criteria,
             )

@@ -117,7 +117,13 @@ class Signing:
         """Beside the request: nobody waits for it."""
         task = asyncio.ensure_future(self._context.db.write(lambda c: tokens.note_use(c, id, now)))
         self._uses.add(task)
-        task.add_done_callback(self._uses.discard)
+        task.add_done_callback(self._used)
+
+    def _used(self, task: asyncio.Task[None]) -> None:
+        """A use that could not be written down is not worth an error: the next one is."""
+        self._uses.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     # -- signing in and out
 

@@ -13,6 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from trainyard.lib.errors import StaleError
 from trainyard.server.tables import leases
 
+OWNER_LENGTH = 64  # of the column; a host's name may be longer
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
@@ -31,6 +33,7 @@ def take(
 
     Taken anew by its own owner it gets a new epoch too: that owner does not know what it did before it was restarted.
     """
+    owner = owner[:OWNER_LENGTH]
     moment = _now(connection, now)
     row = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).first()
     if row is None:

@@ -11,6 +11,11 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy import Text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
 from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
 
 # Jobs of one kind are often alike but for their names; the loops read the same ones again and again.
@@ -60,6 +65,26 @@ def _role_of(data: Mapping[str, Any]) -> RoleSpec:
     for name in _TUPLES & known.keys():
         known[name] = tuple(known[name])
     return RoleSpec(**known)
+
+
+class tag_of(FunctionElement[str]):  # noqa: N801  # reads as the function that it is in SQL
+    """The value of a tag in a column of specs, as SQL. Any key is taken as it is: paths into JSON would have to be quoted."""
+
+    inherit_cache = True
+    name = "tag_of"
+    type = Text()
+
+
+@compiles(tag_of, "sqlite")
+def _tag_in_sqlite(element: tag_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, key = (compiler.process(part, **options) for part in element.clauses)
+    return f"(SELECT value FROM json_each({column}, '$.tags') WHERE key = {key})"  # noqa: S608  # compiled parts
+
+
+@compiles(tag_of, "postgresql")
+def _tag_in_postgresql(element: tag_of, compiler: SQLCompiler, **options: Any) -> str:
+    column, key = (compiler.process(part, **options) for part in element.clauses)
+    return f"(({column} -> 'tags') ->> {key})"
 
 
 def _differing(value: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:

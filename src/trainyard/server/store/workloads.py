@@ -10,7 +10,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Text, bindparam, cast, delete, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy import insert as insert_into
 
 from trainyard.lib.errors import ConflictError, NotFoundError
@@ -382,7 +394,10 @@ def _matching(
         wanted.append(workloads.c.submitted_at >= since)
     if until is not None:
         wanted.append(workloads.c.submitted_at < until)
-    wanted += [workloads.c.spec[("tags", key)].as_string() == value for key, value in (tags or {}).items()]
+    wanted += [
+        specs.tag_of(workloads.c.spec, literal(key, Text)) == literal(value, Text)
+        for key, value in (tags or {}).items()
+    ]
     return query.where(*wanted)
 
 
