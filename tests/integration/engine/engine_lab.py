@@ -23,6 +23,7 @@ from trainyard.engines.api import (
 from trainyard.engines.nodes.engine import NodeEngine
 from trainyard.engines.nodes.link import Patience
 from trainyard.lib.errors import ConflictError, Error
+from trainyard.server.logs import LogStore
 from trainyard.transport.api import Transport
 from trainyard.transport.local import LocalTransport
 
@@ -55,7 +56,7 @@ class MemorySink:
 class Watched:
     """An engine, all that it said, and a way to wait for more."""
 
-    def __init__(self, engine: NodeEngine, sink: MemorySink) -> None:
+    def __init__(self, engine: NodeEngine, sink: MemorySink | LogStore) -> None:
         self.engine = engine
         self.sink = sink
         self.seen: list[Observation] = []
@@ -169,7 +170,11 @@ class EngineLab:
         return self.home / ".trainyard" / "nodes" / "p1" / node
 
     async def start(
-        self, *nodes: NodeAddress, epoch: int | None = None, sink: MemorySink | None = None, sees: bool = True
+        self,
+        *nodes: NodeAddress,
+        epoch: int | None = None,
+        sink: MemorySink | LogStore | None = None,
+        sees: bool = True,
     ) -> Watched:
         """A server that leads; nodes that it knows from before stay known."""
         self.epoch = self.epoch if epoch is None else epoch
