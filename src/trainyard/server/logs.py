@@ -1,7 +1,9 @@
 """What tasks print, in files: kept exactly once by offset, bounded in size, read by many while it grows.
 
     <root>/<last two of the workload>/<workload>/<attempt>.<task>.<offset>   a segment: the output from byte `offset` on
-                                                 <attempt>.<task>.times      (offset, time) of pieces as they came
+                                                 <attempt>.<task>.times      (offset, time) of pieces as they came;
+                                                                             a log of one piece has the file's own
+                                                 <attempt>.<task>.more       there is more than one segment
 
 Nothing is known but what these files say, so a crash loses nothing that was written, and another process may read along. A
 log that outgrows the limit loses segments from its middle: its beginning and its end stay. Offsets are those of the
@@ -67,7 +69,8 @@ class _Writing:
     handle: int
     start: int  # of the segment
     size: int  # of the whole output
-    times: int  # the index, open for writing
+    times: int  # the index, open for writing; -1: there is none yet, and the file's own time is the first piece's
+    first_time: float
     records: int
     last_time: float
 
@@ -101,7 +104,7 @@ class LogStore:
         rest = memoryview(data)[writing.size - offset :]
         if not rest:
             return
-        self._note_time(writing, time)
+        self._note_time(key, writing, time)
         try:
             while rest:
                 if writing.size - writing.start >= self._segment:
@@ -110,6 +113,8 @@ class LogStore:
                 done = os.write(writing.handle, rest[:room])
                 writing.size += done
                 rest = rest[done:]
+            if writing.times < 0:
+                os.utime(writing.handle, (writing.first_time, writing.first_time))
         except OSError:
             self._close(key)  # what is true is on the disk, and read again from there
             raise
@@ -121,7 +126,7 @@ class LogStore:
         key = (workload_id, attempt, task)
         writing = self._open(key)
         if offset > writing.size:
-            self._note_time(writing, time)
+            self._note_time(key, writing, time)
             self._turn(key, writing, offset)
             writing.size = offset
             self._wake(workload_id)
@@ -141,14 +146,17 @@ class LogStore:
             self._close(key)  # somebody else wrote
         segments = self._segments(*key)
         start = segments[-1][0] if segments else 0
-        folder = self._folder(key[0])
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = _open_append(self._segment_path(key, start))
-        times = _open_append(self._times_path(key))
-        records = _repair_times(times, _size(segments))
-        writing = _Writing(
-            handle, start, _size(segments), times, len(records), records[-1][1] if records else 0.0
-        )
+        try:
+            handle = _open_append(self._segment_path(key, start))
+        except FileNotFoundError:
+            self._folder(key[0]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = _open_append(self._segment_path(key, start))
+        writing = _Writing(handle, start, _size(segments), -1, 0.0, 0, 0.0)
+        if segments:
+            writing.first_time = writing.last_time = os.fstat(handle).st_mtime
+            writing.records = 1
+            if self._times_path(key).exists():
+                self._open_times(key, writing)
         self._writing[key] = writing
         while len(self._writing) > OPEN_FILES:
             self._close(next(iter(self._writing)))
@@ -156,6 +164,7 @@ class LogStore:
 
     def _turn(self, key: tuple[str, int, str], writing: _Writing, offset: int) -> None:
         """Begin another segment, and cut the middle of a log that is too long."""
+        os.close(_open_append(self._more_path(key)))  # first: who does not find it looks no further
         handle = _open_append(self._segment_path(key, offset))
         os.close(writing.handle)
         writing.handle, writing.start = handle, offset
@@ -166,9 +175,24 @@ class LogStore:
             with suppress(FileNotFoundError):
                 self._segment_path(key, start).unlink()
 
-    def _note_time(self, writing: _Writing, time: float) -> None:
+    def _open_times(self, key: tuple[str, int, str], writing: _Writing) -> None:
+        writing.times = _open_append(self._times_path(key))
+        records = _repair_times(writing.times, writing.size)
+        if not records:
+            os.write(writing.times, _TIME.pack(0, writing.first_time))
+        writing.records = max(1, len(records))
+        writing.last_time = records[-1][1] if records else writing.first_time
+
+    def _note_time(self, key: tuple[str, int, str], writing: _Writing, time: float) -> None:
+        """Note when the next piece came. Most logs are one piece: those have no index."""
+        if not writing.records:
+            writing.first_time = writing.last_time = time
+            writing.records = 1
+            return
         gap = FINE_SECONDS if writing.records < FINE_RECORDS else COARSE_SECONDS
-        if time - writing.last_time >= gap or not writing.records:
+        if time - writing.last_time >= gap:
+            if writing.times < 0:
+                self._open_times(key, writing)
             os.write(writing.times, _TIME.pack(writing.size, time))
             writing.records += 1
             writing.last_time = time
@@ -177,7 +201,8 @@ class LogStore:
         writing = self._writing.pop(key, None)
         if writing is not None:
             os.close(writing.handle)
-            os.close(writing.times)
+            if writing.times >= 0:
+                os.close(writing.times)
 
     def close(self) -> None:
         """Close all files; twice is no error, and writing opens them again."""
@@ -305,9 +330,15 @@ class LogStore:
 
     def times(self, workload_id: str, attempt: int, task: str) -> list[tuple[int, float]]:
         """(offset, time) of pieces as they came, oldest first."""
+        key = (workload_id, attempt, task)
         try:
-            data = self._times_path((workload_id, attempt, task)).read_bytes()
+            data = self._times_path(key).read_bytes()
         except FileNotFoundError:
+            segments = self._segments(*key)
+            if not segments:
+                return []
+            with suppress(FileNotFoundError):
+                return [(0, self._segment_path(key, segments[0][0]).stat().st_mtime)]
             return []
         return [_TIME.unpack_from(data, at) for at in range(0, len(data) - _TIME.size + 1, _TIME.size)]
 
@@ -325,7 +356,7 @@ class LogStore:
 
     def delete(self, workload_id: str) -> None:
         """Remove all logs of a workload; no error where there are none."""
-        for key in [key for key in self._writing if key[0] == workload_id]:
+        for key in [key for key in list(self._writing) if key[0] == workload_id]:  # maybe on another thread
             self._close(key)
         shutil.rmtree(self._folder(workload_id), ignore_errors=True)
         self._wake(workload_id)
@@ -350,12 +381,20 @@ class LogStore:
     def _segment_path(self, key: tuple[str, int, str], start: int) -> Path:
         return self._folder(key[0]) / f"{int(key[1])}.{_checked(key[2])}.{start:015d}"
 
+    def _more_path(self, key: tuple[str, int, str]) -> Path:
+        return self._folder(key[0]) / f"{int(key[1])}.{_checked(key[2])}.more"
+
     def _times_path(self, key: tuple[str, int, str]) -> Path:
         return self._folder(key[0]) / f"{int(key[1])}.{_checked(key[2])}.times"
 
     def _segments(self, workload_id: str, attempt: int, task: str) -> list[tuple[int, int]]:
-        """(offset, length) of the segments of one log, in order."""
-        _checked(task)
+        """(offset, length) of the segments of one log, in order. One `stat` for all but long logs."""
+        key = (workload_id, attempt, task)
+        if not self._more_path(key).exists():
+            try:
+                return [(0, self._segment_path(key, 0).stat().st_size)]
+            except FileNotFoundError:
+                return []
         return sorted(
             (start, length)
             for number, name, start, length in self._all_segments(workload_id)
