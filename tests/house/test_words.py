@@ -64,7 +64,6 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/server/",
         "trainyard/client/",
         "trainyard/backends/platform",
-        "trainyard/transport/gateway",
     ),
     "host": (
         EMULATOR,  # HTTP's Host, sshd's host keys

@@ -107,15 +107,25 @@ async def _until_running(
     on_wait: Callable[[int, int], None] = lambda _ready, _all: None,
     ready_seconds: float = READY_SECONDS,
 ) -> list[Machine]:
-    """Wait, bounded, until all of `names` run; an error where one vanishes or never comes up."""
+    """Wait, bounded, until all of `names` run; an error where one vanishes or never comes up.
+
+    Machines that wait in a queue, which their `details` say, may wait for as long as it takes; what they wait for is told.
+    """
     deadline = clock.monotonic() + ready_seconds
     pause, silences = 0.1, 0
+    told = ""
     machines = {machine.name: machine for machine in promised}
     while True:
         ready = sum(machines[name].state is MachineState.RUNNING for name in names)
         on_wait(ready, len(names))
         if ready == len(names):
             return [machines[name] for name in names]
+        queue = next((text for name in names if (text := _queue_text(machines[name]))), "")
+        if queue:
+            deadline = clock.monotonic() + ready_seconds
+        if queue and queue != told:
+            told = queue
+            logger.warning("%s", queue)
         if clock.monotonic() > deadline:
             waiting = [name for name in names if machines[name].state is not MachineState.RUNNING]
             raise UnreachableError(
@@ -137,6 +147,13 @@ async def _until_running(
         if vanished:
             raise UnreachableError(f"these machines vanished while starting: {', '.join(vanished)}")
         machines = seen
+
+
+def _queue_text(machine: Machine) -> str:
+    """What a machine waits for in a queue, for people; '' where it does not."""
+    said = machine.details.get("queue", "")
+    place = machine.details.get("position", "")
+    return f"{machine.name} waits in the queue{f', number {place}' if place else ''}: {said}" if said else ""
 
 
 async def release(backend: Backend, machines: Sequence[Machine]) -> None:

@@ -1,0 +1,247 @@
+"""Whole scripts of `make_job` through a real platform: its queue, its server between us and the tasks, its restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from platforms import Up, platform, processes_of
+from trainyard import settings
+from trainyard.backends.platform.backend import PlatformBackend
+from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, UnsupportedError
+from trainyard.spec.machine import MachineSpec, MachineState
+
+pytestmark = [pytest.mark.slow]  # a real platform, and scripts in processes of their own
+PATIENCE_SECONDS = 60.0
+SMALL = MachineSpec(type="0.1c0g")
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    with platform(tmp_path / "up") as running:
+        yield running
+
+
+def environment(up: Up, home: Path) -> dict[str, str]:
+    """A laptop: nothing but a home, and who it is on the platform."""
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "TRAINYARD_HOME": str(home / ".trainyard"),
+        "TRAINYARD_BACKEND": "platform",
+        "TRAINYARD_SERVER": up.url,
+        "TRAINYARD_TOKEN": up.token,
+    }
+
+
+def script(up: Up, folder: Path, text: str, *, laptop: str = "laptop") -> subprocess.Popen[str]:
+    home = folder / laptop
+    home.mkdir(exist_ok=True)
+    path = home / "script.py"
+    path.write_text(text)
+    return subprocess.Popen(
+        [sys.executable, str(path)], cwd=home, env=environment(up, home),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    try:
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(process.communicate()) from None
+    assert process.returncode == 0, (out, err)
+    return "".join(line for line in out.splitlines(keepends=True) if "INFO]# " not in line)
+
+
+def backend_of(up: Up, folder: Path) -> PlatformBackend:
+    return PlatformBackend.from_settings(settings.load(environment(up, folder)))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+WHOLE = """
+import pathlib, trainyard
+trainyard.set_backend("platform")
+folder = pathlib.Path("a b'c $(touch pwned) 中文")
+folder.mkdir()
+(folder / "train.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+job = trainyard.make_job(name="whole", num_tasks=2, instance_type="0.1c0g", install_script="echo once >> installed")
+job.upload(str(folder), "code")
+job.run("cd code")
+for line in job.run("python3 train.py"):
+    print(line.strip())
+print(job.tasks[0].run("echo $HOME; cat ~/installed").split())
+job.tasks[1].write("note", "hello")
+print(job.tasks[1].read("note"), job.tasks[0].exists("note"))
+print(len(set(job.run("pwd"))))
+job.tasks[0].run("sleep 1000", non_blocking=True)
+job.kill()
+"""
+
+
+def test_a_whole_script_runs_when_the_platform_is_its_backend(up: Up, tmp_path: Path) -> None:
+    printed = output_of(script(up, tmp_path, WHOLE)).splitlines()
+    assert printed[:2] == ["rank 0 of 2", "rank 1 of 2"], printed
+    assert "once" in printed[2]
+    assert printed[3] == "hello False"
+    assert printed[4] == "2"
+    jobs = up.call("GET", "/api/v1/jobs?kind=machines")["items"]
+    assert [job["replicas"] for job in jobs] == [2]
+    up.until(jobs[0]["id"], "cancelled")
+    until(lambda: not list((up.home / ".trainyard" / "places").glob("*")))
+    assert not (tmp_path / "laptop" / "pwned").exists()
+    until(lambda: not [pid for pid in processes_of(str(up.folder)) if b"tmux" in _words(pid)])
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+FIRST = """
+import time, trainyard
+job = trainyard.make_job(name="night", num_tasks=2, instance_type="0.1c0g")
+job.tasks[0].run("for i in $(seq 600); do echo step $i >> steps; [ -e stop ] && break; sleep 0.1; done; echo done", non_blocking=True)
+print("started", flush=True)
+time.sleep(1000)
+"""
+ADOPT = """
+import trainyard
+job = trainyard.make_job(name="night", num_tasks=2, instance_type="0.1c0g")
+job.tasks[0].write("stop", "now")
+job.tasks[0].join()
+print(job.tasks[0].read("steps").splitlines()[0], len(job.tasks))
+job.kill()
+"""
+
+
+def test_another_laptop_goes_on_when_the_first_was_killed(up: Up, tmp_path: Path) -> None:
+    first = script(up, tmp_path, FIRST)
+    assert first.stdout is not None
+    while (line := first.stdout.readline()) and line != "started\n":
+        pass
+    assert line, first.communicate()
+    first.kill()
+    first.communicate()
+    assert output_of(script(up, tmp_path, ADOPT, laptop="other")) == "step 1 2\n"
+    assert len(up.call("GET", "/api/v1/jobs?kind=machines")["items"]) == 1
+
+
+RESTARTED = """
+import pathlib, time, trainyard
+job = trainyard.make_job(name="calm", num_tasks=1, instance_type="0.1c0g")
+task = job.tasks[0]
+print("ready", flush=True)
+print(task.run("i=0; while [ ! -e stop ]; do sleep 0.1; done; echo survived", show_realtime=False).strip(), flush=True)
+print(task.run("echo again").strip())
+job.kill()
+"""
+
+
+def test_a_command_is_found_again_when_the_server_was_killed_and_started(up: Up, tmp_path: Path) -> None:
+    running = script(up, tmp_path, RESTARTED)
+    assert running.stdout is not None
+    while (line := running.stdout.readline()) and line != "ready\n":
+        pass
+    assert line, running.communicate()
+    until(lambda: bool(list((up.home / ".trainyard" / "places").glob("*/home/.trainyard/*/1.cmd"))))
+    port = up.port
+    up.kill(signal.SIGKILL)
+    up.start(port=port)
+    place = next((up.home / ".trainyard" / "places").glob("*/home"))
+    (place / "stop").touch()
+    assert output_of(running) == "survived\nagain\n"
+
+
+QUEUED = """
+import trainyard
+job = trainyard.make_job(name="second", num_tasks=1, instance_type="{shape}")
+print(job.run("echo in")[0].strip())
+job.kill()
+"""
+
+
+async def test_machines_wait_with_the_reason_when_the_cluster_is_full(up: Up, tmp_path: Path) -> None:
+    until(lambda: up.call("GET", "/api/v1/nodes")["items"][0]["state"] == "ready")
+    cores = up.call("GET", "/api/v1/nodes")["items"][0]["cpu"]
+    shape = f"{cores}c0g"
+    full = up.submit("sleep 1000", roles=[{"cpu": cores}])
+    up.until(full, "running")
+    second = script(up, tmp_path, QUEUED.format(shape=shape))
+    backend = backend_of(up, tmp_path)
+    try:
+        until(lambda: bool(up.call("GET", "/api/v1/jobs?kind=machines")["items"]))
+        waiting = (await backend.machines(name="task0.second"))[0]
+        assert waiting.state is MachineState.PENDING
+        assert waiting.details["queue"]
+        assert waiting.details["position"] == "1"
+        up.call("PUT", f"/api/v1/jobs/{full}/desired", {"desired": "cancel"})
+    finally:
+        await backend.aclose()
+    out, err = second.communicate(timeout=2 * PATIENCE_SECONDS)
+    assert second.returncode == 0, err
+    assert "in" in out.splitlines()
+    assert "task0.second waits in the queue, number 1: " in err
+
+
+async def test_a_wish_that_no_queue_can_fulfil_is_refused(up: Up, tmp_path: Path) -> None:
+    until(lambda: up.call("GET", "/api/v1/nodes")["items"][0]["state"] == "ready")
+    backend = backend_of(up, tmp_path)
+    try:
+        with pytest.raises(CapacityError):
+            await backend.acquire(MachineSpec(gpus=8), ["task0.greedy"])
+        assert not up.call("GET", "/api/v1/jobs?kind=machines")["items"]
+    finally:
+        await backend.aclose()
+
+
+async def test_a_gang_stops_together_when_asked(up: Up, tmp_path: Path) -> None:
+    backend = backend_of(up, tmp_path)
+    try:
+        machines = await backend.acquire(SMALL, ["task0.pair", "task1.pair"])
+        with pytest.raises(UnsupportedError, match=r"task1\.pair"):
+            await backend.stop(machines[:1])
+        await backend.release(machines)
+        assert not await backend.machines()
+    finally:
+        await backend.aclose()
+
+
+def test_a_computer_that_is_not_logged_in_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="not logged in"):
+        PlatformBackend.from_settings(settings.load({"HOME": str(tmp_path)}))
+
+
+async def test_everything_that_was_run_is_gone_when_the_job_is_cancelled_by_somebody_else(
+    up: Up, tmp_path: Path
+) -> None:
+    backend = backend_of(up, tmp_path)
+    try:
+        machine = (await backend.acquire(SMALL, ["task0.gone"]))[0]
+        job = machine.details["job"]
+        up.until(job, "running")
+        way = backend.transport(machine)
+        pid = int((await way.run("setsid sleep 4444 </dev/null >/dev/null 2>&1 & echo $!")).stdout)
+        up.call("PUT", f"/api/v1/jobs/{job}/desired", {"desired": "cancel"})
+        up.until(job, "cancelled")
+        assert b"4444" not in _words(pid)
+        with pytest.raises(ConflictError, match="cancelled"):
+            await way.run("true")
+    finally:
+        await backend.aclose()
