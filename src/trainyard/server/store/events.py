@@ -11,7 +11,8 @@ from trainyard.server.tables import events
 from trainyard.spec.events import Event
 
 # PostgreSQL gives out numbers before the commit, so that 12 may be seen before 11. Writers share this lock until they
-# commit; a reader who follows takes it alone for a moment, and so waits for everybody who has a number already.
+# commit; a reader takes it alone for a moment, so that nobody is between a number and its commit, and notes the newest:
+# up to that one nothing can come any more.
 _LOCK = 7_230_114
 
 _COLUMNS = [column for column in events.c if column.name != "seq"]
@@ -46,8 +47,7 @@ def page(
 
     `workspace_ids` None: of all; else of those workspaces, and those of `shared_subjects` that belong to none.
     """
-    _settle(connection)
-    query = select(events)
+    query = _until(select(events), _settled(connection))
     if subject is not None:
         query = query.where(events.c.subject == str(subject))
     if subject_id is not None:
@@ -67,9 +67,9 @@ def wishes_since(
 
     Exact on PostgreSQL too: whoever has a number by now is waited for.
     """
-    _settle(connection)
-    query = select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
-    query = query.where(events.c.seq > after_seq).order_by(events.c.seq).limit(limit)
+    query: Select[Any] = select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
+    query = _until(query.where(events.c.seq > after_seq), _settled(connection))
+    query = query.order_by(events.c.seq).limit(limit)
     last, found = after_seq, dict[tuple[str, str], None]()
     for row in connection.execute(query):
         last = row.seq
@@ -80,7 +80,9 @@ def wishes_since(
 
 def last_seq(connection: Connection) -> int:
     """The number of the newest event; 0: there is none."""
-    _settle(connection)
+    newest = _settled(connection)
+    if newest is not None:
+        return newest
     return connection.execute(select(func.max(events.c.seq))).scalar() or 0
 
 
@@ -90,11 +92,20 @@ def delete_before(connection: Connection, time: float, *, limit: int = 10_000) -
     return connection.execute(delete(events).where(events.c.seq.in_(oldest.scalar_subquery()))).rowcount
 
 
-def _settle(connection: Connection) -> None:
-    """Wait for everybody who has a number and has not committed yet."""
-    if connection.dialect.name == "postgresql":
-        query = text("SELECT pg_advisory_lock(:key), pg_advisory_unlock(:key)")
-        connection.execute(query, {"key": _LOCK})
+def _settled(connection: Connection) -> int | None:
+    """The newest number up to which all events can be seen by now; None: all that there are (SQLite)."""
+    if connection.dialect.name != "postgresql":
+        return None
+    nested = connection.begin_nested()
+    # NB: two statements: the second sees what was committed while the first waited. Rolling back gives up the lock.
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    newest = connection.execute(select(func.max(events.c.seq))).scalar()
+    nested.rollback()
+    return newest or 0
+
+
+def _until(query: Select[Any], newest: int | None) -> Select[Any]:
+    return query if newest is None else query.where(events.c.seq <= newest)
 
 
 def _visible(
