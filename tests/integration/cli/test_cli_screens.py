@@ -20,7 +20,7 @@ def too_wide(terminal, columns):
 
 
 def test_help_says_the_same_however_it_is_asked_for(golden, yard):
-    text = shows("--help", rows=60)
+    text = shows("--help", rows=90)
     golden("help_80", text)
     assert text == yard().stdout == yard("-h").stdout == yard("help").stdout
     assert yard("create", "-h").stdout == yard("help", "create").stdout
