@@ -15,12 +15,12 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
 from trainyard.lib.ids import Serials
-from trainyard.lib.log import redact
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
 from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
 from trainyard.server.services.places import choose_workspace, find_workspace
+from trainyard.server.services.secrecy import for_eyes_of, is_secret, masked, without_secrets
 from trainyard.server.store import audit, events, idempotency, specs, users, workloads
 from trainyard.server.store.idempotency import AnswerRecord, KeyTakenError
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
@@ -381,55 +381,6 @@ def refuse_wish(record: WorkloadRecord, desired: Desired) -> None:
         raise ConflictError(
             f"The program of the job {record.id} has ended.", hint="There is nothing to pause."
         )
-
-
-def without_secrets(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same job without the variables that are named like secrets."""
-    roles = tuple(replace(role, env=_open_env(role.env)) for role in spec.roles)
-    return replace(spec, env=_open_env(spec.env), roles=roles)
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, by the rule that logs are cleaned by, and a wider one."""
-    words = name.upper()
-    wide = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "PRIVATE")
-    return redact(f"{name}=x") != f"{name}=x" or words.endswith("KEY") or any(word in words for word in wide)
-
-
-def masked(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same job with *** for every value that is named like a secret, for everybody but its owner."""
-    roles = tuple(replace(role, env=_masked_env(role.env)) for role in spec.roles)
-    return replace(spec, env=_masked_env(spec.env), roles=roles)
-
-
-def for_eyes_of(actor: Actor, record: WorkloadRecord) -> WorkloadRecord:
-    """The record as this actor may see it: only its owner sees its secrets."""
-    has_env = record.spec.env or any(role.env for role in record.spec.roles)
-    if record.user_id == actor.user_id or not (has_env or record.dlc):
-        return record
-    dlc = (
-        None
-        if record.dlc is None
-        else {name: _masked_data(name, value) for name, value in record.dlc.items()}
-    )
-    return replace(record, spec=masked(record.spec), dlc=dlc)
-
-
-def _masked_data(name: str, value: Any) -> Any:
-    """The same for what the compatible door was given, whatever is inside what."""
-    if isinstance(value, Mapping):
-        return {key: _masked_data(str(key), inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_masked_data(name, inner) for inner in value]
-    return "***" if isinstance(value, str) and value and is_secret(name) else value
-
-
-def _open_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not is_secret(name)}
-
-
-def _masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: "***" if is_secret(name) else redact(value) for name, value in env.items()}
 
 
 def _visible(connection: Connection, actor: Actor, job_id: str, *, lock: bool = False) -> WorkloadRecord:
