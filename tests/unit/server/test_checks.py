@@ -113,6 +113,7 @@ def test_names_hold_nothing_strange_when_they_are_taken(name):
     [
         ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("password", True), ("HF_TOKEN", True), ("KEY", True),
         ("ssh_private", True), ("MYCREDENTIALS", True), ("PATH", False), ("EPOCHS", False), ("KEYBOARD", False),
+        ("MAX_TOKENS", False), ("TOKENIZERS_PARALLELISM", False), ("accessToken", True), ("SSH_PASSPHRASE", True),
     ],
 )  # fmt: skip
 def test_a_variable_is_a_secret_when_it_is_named_like_one(name, secret):

@@ -11,7 +11,9 @@ from trainyard.server.auth.actor import Actor
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import WorkloadSpec
 
-_WORDS = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "CREDENTIAL", "PRIVATE")
+# In a name, and at its end: max_tokens and TOKENIZERS_PARALLELISM are what training is about.
+_WORDS = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "PRIVATE")
+_ENDINGS = ("TOKEN", "KEY")
 
 
 def without_secrets(spec: WorkloadSpec) -> WorkloadSpec:
@@ -23,9 +25,8 @@ def without_secrets(spec: WorkloadSpec) -> WorkloadSpec:
 def is_secret(name: str) -> bool:
     """Whether a variable of this name holds a secret, by the rule that logs are cleaned by, and a wider one."""
     words = name.upper()
-    return (
-        redact(f"{name}=x") != f"{name}=x" or words.endswith("KEY") or any(word in words for word in _WORDS)
-    )
+    wide = words.endswith(_ENDINGS) or any(word in words for word in _WORDS)
+    return wide or redact(f"{name}=x") != f"{name}=x"
 
 
 def masked(spec: WorkloadSpec) -> WorkloadSpec:
