@@ -81,6 +81,12 @@ class Yard:
                 assert time.monotonic() < deadline, left[0]
             time.sleep(0.2)
 
+    def story(self, job: str) -> str:
+        """What happened to a job, for who has to find out why."""
+        told = self.up.call("GET", f"/api/v1/jobs/{job}/events?limit=100")["items"]
+        lines = [f"{event['time']} {event['state']} {event['code']}: {event['message']}" for event in told]
+        return "\n".join([job, *lines])
+
     def check(self) -> None:
         found: dict[str, dict] = {}
         cursor = ""
@@ -92,7 +98,8 @@ class Yard:
         for job, code in self.wanted.items():
             assert found[job]["state"] == ("failed" if code else "succeeded"), found[job]
         ran = Counter(self.ledger.read_text().splitlines())
-        assert max(ran.values()) == 1, [name for name, times in ran.items() if times > 1]
+        twice = [name.split()[0] for name, times in ran.items() if times > 1]
+        assert not twice, "\n".join(self.story(job) for job in twice[:3])
         tasks = {job: found[job]["replicas"] for job in self.wanted}
         assert len(ran) >= len(tasks), "each has run"
         per_job = Counter(line.split()[0] for line in ran)

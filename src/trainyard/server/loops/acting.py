@@ -72,6 +72,8 @@ class Acting:
         """Let nodes remove what they keep of attempts that are over."""
         by_nodes: dict[frozenset[str], list[str]] = {}
         for attempt, nodes in forgets:
+            # NB: it has run, so the answer to its launch was lost. Sent again after it is forgotten, it would run twice.
+            self._launching.discard(attempt)
             by_nodes.setdefault(nodes, []).append(attempt)
         for nodes, attempts in by_nodes.items():
             self._start(self._forget(attempts, nodes))

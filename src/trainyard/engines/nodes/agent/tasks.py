@@ -30,6 +30,8 @@ TRASH = "trash"
 BLOCK, UNBLOCK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK)
 MOST_FILES = 256  # an agent has a dozen open
 
+FORGOTTEN = 10_000  # attempts that are remembered after their files are gone, against orders that come late
+
 
 class Task:
     """One task as the agent sees it."""
@@ -81,6 +83,7 @@ class Tasks:
         for folder in (TASKS, ENDED, TRASH):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self._ended = set(os.listdir(ENDED))  # attempts with a tombstone
+        self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
         self._discarded = 0
 
@@ -140,6 +143,8 @@ class Tasks:
         attempt = launch["attempt"]
         if attempt in self._ended:
             return ["conflict", f"the attempt {attempt} was ended before it was launched"]
+        if attempt in self._forgotten:  # an order that came late: it has run
+            return ["conflict", f"the attempt {attempt} is over"]
         for wanted in launch["tasks"]:
             if (attempt, wanted["name"]) in self.by_key:
                 continue
@@ -194,6 +199,9 @@ class Tasks:
 
     def forget(self, attempt: str) -> list[Task]:
         """Remove what is kept of an attempt; not of what still runs. The tasks that are gone now."""
+        self._forgotten[attempt] = None
+        while len(self._forgotten) > FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
         gone = [task for task in self.by_attempt.get(attempt, {}).values() if task.is_cleared]
         for task in gone:
             del self.by_key[attempt, task.folder.name]
