@@ -116,6 +116,11 @@ class Settings:
         return bool(self.cloud.endpoint or (self.cloud.access_key_id and self.region))
 
     @property
+    def has_login(self) -> bool:
+        """Whether this computer is logged in to a platform."""
+        return bool(self.server) or self.login_file.exists()
+
+    @property
     def owner(self) -> str:
         """Who asks, for leases and listings: user@client."""
         return f"{self.user}@{self.client}"

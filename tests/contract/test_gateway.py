@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from platforms import Up, platform
 from trainyard.client.connection import Connection
 from trainyard.lib.ids import new_id
+from trainyard.transport import contract
 from trainyard.transport.contract import TransportContract
 from trainyard.transport.gateway import GatewayTransport
 
@@ -41,3 +43,9 @@ class TestGateway(TransportContract):
         yield transport
         await transport.aclose()
         await connection.aclose()
+
+    @pytest.fixture(autouse=True)
+    def _login(self, up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a person's terminal needs beside its words: who asks, which must not be among them."""
+        words = {"PATH": os.defpath, "TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
+        monkeypatch.setattr(contract, "_environment", lambda: words)

@@ -35,7 +35,7 @@ SLOW_SECONDS = 1.0  # after which a wait is explained
 
 
 class Fleet:
-    """All machines of the backends that were asked for: one if one was named, else local, the ssh hosts and the cloud."""
+    """All machines of the backends that were asked for: one if one was named, else all that there are."""
 
     def __init__(self, invocation: Invocation, settings: Settings) -> None:
         self.invocation = invocation
@@ -57,7 +57,8 @@ class Fleet:
         if self.chosen:
             return [self.chosen]
         hosts = ["ssh"] if self._has_hosts() else []
-        return [DEFAULT_BACKEND, *hosts, *([CLOUD] if self.settings.has_cloud else [])]
+        platform = ["platform"] if self.settings.has_login else []
+        return [DEFAULT_BACKEND, *hosts, *platform, *([CLOUD] if self.settings.has_cloud else [])]
 
     @property
     def place(self) -> str:

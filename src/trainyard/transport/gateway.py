@@ -11,8 +11,9 @@ import asyncio
 import errno
 import os
 import struct
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from trainyard.client.connection import Connection
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError, UnreachableError
+from trainyard.lib.shell import quote
 from trainyard.transport.api import NO_ENV, Completed, TerminalSize
 from trainyard.transport.gatewaychannel import Channel, NotBegunError
 
@@ -27,6 +29,8 @@ RESTART_SECONDS = 20.0  # a server that is started again has to take its lease a
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 END_SECONDS = 5.0  # for a command to be ended: a second of grace, and a slow network
 CHUNK = 256 * 1024
+_PROGRAM = (sys.executable, "-m", "trainyard.cli.main")
+_ENTER = Path(__file__).with_name("gatewayenter.sh").read_text(encoding="utf-8")
 
 
 class GatewayTransport:
@@ -120,6 +124,12 @@ class GatewayTransport:
     async def connect(self, port: int) -> GatewayStream:
         """Reach a server on the loopback of the task's node."""
         return GatewayStream(await self._begin("connect", NO_ENV, port=port), self._close)
+
+    def argv(self, script: str = "", *, terminal: bool = True) -> Sequence[str]:  # noqa: ARG002  # it is the caller's own
+        """`trainyard jobs exec …`, which knows the server and the token as this process does: by its login."""
+        body = f"exec sh -c {quote(script)}" if script else 'exec "$(command -v bash || echo sh)" -l'
+        text = f"place={quote(self._place)}\n{_ENTER}{body}"
+        return [*_PROGRAM, "jobs", "exec", "--task", self._task, self._job, text]
 
     async def aclose(self) -> None:
         """End what is attached; what was detached runs on."""

@@ -73,7 +73,7 @@ class Gang:
             address=task.address if task is not None else "",
             user=job.user,
             type=job.spec.tags.get(TYPE_TAG, ""),
-            cpus=round(role.cpu),
+            cpus=max(1, round(role.cpu)),
             memory_mib=role.memory_mib,
             devices=_devices(role.device, task.devices if task is not None else ()),
             spot=job.preemptible,
