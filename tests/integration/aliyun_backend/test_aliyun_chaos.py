@@ -25,10 +25,10 @@ def wanted_seeds() -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-STEPS = int(os.environ.get("TRAINYARD_CHAOS_STEPS", "10"))
+STEPS = int(os.environ.get("TRAINYARD_CHAOS_STEPS", "8"))
 
-# Ten whole programs a seed, each against real machines, and throttled minutes that are waited out.
-pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(60 + 30 * STEPS)]
+# A dozen whole programs a seed, each against real machines, and throttled minutes that are waited out.
+pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(120 + 30 * STEPS)]
 
 
 @pytest.fixture

@@ -143,10 +143,13 @@ class Story:
         assert self.skies.cloud.world.rate(self.skies.cloud.now) == 0
 
     def check_storage(self) -> None:
-        """One file system, one way into it; people's files are theirs to delete, so we do."""
+        """One file system, one way into it; people's files are theirs to delete, so we do.
+
+        Two computers that make it in the same moment leave an empty second one: what may hold files is never removed.
+        """
         systems = self.skies.cloud.world.file_systems
-        assert len(systems) == 1
-        assert all(len(system.targets) == 1 for system in systems.values())
+        if len(self.homes) == 1:
+            assert [len(system.targets) for system in systems.values()] == [1]
         systems.clear()
 
     def check_bill(self, most: int) -> None:
