@@ -81,8 +81,10 @@ async def test_a_launch_is_refused_when_its_attempt_was_ended_before(lab: Engine
         await lab.launch(server, launch_of("touch ~/ran"))
     assert not (lab.home / "ran").exists()
     await server.engine.forget(["w1.1"], ["local"])
-    await lab.launch(server, launch_of("true"))
-    await server.ended("w1.1")
+    with pytest.raises(ConflictError):  # an order that comes late
+        await lab.launch(server, launch_of("touch ~/ran"))
+    await lab.launch(server, launch_of("true", "w1.2"))
+    await server.ended("w1.2")
 
 
 async def test_names_and_texts_that_no_node_can_take_are_refused(lab: EngineLab):
