@@ -16,6 +16,7 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.output import Output
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError, NotFoundError
+from trainyard.simulation.shipped import CLUSTER, CLUSTERS, DAYS, LOAD, SEED, TRACES
 
 if TYPE_CHECKING:
     from trainyard.scheduling.model import Policy
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from trainyard.simulation.result import Experiment, PolicyResult
     from trainyard.simulation.simulator import Simulation
 
-SHIPPED = ("small", "medium", "large")
-TRACES = ("philly", "helios", "pai")
-DAYS, LOAD = 7.0, 0.9
 SIDE_BY_SIDE = ("default", "fifo", "first-fit", "easy")
 DAY = 86400.0
 REDRAW_SECONDS = 0.1
@@ -36,7 +34,7 @@ BAR = 20
 @click.command("simulate", cls=PlainVerb)
 @click.option(
     "--cluster",
-    default="small",
+    default=CLUSTER,
     metavar="FILE",
     help="A cluster in TOML, or the shipped small, medium or large.",
 )
@@ -47,7 +45,7 @@ BAR = 20
 @click.option("--days", type=float, metavar="N", help=f"How long jobs come ({DAYS:g}).")
 @click.option("--load", type=float, metavar="X", help=f"Their work, in capacities of the cluster ({LOAD:g}).")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="A policy; give it again for more.")
-@click.option("--seed", type=int, default=1, metavar="N", help="Another seed, other jobs (1).")
+@click.option("--seed", type=int, default=SEED, metavar="N", help=f"Another seed, other jobs ({SEED}).")
 @click.option("--output", "folder", metavar="DIR", help="Save result.json, jobs.csv, queue.csv, report.html.")
 def simulate_command(
     cluster: str,
@@ -93,12 +91,12 @@ def _read_cluster(name: str, policies: Sequence[str]) -> tuple[Cluster, list[Pol
     from trainyard.scheduling.policies import POLICIES
     from trainyard.simulation.cluster import parse_cluster
 
-    if name in SHIPPED:
+    if name in CLUSTERS:
         from importlib.resources import files
 
         text = (files("trainyard.simulation") / "data" / f"{name}.toml").read_text(encoding="utf-8")
     else:
-        text = _read(name, f"Shipped clusters are {', '.join(SHIPPED)}; others are files.")
+        text = _read(name, f"Shipped clusters are {', '.join(CLUSTERS)}; others are files.")
     cluster = parse_cluster(text, POLICIES, name=name)
     known: dict[str, Policy] = {**POLICIES, **cluster.policies}
     return cluster, [_policy(each, known) for each in dict.fromkeys(policies)]

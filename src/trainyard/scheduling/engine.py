@@ -99,6 +99,7 @@ class Scheduler(State):
         self._starts: list[float] = []  # of the reservations that keep room, rising
         self._modes: list[Mode] = [()]  # by how many of these are outlived
         self._latest = 0.0  # start of any reservation
+        self._whole = False  # whether one of them waits for whole nodes
         self._spares: dict[Mode, int] = {}  # devices that may still pass them
         self._delaying: dict[Kind, set[Mode]] = {}  # known in this cycle
         self._reserved: dict[Room, int] = {}
@@ -141,6 +142,7 @@ class Scheduler(State):
         self._keeps = {(): self._hard}
         self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, {}
         self._spares = {}
+        self._whole = False
         self.blockers = {}
 
     def _forget(self) -> None:
@@ -320,11 +322,11 @@ class Scheduler(State):
         elif outcome is Outcome.USER:
             walk.cursor.skip_owner(entry.owner)
         elif outcome is Outcome.RESERVATION:
-            self._pass_longer(walk, entry, bisect_left(self._starts, self.now + entry.limit))
+            self._pass_longer(walk, entry, self._outlived(entry))
 
     def _is_too_long(self, walk: Walk, entry: Entry) -> bool:
         """Whether it is known to delay those whom it would outlive; then the walk passes it and all who are longer by."""
-        outlived = bisect_left(self._starts, self.now + entry.limit)
+        outlived = self._outlived(entry)
         if not outlived or not self._must_wait(entry.kind, self._modes[outlived]):
             return False
         self._pass_longer(walk, entry, outlived)
@@ -348,7 +350,7 @@ class Scheduler(State):
             gang = least_of(gang)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
-        mode = outlived = self._mode(entry.limit)
+        mode = outlived = self._modes[self._outlived(entry)]
         if mode and kind.devices and self._may_pass(kind, mode):
             mode = ()
         if mode and self._is_delaying(kind, mode):
@@ -382,15 +384,20 @@ class Scheduler(State):
 
     def _spare(self, kind: Kind) -> int:
         """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
-        part = kind.gang.parts[0]
-        node = len(self.cluster.by_free.get(part.shape.device, ())) - 1
-        if len(kind.gang.parts) > 1 or not kind.reserve_key[2] or part.shape.count * 4 > node:
+        if not kind.reserve_key[2] or self._is_whole(kind.gang):
             return 0
         return int(kind.devices * self.policy.gang_spare)
 
-    def _mode(self, limit: float) -> Mode:
-        """The reservations that a workload of this length would outlive, by their numbers."""
-        return self._modes[bisect_left(self._starts, self.now + limit)]
+    def _outlived(self, entry: Entry) -> int:
+        """How many of the reservations, the earliest first, a workload would outlive."""
+        # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
+        return bisect_left(self._starts, self.now + (entry.limit if self._whole else entry.stay))
+
+    def _is_whole(self, gang: Gang) -> bool:
+        """Whether replicas are so large that a single device taken from a node may be one too many."""
+        shape = gang.parts[0].shape
+        node = len(self.cluster.by_free.get(shape.device, ())) - 1
+        return len(gang.parts) > 1 or shape.count * 4 > node
 
     def _note(self, reservation: Reservation, kind: Kind) -> None:
         """Let a reservation count from now on."""
@@ -399,6 +406,7 @@ class Scheduler(State):
         self.reservations.append(reservation)
         self._latest = max(self._latest, reservation.start)
         if reservation.keep:
+            self._whole = self._whole or reservation.whole
             insort(self._starts, reservation.start)
             keeping = [one for one in self.reservations if one.keep]
             self._modes = [
@@ -444,7 +452,7 @@ class Scheduler(State):
         if made is None:
             entry.kind.hopeless = self.cluster.layout
             return
-        made.spare = self._spare(entry.kind)
+        made.spare, made.whole = self._spare(entry.kind), self._is_whole(entry.kind.gang)
         if last is None or (last.start, last.keep) != (made.start, made.keep):
             self._numbers += 1
             made.number = self._numbers

@@ -10,12 +10,14 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 
+from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.kinds import Kind, Room
 from trainyard.scheduling.model import Policy, Request, Strategy
 
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
 OVERDUE = -1.0  # a share before all others
+GANG_RUNS = 0.4  # of its expected run: what a gang waits for one level of priority
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
@@ -27,7 +29,7 @@ Key = tuple[int, float, tuple[float, int], "Entry"]  # orders a line: level, sha
 class Entry:
     """One waiting workload in its line."""
 
-    __slots__ = ("kind", "level", "limit", "order", "overdue", "request")
+    __slots__ = ("kind", "level", "limit", "order", "overdue", "request", "stay")
 
     def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
         self.request = request
@@ -35,6 +37,7 @@ class Entry:
         self.order = order  # when it is due, then as they came
         self.level = request.priority  # with its age counted in
         self.limit = INFINITY if request.limit is None else request.limit  # how long it may run
+        self.stay = self.limit  # the same with some certainty, where past runs are known
         self.overdue = False  # it has waited longer than anybody should
 
     def __lt__(self, other: Entry) -> bool:
@@ -46,19 +49,23 @@ class Entry:
         return (self.request.workspace, self.request.user)
 
 
-def level_of(request: Request, policy: Policy, strategy: Strategy, now: float) -> tuple[int, float]:
-    """A workload's priority with its age counted in, and when that rises next."""
+def level_of(
+    request: Request, policy: Policy, strategy: Strategy, now: float, ageing: float
+) -> tuple[int, float]:
+    """A workload's priority with its age counted in, a level for every `ageing`, and when that rises next."""
     base = request.priority
     top = policy.top_priority
     if strategy is Strategy.INTELLIGENT:
         top = base if base >= policy.intelligent_high else policy.intelligent_high - 1
     elif strategy is not Strategy.BACKFILL:
         top = base
-    if policy.ageing <= 0 or base >= top:
+    if ageing <= 0 or base >= top:
         return base, INFINITY
-    steps = int(max(0.0, now - request.submitted) // policy.ageing)
+    steps = int(max(0.0, now - request.submitted) // ageing)
+    if request.submitted + (steps + 1) * ageing <= now:
+        steps += 1  # the quotient was rounded down
     level = min(top, base + steps * policy.level)
-    return level, INFINITY if level >= top else request.submitted + (steps + 1) * policy.ageing
+    return level, INFINITY if level >= top else request.submitted + (steps + 1) * ageing
 
 
 class Likes:
@@ -68,13 +75,13 @@ class Likes:
 
     def __init__(self) -> None:
         self.levels: dict[int, dict[Owner, list[Entry]]] = {}
-        self.shortest = INFINITY  # a bound of the members' time limits
+        self.shortest = INFINITY  # a bound of the members' stays
         self.size = 0
 
     def add(self, entry: Entry, owner: Owner) -> None:
         """Let an entry join. `owner` is the entry's, one object for all of theirs: it is kept as a key."""
         insort(self.levels.setdefault(entry.level, {}).setdefault(owner, []), entry)
-        self.shortest = min(self.shortest, entry.limit)
+        self.shortest = min(self.shortest, entry.stay)
         self.size += 1
 
     def remove(self, entry: Entry) -> None:
@@ -123,15 +130,36 @@ class Line:
 
     def _age(self, entry: Entry, now: float) -> int:
         """The level of an entry, and a note of when to look at it again."""
-        level, rises = level_of(entry.request, self.policy, self.strategy, now)
+        ageing = self._ageing(entry)
+        level, rises = level_of(entry.request, self.policy, self.strategy, now, ageing)
         if self.policy.fair_share and self.strategy is Strategy.BACKFILL:
-            patience = self.policy.gang_patience if entry.kind.reserve_key[2] else self.policy.patience
-            due = entry.request.submitted + patience
+            due = entry.request.submitted + self._patience(entry)
             entry.overdue = now >= due
             rises = rises if entry.overdue else min(rises, due)
         if rises != INFINITY:
             heappush(self.promotions, (rises, entry.order[1], entry))
         return level
+
+    def _ageing(self, entry: Entry) -> float:
+        """How long it waits for a level: long ones wait longer, since it matters less to them, and gangs not so long."""
+        policy = self.policy
+        if policy.ageing <= 0 or self.strategy is not Strategy.BACKFILL:
+            return policy.ageing
+        run = expected_run(entry.request, policy.assumed_run)
+        if entry.kind.reserve_key[2] and policy.gang_ageing > 0:
+            return max(policy.gang_ageing, min(GANG_RUNS * run, policy.slowest_gang_ageing))
+        known = entry.request.limit is not None or entry.request.expected is not None
+        return max(policy.ageing, min(run, policy.slowest_ageing)) if known else policy.ageing
+
+    def _patience(self, entry: Entry) -> float:
+        """How long it waits before it goes ahead of others of its priority, whatever their shares."""
+        if entry.kind.reserve_key[2]:
+            return self.policy.gang_patience
+        policy = self.policy
+        if policy.patient_runs <= 0:
+            return policy.patience
+        run = expected_run(entry.request, policy.assumed_run)
+        return min(policy.patience, policy.patient_runs * run)
 
     def _strict_key(self, entry: Entry) -> tuple[int, float, int, Entry]:
         last = LAST if self.policy.preemptible_last and entry.request.preemptible else 0
@@ -246,7 +274,7 @@ class Cursor:
                     continue
                 at = self.skipped.get((level, owner), 0) if self.skipped else 0
                 if self.longest != INFINITY:
-                    while at < len(entries) and entries[at].limit > self.longest:
+                    while at < len(entries) and entries[at].stay > self.longest:
                         at += 1
                     self.skipped[level, owner] = at
                 if at >= len(entries):

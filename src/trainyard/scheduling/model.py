@@ -144,6 +144,7 @@ class Request:
     priority: int = 5
     submitted: float = 0.0
     limit: float | None = None  # longest running time in seconds; None: unknown
+    expected: float | None = None  # how long it will probably run (forecast.py); None: nobody knows
     preemptible: bool = False
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
@@ -199,8 +200,15 @@ class Policy:
     fair_share: bool = True
     half_life: float = 7 * 86400.0  # past use counts half after this
     ageing: float = 6 * 3600.0  # waiting so long is worth one level of priority; 0: no ageing
-    # Who has waited longer goes before others of its priority, whatever their shares; gangs over nodes much sooner.
+    # Under backfill, whoever is expected to run longer waits as long as that for a level, up to this.
+    slowest_ageing: float = 48 * 3600.0
+    # Gangs over nodes rise sooner: after a part of what they are expected to run, between these; 0: like others.
+    gang_ageing: float = 1800.0
+    slowest_gang_ageing: float = 12 * 3600.0
+    # Who has waited longer goes before others of its priority, whatever their shares; gangs over nodes much sooner,
+    # and short ones after this part of what they are expected to run (0: like others).
     patience: float = 4 * 3600.0
+    patient_runs: float = 0.25
     gang_patience: float = 3600.0
     top_priority: int = 9
     level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
@@ -209,7 +217,10 @@ class Policy:
     gang_spare: float = (
         0.5  # of a waiting gang of small replicas: what others who pass it may hold of its size
     )
-    short_first: bool = True  # of equal priority and share, whoever's submission plus limit is earlier
+    # Whoever is expected to end so many times over before a gang of small replicas could start may pass it, whatever
+    # its limit; 0: limits alone count, as they do where whole nodes are waited for.
+    passing_runs: float = 4.0
+    short_first: bool = True  # of equal priority and share, whoever's submission plus expected run is earlier
     preemption: bool = True
     grace: float = 30.0  # seconds that a victim has to save its work
     balance_timeout: float = 600.0

@@ -22,7 +22,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
             # One line by priority and time; small ones pass where they do not delay the first that is blocked.
             Policy(
                 name="easy", strategy=Strategy.BACKFILL, one_line=True, fair_share=False, ageing=0.0,
-                gang_reservations=0, gang_spare=0.0, short_first=False,
+                gang_reservations=0, gang_spare=0.0, passing_runs=0.0, short_first=False,
             ),
             Policy(name="strict-fifo", strategy=Strategy.STRICT_FIFO, fair_share=False, ageing=0.0),
             Policy(name="round-robin", strategy=Strategy.ROUND_ROBIN, fair_share=False, ageing=0.0),

@@ -58,7 +58,7 @@ def cost_of(running: Running) -> Cost:
 
 
 def expected_end(running: Running, assumed: float, now: float) -> float:
-    """When it ends: at its limit; without one, twice as long as it is known to run, and again."""
+    """When it ends: at its limit; without one, when it is assumed to, or twice as late, and again."""
     limit = running.request.limit
     if running.leaving is not None:
         return running.leaving if running.leaving > now else now + OVERRUN
@@ -184,6 +184,7 @@ class Reservation:
     keep: dict[int, Keep]
     number: int = 0
     spare: int = 0  # devices that those who pass it may hold
+    whole: bool = True  # it waits for whole nodes, or for much of one
     spoken_for: int = 0  # nodes of those who came before it
     seen: int = 0  # how many changes of the ledger it knows
     layout: int = -1

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
+from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.kinds import Kinds, charge, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread, Strategy
@@ -106,19 +107,22 @@ class State:
         self._serial += 1
         kind = self.kinds.of(request)
         entry = Entry(request, kind, (self._due(request), self._serial))
+        if request.expected is not None and self.policy.passing_runs > 0:
+            entry.stay = min(entry.limit, self.policy.passing_runs * request.expected)
+            if request.limit is None:
+                entry.limit = entry.stay = request.expected  # the best that is known
         if request.claim:
             self._restore_claim(entry)
             return
         self._enqueue(entry, self.now if now is None else now)
 
     def _due(self, request: Request) -> float:
-        """What stands for time in the order: short ones are due sooner, and nobody is passed for longer than patience."""
+        """What stands for time in the order: short ones are due sooner, and nobody is passed for ever."""
         policy = self.policy
         if not policy.short_first or self._line(request.workspace).strategy is not Strategy.BACKFILL:
             return request.submitted
-        return request.submitted + min(
-            policy.patience if request.limit is None else request.limit, policy.patience
-        )
+        longest = max(policy.patience, policy.slowest_ageing)
+        return request.submitted + min(expected_run(request, policy.assumed_run), longest)
 
     def _enqueue(self, entry: Entry, now: float) -> None:
         request = entry.request
@@ -280,7 +284,8 @@ class State:
                 self.ledger.add(running)
 
     def _estimate(self, running: Running, now: float) -> None:
-        running.end = expected_end(running, self.policy.assumed_run, now)
+        expected = running.request.expected if self.policy.passing_runs > 0 else None
+        running.end = expected_end(running, expected or self.policy.assumed_run, now)
         heappush(self._ends, (running.end, running.serial, running))
 
     def _pass(self, id: str, devices: int, others: tuple[str, ...]) -> None:  # noqa: A002

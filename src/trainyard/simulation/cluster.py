@@ -141,7 +141,18 @@ _QUOTA_KEYS = frozenset(
     {"name", "parent", "nominal", "borrow", "lend", "per_user", "users", "weight", "strategy"}
 )
 _RULE_KEYS = frozenset({"rule", "ring", "sizes", "whole_when_many"})
-_TIMES = frozenset({"half_life", "ageing", "patience", "grace", "balance_timeout", "assumed_run"})
+_TIMES = frozenset(
+    {
+        "half_life",
+        "ageing",
+        "slowest_ageing",
+        "gang_ageing",
+        "slowest_gang_ageing",
+        "patience",
+        "gang_patience",
+    }
+    | {"grace", "balance_timeout", "assumed_run"}
+)
 _POLICY_KEYS = frozenset({each.name for each in fields(Policy)} - {"name"} | {"base"})
 _RULES = {"ascend-910": ASCEND_910}
 

@@ -14,6 +14,7 @@ from math import ceil, inf
 from random import Random
 from typing import Protocol
 
+from trainyard.scheduling.forecast import Forecast
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -128,6 +129,7 @@ class Simulation:
         self.now = 0.0
         self._tick = tick
         self._scheduler = make(cluster.snapshot(policy))
+        self._forecast = Forecast()  # from what has ended so far, as the platform knows it
         self._running: dict[str, Run] = {}
         self._waiting = 0
         self._known: dict[str, Run] = {}
@@ -267,6 +269,7 @@ class Simulation:
     def _queue(self, run: Run, now: float) -> None:
         self._waiting += 1
         run.queued = now
+        run.request = replace(run.request, expected=self._forecast.expect(run.request))
         self._scheduler.submit(run.request)
         self.meter.wait(run.group, run.shape, now, 1)
 
@@ -286,6 +289,7 @@ class Simulation:
     def _end(self, run: Run, now: float) -> None:
         ran = now - run.started
         self._stop(run, now)
+        self._forecast.note(run.request, ran)
         if run.broken < len(run.job.failures):
             run.broken += 1  # it is tried again, with its age
             self._queue(run, now)

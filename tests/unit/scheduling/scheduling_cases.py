@@ -37,7 +37,13 @@ from trainyard.scheduling.policies import POLICIES
 FOLDER = Path(__file__).parent / "cases"
 ROLE_FIELDS = {field.name for field in fields(Role)} - {"name"}
 # One rule a case: what learns or reorders beyond the rules is off, unless the case is about it.
-PLAIN = {"short_first": False, "forecast": 0.0, "gang_reservations": 0}
+PLAIN = {
+    "short_first": False,
+    "gang_reservations": 0,
+    "slowest_ageing": 0.0,
+    "gang_ageing": 0.0,
+    "patient_runs": 0.0,
+}
 NODE_DEFAULTS = {"cpu": 64_000, "memory": 256_000}
 
 

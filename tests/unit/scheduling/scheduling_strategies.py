@@ -118,6 +118,10 @@ def extras(draw):
         "short_first": draw(st.booleans()),
         "gang_reservations": draw(st.integers(0, 2)),
         "patience": 25.0,
+        "slowest_ageing": draw(st.sampled_from([0.0, 40.0])),
+        "gang_ageing": draw(st.sampled_from([0.0, 5.0])),
+        "slowest_gang_ageing": 30.0,
+        "patient_runs": draw(st.sampled_from([0.0, 0.25])),
     }
     return {key: value for key, value in drawn.items() if key in Policy.__slots__}
 

@@ -28,7 +28,7 @@ def cluster(count, **more):
 
 def plain(**numbers):
     """A policy in which time is time: nobody goes first for being short, and nothing is guessed."""
-    asked = {"short_first": False, "forecast": 0.0, **numbers}
+    asked = {"short_first": False, "slowest_ageing": 0.0, "gang_ageing": 0.0, "patient_runs": 0.0, **numbers}
     return Policy(**{key: value for key, value in asked.items() if key in Policy.__slots__})
 
 
