@@ -225,7 +225,8 @@ def error_of(answer: httpx2.Response) -> Error:
         code, message, hint = str(said["code"]), str(said["message"]), str(said.get("hint", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         code, hint = "", "See that the address is that of a Trainyard server."
-        message = f"{answer.request.url.host} answered with {answer.status_code} {answer.reason_phrase}."
+        host = answer.request.url.host
+        message = f"{host} answered with {answer.status_code} {answer.reason_phrase}."
         if answer.status_code < 500:
             return BY_STATUS.get(answer.status_code, errors.InvalidError)(message, hint=hint)
     return error_said({"code": code, "message": message, "hint": hint}, answer.status_code)
