@@ -27,7 +27,9 @@ from trainyard.server.logs import LogStore
 from trainyard.transport.api import Transport
 from trainyard.transport.local import LocalTransport
 
-QUICK = Patience(ping=0.2, silence=8.0, lost=1.5, first_backoff=0.02, last_backoff=0.2, refused_backoff=0.5)
+QUICK = Patience(
+    ping=0.2, silence=8.0, lost=1.5, first_backoff=0.02, last_backoff=0.2, refused_backoff=0.5, refresh=1000.0
+)
 WAIT = 30.0  # on a machine that is busy with other tests
 
 

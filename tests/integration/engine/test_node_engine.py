@@ -224,3 +224,14 @@ async def test_facts_of_the_node_are_found_out(lab: EngineLab):
     assert facts.python.startswith("3.")
     assert seen.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert oct(lab.root().stat().st_mode & 0o777) == "0o700"
+
+
+async def test_disk_and_clock_of_a_node_are_looked_at_again_and_again(lab: EngineLab, monkeypatch):
+    from dataclasses import replace
+
+    import engine_lab
+
+    monkeypatch.setattr(engine_lab, "QUICK", replace(engine_lab.QUICK, refresh=0.1))
+    server = await lab.start()
+    await server.until(lambda: len(server.find(NodeSeen)) >= 3, "seen three times")
+    assert len({each.boot_id for each in server.find(NodeSeen)}) == 1

@@ -35,6 +35,7 @@ class Patience:
     first_backoff: float = 0.1
     last_backoff: float = 5.0
     refused_backoff: float = 30.0  # no python3: a person has to come first
+    refresh: float = 30.0  # between two looks at disk and clock of a node that answers
 
 
 LEAST_SKEW_SECONDS = 1.0  # less is the way, not the clock
@@ -73,9 +74,12 @@ class NodeLink:
         self._tried = asyncio.Event()  # connecting was tried at least once
         self._process: Process | None = None
         self._probe: dict[str, Any] | None = None
+        self._probed_boot = ""  # devices may be others after a node was started anew
+        self._welcomed: dict[str, Any] = {}
         self._probing: asyncio.Task[None] | None = None
         self._heard = time.monotonic()
         self._since = 0.0  # when it was connected last
+        self._introduced = 0.0  # when it was found out last what it is
         self._is_lost = False
         self._is_closing = False
         self._is_replacing = False  # the agent is an older or newer one, and was told to make room
@@ -269,9 +273,13 @@ class NodeLink:
             return
         skew = header["time"] - time.time()
         self.reports.skew = skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
+        self._welcomed = header
+        self._begin_introducing()
+
+    def _begin_introducing(self) -> None:
         if self._probing is not None:
             self._probing.cancel()
-        self._probing = asyncio.create_task(self._introduce(header))
+        self._probing = asyncio.create_task(self._introduce(self._welcomed))
 
     async def _introduce(self, welcome: dict[str, Any]) -> None:
         """Find out what the node is, and say that it is there."""
@@ -280,8 +288,9 @@ class NodeLink:
             sent = time.time()
             pong = await self.ask("ping")
             skew = pong["time"] - (sent + time.time()) / 2
-            if self._probe is None:
+            if self._probe is None or self._probed_boot != welcome["boot"]:
                 self._probe = await self.program.probe()
+                self._probed_boot = welcome["boot"]
         except (Error, TimeoutError) as error:
             self._reason = _as_error(error, self.address.name)
             await self._say_lost(is_refused=False)
@@ -290,6 +299,7 @@ class NodeLink:
                     await self._process.terminate()
             return
         self._is_lost = False
+        self._introduced = time.monotonic()
         self.reports.place = str(self._probe.get("address", ""))
         facts = facts_of(self._probe, {**welcome, "disk": pong["disk"]}, skew=round(skew, 3))
         await self._report([NodeSeen(self.address.name, welcome["boot"], facts)])
@@ -313,8 +323,15 @@ class NodeLink:
                         await self._process.terminate()
                 else:
                     self.send({"op": "ping", "id": 0})
+                self._refresh()
             elif silent > self._patience.lost:
                 await self._say_lost(is_refused=False)
+
+    def _refresh(self) -> None:
+        """Look at disk and clock again, now and then."""
+        is_done = self._probing is not None and self._probing.done()
+        if is_done and time.monotonic() - self._introduced > self._patience.refresh:
+            self._begin_introducing()
 
     async def _say_lost(self, *, is_refused: bool) -> None:
         if not self._is_lost and not self._is_closing:
