@@ -102,6 +102,7 @@ class Platform:
             leading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
+            self.services.close()
             await asyncio.to_thread(self.db.close)
 
     async def _conduct(self, term: Term) -> None:

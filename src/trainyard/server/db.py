@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from trainyard.lib.errors import UnreachableError
@@ -198,8 +198,10 @@ def _to_json(value: object) -> str:
 
 
 def _sqlite(url: str) -> Engine:
+    # Not parsed: a folder may have a ? or a # in its name.
+    address = URL.create("sqlite", database=url.partition(":///")[2])
     engine = create_engine(
-        url, connect_args={"timeout": 30, "check_same_thread": False}, json_serializer=_to_json
+        address, connect_args={"timeout": 30, "check_same_thread": False}, json_serializer=_to_json
     )
 
     @event.listens_for(engine, "connect")

@@ -50,6 +50,7 @@ class ServerSettings:
     log_days: int = 30  # after a job's end
     job_days: int = 365  # how long ended jobs are listed
     event_days: int = 90
+    audit_days: int = 730
     session_hours: int = 12
     sign_in_attempts: int = 10  # in a minute, from one address and for one name
     requests_per_minute: int = 0  # of one user; 0: no limit

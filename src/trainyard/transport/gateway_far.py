@@ -22,7 +22,6 @@ import signal
 import socket
 import struct
 import subprocess
-import tempfile
 import termios
 import time
 from typing import Any
@@ -389,8 +388,9 @@ class Put(Errand):
         if os.path.isdir(self.path):
             raise IsADirectoryError(errno.EISDIR, "it is a folder", self.path)
         folder = os.path.dirname(self.path) or "."
+        self.temporary = os.path.join(folder, f".trainyard-{os.getpid()}-{time.time_ns():x}")
         try:
-            self.handle, self.temporary = tempfile.mkstemp(dir=folder, prefix=".trainyard-")
+            self.handle = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise type(error)(error.errno, error.strerror, folder) from error
         self.is_done = False

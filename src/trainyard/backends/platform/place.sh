@@ -5,7 +5,6 @@ set -u
 place=$HOME/$PLACE
 umask 077
 mkdir -p "$place/home" || exit 73
-echo $$ >| "$place/pid"
 
 leave() {
     trap '' TERM INT HUP
@@ -27,6 +26,7 @@ leave() {
 # A job that was paused comes back whole; a machine that had left it before leaves it again.
 if [ -s "$place/released" ]; then leave; fi
 trap leave TERM INT HUP
+echo $$ >| "$place/pid"
 while :; do
     sleep 86400 &
     wait $!

@@ -27,7 +27,6 @@ from trainyard.engines.api import (
 )
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Preempt, Scheduler
-from trainyard.scheduling.explain import explain
 from trainyard.server import snapshot, workflow
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.leader import Term
@@ -425,7 +424,9 @@ class Conductor:
         job = self.held.get(told.id)
         if job is None or job.record.state == State.FINISHING:
             return
-        message = explain(told.reason, now=now)
+        # NB: whose job that is, is not for everybody who reads this one's events.
+        seconds = max(0, round(told.leave_by - now))
+        message = f"It has {seconds} s to make room for a job that goes before it; then it waits again, with its age."
         workflow.preempt(draft, job, now, for_id=told.for_id, leave_by=told.leave_by, message=message)
         self._after(draft, job, now)
 

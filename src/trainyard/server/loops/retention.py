@@ -11,7 +11,7 @@ from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.leader import Term
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import events, idempotency, tokens, workloads
+from trainyard.server.store import audit, events, idempotency, tokens, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class Retention:
         gone += [one.id for one in workloads.ended_before(c, now - settings.job_days * DAY, limit=BATCH)]
         workloads.purge(c, gone)
         events.delete_before(c, now - settings.event_days * DAY)
+        audit.delete_before(c, now - settings.audit_days * DAY)
         idempotency.delete_before(c, now - DAY)
         tokens.delete_expired(c, now)
         return gone
