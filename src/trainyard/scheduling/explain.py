@@ -176,7 +176,9 @@ def _shape_words(reason: Reason, language: str) -> dict[str, str]:
     shape = ""
     if devices:
         shape = (
-            f" ({devices} x {reason.resource} each)" if english else f"（每个 {devices} x {reason.resource}）"
+            f" ({devices} x {reason.resource or 'device'} each)"
+            if english
+            else f"（每个 {devices} x {reason.resource or '设备'}）"
         )
     short = [text[language].format(n=figures[name]) for name, text in _SHORT.items() if figures.get(name)]
     none = "the nodes it may use are full" if english else "可用节点已满"

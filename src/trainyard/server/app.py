@@ -22,6 +22,7 @@ from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
+from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
 from trainyard.server.api.dlc.routes import create_dlc
 from trainyard.server.db import Database
@@ -64,6 +65,7 @@ class Platform:
         self.services = Services(self.db, self.clock, self.hints, settings=settings)
         self.first_admin: FirstAdmin | None = None
         self.engine: NodeEngine | None = None
+        self.changes: Changes | None = None
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
 
@@ -90,6 +92,7 @@ class Platform:
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
         ours = create_api(self.services, self.logs, lambda: self.engine, self.settings)
+        self.changes = ours.state.parts.changes
         return Doors(ours, create_dlc(ours.state.parts))
 
     @contextlib.asynccontextmanager
@@ -103,6 +106,8 @@ class Platform:
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
             self.services.close()
+            if self.changes is not None:
+                self.changes.close()
             await asyncio.to_thread(self.db.close)
 
     async def _conduct(self, term: Term) -> None:

@@ -26,7 +26,8 @@ from trainyard.engines.api import (
     TaskUnknown,
 )
 from trainyard.lib.errors import Error
-from trainyard.scheduling import Policy, Preempt, Scheduler
+from trainyard.scheduling import Policy, Preempt, Request, Scheduler
+from trainyard.scheduling.forecast import Forecast
 from trainyard.server import snapshot, workflow
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.leader import Term
@@ -46,6 +47,10 @@ TICK_SECONDS = 0.5
 # Ends that were not confirmed are asked for again so often.
 REPEAT_SECONDS = 15.0
 KEEP_USE_SECONDS = 60.0
+# What ended lately, from which the running times of what waits are forecast.
+PAST_STATES = frozenset({State.SUCCEEDED, State.FAILED})
+PAST_RUNS = 2000
+BY_ITSELF = frozenset({"succeeded", "failed"})
 
 Input = Observation | NotLaunched | Ended
 OfTask = TaskStarted | TaskEnded | TaskCleared | TaskUnknown
@@ -76,6 +81,7 @@ class Conductor:
         self.held: dict[str, Job] = {}
         self.scheduler: Scheduler
         self._policy = policy
+        self._forecast = Forecast()
         self._inputs: deque[Input] = deque()
         self._acting = Acting(engine, self._arrived)
         self._wake = asyncio.Event()
@@ -194,20 +200,32 @@ class Conductor:
     async def _rebuild(self) -> None:
         """Make the scheduler's memory anew from ours."""
         now = self._now()
+        past = await self.term.db.read(lambda c: workloads.list_page(c, states=PAST_STATES, limit=PAST_RUNS))
+        self._forecast = Forecast()
+        for record in reversed(past):
+            self._note_run(record)
         quotas, use = await self.term.db.read(lambda c: (snapshot.load_quotas(c), pastuse.load(c, now)))
-        self.scheduler = Scheduler(
-            snapshot.snapshot_of(
-                nodes=self.roster.records(),
-                waiting=self.waiting.values(),
-                running=[(job.record, list(job.tasks.values())) for job in self.held.values()],
-                quotas=quotas,
-                now=now,
-                policy=self._policy,
-                past_use=use,
-            ),
-            now,
+        view = snapshot.snapshot_of(
+            nodes=self.roster.records(),
+            waiting=self.waiting.values(),
+            running=[(job.record, list(job.tasks.values())) for job in self.held.values()],
+            quotas=quotas,
+            now=now,
+            policy=self._policy,
+            past_use=use,
         )
+        waiting = tuple(self._with_forecast(request) for request in view.waiting)
+        self.scheduler = Scheduler(replace(view, waiting=waiting), now)
         self._is_dirty = True
+
+    def _with_forecast(self, request: Request) -> Request:
+        """Say how long it will probably run: limits are mostly far too long."""
+        return replace(request, expected=self._forecast.expect(request))
+
+    def _note_run(self, record: WorkloadRecord) -> None:
+        """Learn from a workload that has ended by itself."""
+        if record.reason in BY_ITSELF and record.started_at is not None and record.stopped_at is not None:
+            self._forecast.note(snapshot.request_of(record), max(0.0, record.stopped_at - record.started_at))
 
     async def _read_feed(self) -> Feed:
         def read(c: Connection) -> Feed:
@@ -280,7 +298,7 @@ class Conductor:
             self.scheduler.withdraw(record.id)
         self._is_dirty = True
         try:
-            self.scheduler.submit(request, now=now)
+            self.scheduler.submit(self._with_forecast(request), now=now)
         except Error as error:  # it can never be placed: say so, instead of trying for ever
             del self.waiting[record.id]
             draft.advance(record, State.FAILED, now, reason="refused", message=error.message)
@@ -353,6 +371,7 @@ class Conductor:
         if record.id in self.scheduler.running:
             self.scheduler.end(record.id, now)
         self._is_dirty = True
+        self._note_run(record)
         if record.state in {State.WAITING, State.HELD}:
             self._queue(draft, workflow.follow_wish(draft, record, now), now)
 
