@@ -75,8 +75,6 @@ class GatewayTransport:
                 await asyncio.wait([feeding])
                 if channel.ended is None:
                     await finish(self._close(channel))  # which ends the command
-                else:
-                    self._leave(channel)
 
     async def spawn(
         self, script: str, *, env: Mapping[str, str] = NO_ENV, terminal: TerminalSize | None = None
@@ -156,6 +154,7 @@ class GatewayTransport:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         self._open_channels.add(channel)
+        channel.when_over(self._leave)
         try:
             _check(channel, port=words.get("port"))
         except Error:
@@ -180,6 +179,8 @@ class GatewayTransport:
 
     def _leave(self, channel: Channel) -> None:
         """Hang up in the background: the answer is here, and saying goodbye takes another round trip."""
+        if channel not in self._open_channels:  # somebody does so already
+            return
         task = asyncio.create_task(self._close(channel))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

@@ -103,6 +103,10 @@ class Channel:
         self._notify()
         await self._closing.aclose()
 
+    def when_over(self, callback: Callable[[Channel], None]) -> None:
+        """Call when the far side has nothing more to say, or cannot be heard any more."""
+        self._pump.add_done_callback(lambda _: callback(self))
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the far side has said something; the failure where it will not."""
         while not condition():
