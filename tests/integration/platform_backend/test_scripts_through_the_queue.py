@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ from platforms import Up, platform, processes_of
 from trainyard import settings
 from trainyard.backends.platform.backend import PlatformBackend
 from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, UnsupportedError
-from trainyard.spec.machine import MachineSpec, MachineState
+from trainyard.spec.machine import Machine, MachineSpec, MachineState
+from trainyard.spec.names import task_name
 
 pytestmark = [pytest.mark.slow]  # a real platform, and scripts in processes of their own
 PATIENCE_SECONDS = 60.0
@@ -245,3 +247,61 @@ async def test_everything_that_was_run_is_gone_when_the_job_is_cancelled_by_some
             await way.run("true")
     finally:
         await backend.aclose()
+
+
+async def running(backend: PlatformBackend, pattern: str, count: int) -> list[Machine]:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = [one for one in await backend.machines(name=pattern) if one.state is MachineState.RUNNING]
+        if len(found) == count:
+            return found
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+async def test_every_name_has_one_machine_when_two_ask_for_some_of_the_same_at_once(
+    up: Up, tmp_path: Path
+) -> None:
+    one, other = backend_of(up, tmp_path), backend_of(up, tmp_path)
+    names = [task_name("race", number) for number in range(4)]
+    try:
+        for _ in range(3):
+            ours, theirs = await asyncio.gather(
+                one.acquire(SMALL, names[:3]), other.acquire(SMALL, names[1:])
+            )
+            held = {machine.name: machine.id for machine in await one.machines()}
+            assert list(held) == names
+            for machine in (*ours, *theirs):
+                assert held[machine.name] == machine.id
+            await one.release(await one.machines())
+            assert not await other.machines()
+    finally:
+        await one.aclose()
+        await other.aclose()
+
+
+async def test_a_machine_that_has_left_stays_away_when_its_job_is_paused_and_comes_back(
+    up: Up, tmp_path: Path
+) -> None:
+    backend, other = backend_of(up, tmp_path), backend_of(up, tmp_path)
+    try:
+        await backend.acquire(SMALL, ["task0.trio", "task1.trio", "task2.trio"])
+        first, middle, last = await running(backend, "*.trio", 3)
+        await backend.transport(first).run("echo kept > file")
+        await backend.release([middle])
+        left = await running(other, "*.trio", 2)
+        assert [machine.name for machine in left] == ["task0.trio", "task2.trio"]
+        await other.stop(left)
+        until(lambda: up.job(first.details["job"])["state"] == "held")
+        assert [(one.name, one.state) for one in await other.machines()] == [
+            ("task0.trio", MachineState.STOPPED),
+            ("task2.trio", MachineState.STOPPED),
+        ]
+        await backend.acquire(SMALL, ["task0.trio", "task2.trio"])
+        again = await running(backend, "task[02].trio", 2)
+        assert [machine.id for machine in again] == [first.id, last.id]
+        assert (await backend.transport(again[0]).run("cat file")).stdout == b"kept\n"
+    finally:
+        await backend.release(await backend.machines())
+        await backend.aclose()
+        await other.aclose()
