@@ -16,7 +16,9 @@ import pytest
 from platforms import Up, platform, processes_of
 from trainyard import settings
 from trainyard.backends.platform.backend import PlatformBackend
-from trainyard.lib.errors import CapacityError, ConflictError, InvalidError, UnsupportedError
+from trainyard.client.client import Client
+from trainyard.client.login import Login
+from trainyard.lib.errors import CapacityError, ConflictError, DeniedError, InvalidError, UnsupportedError
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import task_name
 
@@ -305,3 +307,43 @@ async def test_a_machine_that_has_left_stays_away_when_its_job_is_paused_and_com
         await backend.release(await backend.machines())
         await backend.aclose()
         await other.aclose()
+
+
+async def token_of(up: Up, name: str, role: str) -> str:
+    """A new person with this role in the workspace that everybody begins with."""
+    async with Client(up.url, up.token) as admin:
+        made = await admin.users.create(name)
+        await admin.workspaces.set_member("default", name, role)
+    async with Client(up.url) as person:
+        first = await person.session.login(name, made.password)
+    async with Client(up.url, first.token) as person:
+        await person.session.set_password(made.password, "correct horse battery staple 1")
+    async with Client(up.url) as person:
+        return (await person.session.login(name, "correct horse battery staple 1")).token
+
+
+async def test_people_have_machines_of_their_own_when_they_use_the_same_name(up: Up, tmp_path: Path) -> None:
+    ours = backend_of(up, tmp_path)
+    theirs = PlatformBackend(Login(up.url, await token_of(up, "bob", "member")))
+    viewer = PlatformBackend(Login(up.url, await token_of(up, "eve", "viewer")))
+    try:
+        mine = (await ours.acquire(SMALL, ["task0.same"]))[0]
+        his = (await theirs.acquire(SMALL, ["task0.same"]))[0]
+        assert mine.id != his.id
+        await running(ours, "*", 1)
+        await running(theirs, "*", 1)
+        assert (await theirs.transport(his).run("echo his")).stdout == b"his\n"
+        with pytest.raises(DeniedError):
+            await theirs.transport(mine).run("true")
+        with pytest.raises(DeniedError):
+            await theirs.release([mine])
+        assert not await viewer.machines()
+        with pytest.raises(DeniedError):
+            await viewer.acquire(SMALL, ["task0.same"])
+        with pytest.raises(DeniedError):
+            await viewer.transport(his).run("true")
+        assert (await running(ours, "*", 1))[0].id == mine.id
+    finally:
+        for backend in (ours, theirs, viewer):
+            await backend.release(await backend.machines())
+            await backend.aclose()
