@@ -8,13 +8,14 @@ mkdir -p "$place/home" || exit 73
 
 leave() {
     trap '' TERM INT HUP
+    if [ -s "$place/sockets" ]; then # whoever listens there ends with us
+        IFS= read -r sockets < "$place/sockets"
+        case $sockets in "$place"/tmux | /tmp/trainyard-"$(id -u)"-*) rm -rf "$sockets" ;; esac
+        rm -f "$place/sockets"
+    fi
     word=
     if [ -s "$place/released" ]; then read -r word < "$place/released"; fi
     if [ -n "$word" ]; then
-        if [ -s "$place/sockets" ]; then
-            read -r sockets < "$place/sockets"
-            case $sockets in "$place"/tmux | /tmp/trainyard-*) rm -rf "$sockets" ;; esac
-        fi
         # Moved first: what still runs there writes into what is being removed, and not into something new.
         mv "$place" "$place.gone.$$" && rm -rf "$place.gone.$$"
         # By this status the platform knows it from one that was told to go.
