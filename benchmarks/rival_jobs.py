@@ -163,13 +163,13 @@ _RAY = """\
 import statistics, subprocess, sys, time, pathlib
 count, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 ray = pathlib.Path(sys.executable).with_name('ray')
-subprocess.run([ray, 'start', '--head', '--port=0', '--dashboard-host=127.0.0.1', '--dashboard-port=18265',
+subprocess.run([ray, 'start', '--head', '--port=26379', '--dashboard-host=127.0.0.1', '--dashboard-port=28265',
                 '--num-cpus=64', '--disable-usage-stats', f'--temp-dir={folder}/r'], check=True, capture_output=True)
 try:
     from ray.job_submission import JobSubmissionClient
     for _ in range(100):
         try:
-            client = JobSubmissionClient('http://127.0.0.1:18265'); break
+            client = JobSubmissionClient('http://127.0.0.1:28265'); break
         except Exception: time.sleep(0.5)
     def wait(job):
         while str(client.get_job_status(job)) not in ('SUCCEEDED', 'FAILED', 'STOPPED'): time.sleep(0.05)
