@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import json
 import queue
 import random
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -38,10 +40,31 @@ ATTEMPTS = 6
 inside_transaction: contextvars.ContextVar[bool] = contextvars.ContextVar("inside_transaction", default=False)
 
 
-def forbid_inside_transaction(what: str) -> None:
-    """Refuse to touch the network while a transaction is open: it would hold locks for as long as the far side likes."""
-    if inside_transaction.get():
-        raise RuntimeError(f"{what} inside a database transaction")
+# What the interpreter says before it reaches for the network or for another program. The database's own drivers do that in
+# C, and before a transaction's body begins.
+FORBIDDEN = frozenset(
+    {
+        "socket.connect",
+        "socket.bind",
+        "socket.sendto",
+        "socket.getaddrinfo",
+        "subprocess.Popen",
+        "os.system",
+        "os.posix_spawn",
+    }
+)
+
+
+def _refuse(event_name: str, _arguments: tuple[Any, ...]) -> None:
+    """Refuse the network while a transaction is open: it would hold locks for as long as the far side likes."""
+    if event_name in FORBIDDEN and inside_transaction.get():
+        raise RuntimeError(f"{event_name} inside a database transaction")
+
+
+@functools.cache
+def _guard_transactions() -> None:
+    """Have the interpreter ask us. Once: such a hook cannot be taken back."""
+    sys.addaudithook(_refuse)
 
 
 @dataclass(slots=True)
@@ -54,6 +77,7 @@ class Database:
     """One database, SQLite by file or PostgreSQL by URL. Safe to use from many tasks at once."""
 
     def __init__(self, url: str) -> None:
+        _guard_transactions()
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
         self.engine = _sqlite(url) if self.is_sqlite else _postgres(url)
@@ -234,4 +258,4 @@ def _postgres(url: str) -> Engine:
     )
 
 
-__all__ = ["Database", "Work", "forbid_inside_transaction", "inside_transaction"]
+__all__ = ["Database", "Work", "inside_transaction"]
