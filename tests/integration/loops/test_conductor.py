@@ -7,6 +7,7 @@ import contextlib
 import random
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, Restart, RoleSpec, State, WorkloadSpec
 
 
+class SteppingClock(SystemClock):
+    """A clock that is set, back and forth."""
+
+    def __init__(self) -> None:
+        self.offset = timedelta()
+
+    def now(self) -> datetime:
+        return super().now() + self.offset
+
+
 class Yard:
     """A database, a world of nodes, and leaders that come and go."""
 
@@ -40,6 +51,7 @@ class Yard:
         self.db.write_now(tables.metadata.create_all)
         self.hints = Hints()
         self.world = World(seed)
+        self.clock = SteppingClock()
         self.leading: asyncio.Task[None] | None = None
         self.terms = 0
         self.db.write_now(lambda c: self._fill(c, node_names))
@@ -57,7 +69,7 @@ class Yard:
             lambda c: leases.take(c, leader.LEASE, owner="one", seconds=10)  # the same owner: no waiting
         )
         assert lease is not None, owner
-        term = Term(self.db, SystemClock(), "one", lease.epoch)
+        term = Term(self.db, self.clock, "one", lease.epoch)
         conductor = Conductor(term, WorldEngine(self.world), self.hints, policy=Policy())
         self.leading = asyncio.create_task(conductor.run())
 
@@ -274,6 +286,8 @@ async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, mon
             yard.world.mend(chance.choice("ab"))
         elif action < 0.97:
             yard.world.reboot(chance.choice("ab"))
+        else:
+            yard.clock.offset += timedelta(seconds=chance.choice([-7200, -5, 60, 3600]))
         for _ in range(chance.randrange(5)):
             await asyncio.sleep(0)
         await asyncio.sleep(chance.choice([0, 0.002, 0.01]))

@@ -127,7 +127,7 @@ class Conductor:
                 self._wake.set()
 
     def _is_due(self, now: float) -> bool:
-        if now >= min(self._repeat_at, self._keep_use_at) or self.roster.is_due(now):
+        if self.clock.monotonic() >= min(self._repeat_at, self._keep_use_at) or self.roster.is_due(now):
             return True
         return any((due := workflow.next_due(job)) is not None and due <= now for job in self.held.values())
 
@@ -381,8 +381,9 @@ class Conductor:
             if due is not None and due <= now:
                 workflow.pass_time(draft, job, now)
                 self._after(draft, job, now)
-        if now >= self._repeat_at:
-            self._repeat_at = now + REPEAT_SECONDS
+        # NB: by the clock that never steps: set back an hour, the other one would have us wait for that hour.
+        if self.clock.monotonic() >= self._repeat_at:
+            self._repeat_at = self.clock.monotonic() + REPEAT_SECONDS
             for job in self.held.values():
                 if job.record.state == State.FINISHING:
                     draft.ends[job.record.id] = None
@@ -393,7 +394,7 @@ class Conductor:
         return [job for job in self.held.values() if node in job.nodes]
 
     def _look_after_nodes(self, draft: Draft, now: float) -> None:
-        for node, why in self.roster.buried(now):
+        for node, why in self.roster.buried():
             for job in self._on(node):
                 workflow.bury(draft, job, node, now, why)
                 self._after(draft, job, now)
@@ -498,9 +499,9 @@ class Conductor:
 
     def _use_to_keep(self) -> dict[tuple[str, str], float]:
         now = self._now()
-        if now < self._keep_use_at:
+        if self.clock.monotonic() < self._keep_use_at:
             return {}
-        self._keep_use_at = now + KEEP_USE_SECONDS
+        self._keep_use_at = self.clock.monotonic() + KEEP_USE_SECONDS
         return snapshot.past_use_of(self.scheduler, now)
 
 

@@ -33,6 +33,7 @@ class Roster:
         self._term = term
         self._engine = engine
         self._records: dict[str, NodeRecord] = {}
+        # By the clock that never steps: set forward, the other one would end a fence before the node does.
         self._lost_since: dict[str, float] = {}
         self._writes: dict[str, NodeRecord | None] = {}
         self._events: list[Event] = []
@@ -108,7 +109,7 @@ class Roster:
         """A node is silent, or cannot be one. True where that is news."""
         record = self._records.get(lost.node)
         state = NodeCondition.REFUSED if lost.is_refused else NodeCondition.LOST
-        self._lost_since.setdefault(lost.node, now)
+        self._lost_since.setdefault(lost.node, self._term.clock.monotonic())
         if record is None or (record.state == state and record.reason == lost.reason):
             return False
         changed = replace(record, state=state, reason=lost.reason)
@@ -144,9 +145,9 @@ class Roster:
         """Whether time alone has changed something."""
         return any(
             record.avoid_until is not None and record.avoid_until <= now for record in self._records.values()
-        ) or any(True for _ in self._fenced(now))
+        ) or any(True for _ in self._fenced())
 
-    def buried(self, now: float) -> list[tuple[str, str]]:
+    def buried(self) -> list[tuple[str, str]]:
         """Nodes whose tasks have certainly ended, and why."""
         gone = [
             (one.name, "Its node was declared gone.")
@@ -154,7 +155,7 @@ class Roster:
             if one.desired == NodeDesired.GONE
         ]
         return gone + [
-            (name, "Its node was silent, and has ended it by its fence.") for name in self._fenced(now)
+            (name, "Its node was silent, and has ended it by its fence.") for name in self._fenced()
         ]
 
     def draining(self) -> list[str]:
@@ -173,7 +174,8 @@ class Roster:
         changed, self._changed = self._changed, set()
         return changed
 
-    def _fenced(self, now: float) -> Iterable[str]:
+    def _fenced(self) -> Iterable[str]:
+        now = self._term.clock.monotonic()
         for name, since in self._lost_since.items():
             record = self._records.get(name)
             fence = record.fence_seconds if record is not None else 0
