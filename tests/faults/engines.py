@@ -59,6 +59,7 @@ class World:
         self.ran: dict[str, list[str]] = {}  # workload → attempts that have started a process
         self.completed: dict[str, list[str]] = {}  # workload → attempts that ended by themselves, with 0
         self.sizes: dict[str, int] = {}  # attempt → tasks
+        self.launched: dict[str, Launch] = {}
         self.engine: WorldEngine | None = None
 
     def node(self, name: str) -> FakeNode:
@@ -180,6 +181,7 @@ class WorldEngine:
 
     def _launch(self, launch: Launch) -> Error | None:
         self.world.sizes[launch.attempt_id] = len(launch.tasks)
+        self.world.launched[launch.attempt_id] = launch
         for task in launch.tasks:
             node = self.world.node(task.node)
             if node.is_cut or self.world.engine is not self:

@@ -328,3 +328,23 @@ async def _forgotten(yard: Yard) -> bool:
             return True
         await asyncio.sleep(0.01)
     return False
+
+
+async def test_a_task_is_told_its_nodes_type_of_device_when_it_named_none(yard):
+    def declare(c) -> None:
+        for name in "ab":
+            record = nodes.load(c, name)
+            nodes.save(
+                c, replace(record, devices={"Ascend910": 8}, simulated=True, cpu=4000, memory_mib=4096)
+            )
+
+    await yard.db.write(declare)
+    await yard.lead()
+    spec = WorkloadSpec(name="npu", command="0", workspace="w", roles=(RoleSpec(cpu=1.0, devices=2),))
+    record = WorkloadRecord(
+        id=new_id("dlc"), name="npu", kind="job", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0, queued_at=0.0,
+    )  # fmt: skip
+    await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
+    yard.hints.wake("conductor")
+    await yard.until(record.id, State.RUNNING)
+    assert yard.world.launched[f"{record.id}.1"].tasks[0].device_type == "Ascend910"

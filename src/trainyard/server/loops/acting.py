@@ -53,10 +53,12 @@ class Acting:
         self._running: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
 
-    def launch(self, jobs: Sequence[Job], *, were_sent: bool = False) -> None:
+    def launch(
+        self, jobs: Sequence[Job], device_of: Callable[[str], str], *, were_sent: bool = False
+    ) -> None:
         """Start these on their nodes. `were_sent`: an earlier leader may have done so."""
         if jobs:
-            launches = {job.attempt_id: launch_of(job) for job in jobs}
+            launches = {job.attempt_id: launch_of(job, device_of) for job in jobs}
             self._launching |= launches.keys()
             self._start(self._launch(launches, set(launches) if were_sent else set()))
 
@@ -154,8 +156,8 @@ class Acting:
                 logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
 
 
-def launch_of(job: Job) -> Launch:
-    """What the engine is to start."""
+def launch_of(job: Job, device_of: Callable[[str], str]) -> Launch:
+    """What the engine is to start. `device_of` is the type of a node's devices, for who named none."""
     record, spec = job.record, job.record.spec
     roles = {role.name: role for role in spec.roles}
     tasks = []
@@ -182,7 +184,7 @@ def launch_of(job: Job) -> Launch:
                 env=env,
                 working_dir=spec.working_dir,
                 devices=task.devices,
-                device_type=role.device,
+                device_type=role.device or (device_of(task.node) if task.devices else ""),
                 cpu_milli=round(role.cpu * 1000),
                 memory_mib=role.memory_mib,
             )

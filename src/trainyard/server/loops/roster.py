@@ -75,6 +75,11 @@ class Roster:
         """One node, if it is known."""
         return self._records.get(name)
 
+    def device_of(self, name: str) -> str:
+        """The type of a node's devices; of several, the first."""
+        record = self._records.get(name)
+        return next(iter(record.devices), "") if record is not None else ""
+
     # -- what happens
 
     def see(self, seen: NodeSeen, now: float) -> None:

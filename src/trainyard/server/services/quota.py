@@ -111,6 +111,7 @@ def _use(connection: Connection) -> _Use:
     live = workloads.in_states(connection, {State.WAITING, *HOLDING})
     tasks = workloads.tasks_holding(connection)
     names = users.names(connection, {record.user_id for record in live})
+    kinds = {node.name: tuple(node.devices) for node in nodes.list_nodes(connection)}
     found = _Use()
     for record in live:
         place = record.workspace_id
@@ -118,7 +119,7 @@ def _use(connection: Connection) -> _Use:
             found.waiting[place] += 1
             continue
         found.running[place] += 1
-        amounts = _held(record, tasks.get(record.id, ()))
+        amounts = _held(record, tasks.get(record.id, ()), kinds)
         found.used.setdefault(place, Counter()).update(amounts)
         user = names.get(record.user_id, record.user_id)
         found.by_user.setdefault(place, {}).setdefault(user, Counter()).update(amounts)
@@ -146,7 +147,10 @@ def _cluster(connection: Connection, use: _Use) -> QuotaView:
     )
 
 
-def _held(record: WorkloadRecord, tasks: Sequence[TaskRecord]) -> dict[str, int]:
+def _held(
+    record: WorkloadRecord, tasks: Sequence[TaskRecord], kinds: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """What a workload's tasks hold; who named no type of device has the only one of its node."""
     roles = {role.name: role for role in record.spec.roles}
     amounts: Counter[str] = Counter()
     for task in tasks:
@@ -154,7 +158,8 @@ def _held(record: WorkloadRecord, tasks: Sequence[TaskRecord]) -> dict[str, int]
         amounts[CPU] += round(role.cpu * 1000)
         amounts[MEMORY] += role.memory_mib
         if role.devices:
-            amounts[role.device or "devices"] += role.devices
+            kind = role.device or next(iter(kinds.get(task.node, ())), "devices")
+            amounts[kind] += role.devices
     return dict(amounts)
 
 
