@@ -49,7 +49,14 @@ BEFORE = re.compile(r"<!-- test: run (.*?) -->")
 RUN = frozenset({"python", "bash", "console"})
 SHOWN = frozenset({"text", "toml", "ini", "yaml", "json", "csv", "markdown"})
 WITH_HOSTS = frozenset({"docs/guides/own-hosts.md"})
-WITH_PLATFORM = frozenset({"docs/guides/platform.md", "docs/guides/dlc.md", "docs/guides/from-slurm.md"})
+WITH_PLATFORM = frozenset(
+    {
+        "docs/guides/platform.md",
+        "docs/guides/platform-scripts.md",
+        "docs/guides/dlc.md",
+        "docs/guides/from-slurm.md",
+    }
+)
 
 WORKER = """
 import json, sys, traceback

@@ -263,7 +263,7 @@ def test_completion_offers_verbs_options_and_names_when_a_shell_asks(yard):
         'COMP_WORDS=(trainyard {}); COMP_CWORD={}; _trainyard_completion trainyard; echo "${{COMPREPLY[@]}}"'
     )
     for typed, place, wanted in (
-        ("q", 1, {"queryimage", "querygpu"}),
+        ("query", 1, {"queryimage", "querygpu"}),
         ("ssh t", 2, {"task0.bert"}),
         ("kill {", 2, {"{bert}"}),
         ("ls --st", 2, {"--stop"}),

@@ -19,15 +19,10 @@ def provider():
 
 
 @pytest.fixture
-def browser(tmp_path, provider):
-    from conftest import Rig
-
-    rig = Rig(
-        tmp_path / "data", oidc_issuer=provider.issuer, oidc_client_id=CLIENT, oidc_client_secret=SECRET
-    )
+def browser(make_rig, provider):
+    rig = make_rig("data", oidc_issuer=provider.issuer, oidc_client_id=CLIENT, oidc_client_secret=SECRET)
     transport = httpx2.ASGITransport(app=rig.app, raise_app_exceptions=False)
-    yield lambda: httpx2.AsyncClient(transport=transport, base_url=URL)
-    rig.close()
+    return lambda: httpx2.AsyncClient(transport=transport, base_url=URL)
 
 
 async def test_a_browser_has_a_session_when_it_comes_back_from_the_provider(browser, provider):

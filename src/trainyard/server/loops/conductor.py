@@ -476,7 +476,9 @@ class Conductor:
                 self.hints.wake("events")
             if stale:
                 logger.info("written by somebody else meanwhile: %s", ", ".join(stale))
-                self._inputs.extend(found for found in inputs if _workload_of(found) in stale)
+                # NB: in front of what has come meanwhile. A task's end must not be heard of after its clearing.
+                again = [found for found in inputs if _workload_of(found) in stale]
+                self._inputs.extendleft(reversed(again))
                 await self._load()
                 self._wake.set()
         self._act(draft)
