@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ssh, pytest.mark.timeout(600)]  # ea
 JOBS = int(os.environ.get("TRAINYARD_CRASH_JOBS", "500"))
 SEEDS = range(int(os.environ.get("TRAINYARD_CRASH_SEEDS", "1")))
 SECONDS = 240.0
+LIMIT = 3000  # thousandths of a core, for all jobs together
 
 
 class Yard:
@@ -38,6 +39,7 @@ class Yard:
         self.ledger = folder / "ledger"
         self.ledger.touch(mode=0o666)
         self.wanted: dict[str, int] = {}
+        self.most = 0  # that was seen in use at once
 
     def add_nodes(self) -> None:
         path = Path(self.up.env["TRAINYARD_HOME"]) / "hosts.toml"
@@ -46,6 +48,21 @@ class Yard:
             inventory.add(path, entry(f"h{number}", host, self.ledger.parent / "leases"))
             address = {"backend": "ssh", "host": f"h{number}"}
             self.up.call("POST", "/api/v1/nodes", {"name": f"h{number}", "address": address})
+
+    def limit(self) -> None:
+        """Give the team less than the nodes have, so that its quota is what holds jobs back."""
+        (workspace,) = self.up.call("GET", "/api/v1/workspaces")["items"]
+        quota = {"nominal": {"cpu": LIMIT}, "borrow": {"cpu": 0}}
+        self.up.call("PATCH", f"/api/v1/workspaces/{workspace['id']}", {"quota": quota})
+
+    def check_quota(self) -> None:
+        """What is held now is within the quota, whoever has died meanwhile."""
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            for place in self.up.call("GET", "/api/v1/quota")["items"]:
+                if place["kind"] == "workspace":
+                    assert place["limit"]["cpu"] == LIMIT, place  # the same unit
+                    self.most = max(self.most, place["used"].get("cpu", 0))
+                    assert place["used"].get("cpu", 0) <= LIMIT, place
 
     def submit(self, number: int, chance: random.Random) -> None:
         """Some jobs, with a key, so that a request whose answer was lost is not a second job."""
@@ -74,6 +91,7 @@ class Yard:
         )
         deadline = time.monotonic() + SECONDS
         while True:
+            self.check_quota()
             with contextlib.suppress(OSError, urllib.error.URLError):
                 left = self.up.call("GET", f"/api/v1/jobs?limit=5&{live}")["items"]
                 if not left:
@@ -95,6 +113,7 @@ class Yard:
             found.update({job["id"]: job for job in page["items"]})
             cursor = page["next"]
         assert found.keys() == self.wanted.keys(), "none was lost, none was made twice"
+        assert self.most > 0, "somebody has looked while jobs ran"
         for job, code in self.wanted.items():
             assert found[job]["state"] == ("failed" if code else "succeeded"), found[job]
         ran = Counter(self.ledger.read_text().splitlines())
@@ -118,6 +137,7 @@ def yard_of(folder: Path, *options: str):
         with platform(folder, *options, "--cpu", "6") as up:
             yard = Yard(up, folder, hosts)
             yard.add_nodes()
+            yard.limit()
             yield yard
         assert not list(processes_of(str(folder / "platform")))
     finally:
@@ -133,6 +153,7 @@ def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die(tmp_path,
         port = up.port
         for number in range(JOBS):
             yard.submit(number, chance)
+            yard.check_quota()
             dice = chance.random()
             if dice < 0.012:
                 up.kill()
