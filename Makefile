@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
+QUICK = tests/unit tests/contract tests/house tests/faults
 
 .PHONY: demo test quick check bench docs clean debian
 
@@ -12,13 +13,14 @@ demo: $(VENV)/.installed
 # Lint, types, contracts, then all tests; the quick ones first.
 test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/house tests/faults
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
+	$(BIN)/python -m pytest -q -n 2 -m slow $(QUICK)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration tests/e2e
 
 # The part to run at every save: under two minutes.
 quick: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/house tests/faults
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
