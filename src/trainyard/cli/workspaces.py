@@ -41,6 +41,24 @@ def _workspace() -> Callable[[Function], Function]:
     return click.argument("workspace", metavar="WORKSPACE", shell_complete=complete_workspace)
 
 
+def _quota_options(*, per_user: bool) -> Callable[[Function], Function]:
+    """The amounts of a quota: those of a workspace have one for each user too."""
+    amounts = {
+        "--quota": ("nominal", "Guaranteed: cpu=64, memory=256GiB, V100=8."),
+        "--borrow": ("borrow", "At most so much above it, of what others leave free."),
+        "--lend": ("lend", "At most so much of what is unused may be borrowed."),
+    }
+    if per_user:
+        amounts["--per-user"] = ("per_user", "At most so much for one user.")
+
+    def decorate(function: Function) -> Function:
+        for flag, (name, text) in reversed(amounts.items()):
+            function = click.option(flag, name, multiple=True, metavar="RESOURCE=N", help=text)(function)
+        return function
+
+    return decorate
+
+
 @workspaces_command.command("ls", cls=PlainVerb)
 def ls_command() -> int:
     """List the workspaces that you may see, with your role in them."""
@@ -109,23 +127,7 @@ def show_command(workspace: str) -> int:
 @click.argument("name")
 @click.option("--description", default="", metavar="TEXT", help="What it is for.")
 @click.option("--group", metavar="ID", help="The group whose quota stands above it.")
-@click.option(
-    "--quota",
-    "nominal",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="Guaranteed: cpu=64, memory=256GiB, V100=8.",
-)
-@click.option(
-    "--borrow",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="At most so much above it, of what others leave free.",
-)
-@click.option(
-    "--lend", multiple=True, metavar="RESOURCE=N", help="At most so much of what is unused may be borrowed."
-)
-@click.option("--per-user", multiple=True, metavar="RESOURCE=N", help="At most so much for one user.")
+@_quota_options(per_user=True)
 @click.option("--approval", is_flag=True, help="Every job waits for a person first.")
 @duration_option("--max-time", "The longest that a job may run.")
 def create_command(
@@ -155,23 +157,7 @@ def create_command(
 
 @workspaces_command.command("set", cls=PlainVerb)
 @click.option("--description", metavar="TEXT", help="What it is for.")
-@click.option(
-    "--quota",
-    "nominal",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="Guaranteed: cpu=64, memory=256GiB, V100=8.",
-)
-@click.option(
-    "--borrow",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="At most so much above it, of what others leave free.",
-)
-@click.option(
-    "--lend", multiple=True, metavar="RESOURCE=N", help="At most so much of what is unused may be borrowed."
-)
-@click.option("--per-user", multiple=True, metavar="RESOURCE=N", help="At most so much for one user.")
+@_quota_options(per_user=True)
 @click.option("--approval/--no-approval", default=None, help="Whether every job waits for a person first.")
 @_workspace()
 def set_command(
@@ -306,22 +292,7 @@ def _tell_requests(found: Sequence[Request]) -> int:
 @click.option("--create", "name", metavar="NAME", help="Make a group.")
 @click.option("--change", metavar="NAME", help="Change the quota of a group.")
 @click.option("--remove", metavar="NAME", help="Forget a group that no workspace belongs to.")
-@click.option(
-    "--quota",
-    "nominal",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="Guaranteed: cpu=64, memory=256GiB, V100=8.",
-)
-@click.option(
-    "--borrow",
-    multiple=True,
-    metavar="RESOURCE=N",
-    help="At most so much above it, of what others leave free.",
-)
-@click.option(
-    "--lend", multiple=True, metavar="RESOURCE=N", help="At most so much of what is unused may be borrowed."
-)
+@_quota_options(per_user=False)
 def groups_command(
     name: str | None,
     change: str | None,

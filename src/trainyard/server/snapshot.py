@@ -6,7 +6,7 @@ services/explaining.py's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection
@@ -33,8 +33,6 @@ from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.workspaces import GroupRecord, WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
-
-PolicySource = Callable[[], Policy]
 
 # Device types whose devices are wired in rings.
 DEVICE_RULES: Mapping[str, DeviceRule] = {"huawei.com/Ascend910": ASCEND_910, "ascend-910": ASCEND_910}

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
-from engines import World, WorldEngine
+from engines import FakeTask, World, WorldEngine
 
 from trainyard.lib.clock import SystemClock
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
-from trainyard.server import tables
+from trainyard.server import snapshot, tables
 from trainyard.server.db import Database
 from trainyard.server.loops import leader
 from trainyard.server.loops.conductor import Conductor
@@ -70,8 +70,8 @@ class Yard:
         )
         assert lease is not None, owner
         term = Term(self.db, self.clock, "one", lease.epoch)
-        conductor = Conductor(term, WorldEngine(self.world), self.hints, policy=Policy())
-        self.leading = asyncio.create_task(conductor.run())
+        self.conductor = Conductor(term, WorldEngine(self.world), self.hints, policy=Policy())
+        self.leading = asyncio.create_task(self.conductor.run())
 
     async def kill(self) -> None:
         assert self.leading is not None
@@ -227,6 +227,48 @@ async def test_a_silent_node_keeps_its_job_and_another_boot_gives_it_back_to_the
     async with asyncio.timeout(10):
         while len(yard.world.ran[job]) < 2:
             await asyncio.sleep(0.01)
+
+
+async def test_a_stray_is_ended_when_its_node_answers_again(yard):
+    await yard.lead()
+    await yard.until(await yard.submit("0"), State.RUNNING)
+    node = yard.world.node("a")
+    node.tasks["old.1", "worker-0"] = FakeTask("old.1", "worker-0", "0")
+    for _ in range(3):  # it does not answer when it is told to end it, again and again
+        yard.world.mend("a")
+        yard.world.cut("a")
+        await asyncio.sleep(0.05)
+    assert ("old.1", "worker-0") in node.tasks
+    yard.world.mend("a")
+    async with asyncio.timeout(10):
+        while ("old.1", "worker-0") in node.tasks:
+            await asyncio.sleep(0.01)
+
+
+async def test_running_times_stay_known_when_a_quota_is_changed(yard):
+    past = [await yard.submit("0") for _ in range(2)]
+    await yard.lead()
+    conductor = yard.conductor
+    for job in past:
+        await yard.until(job, State.RUNNING)
+    for _ in past:
+        yard.world.step()
+    ended = [await yard.until(job, *FINAL) for job in past]
+    request = snapshot.request_of(ended[0])
+    expected = conductor._forecast.expect(request)
+    assert expected is not None
+    changed = Event(time=0.0, subject=Subject.WORKSPACE, subject_id="w", code="x", message="x", actor="me")
+    before = conductor.scheduler
+    await yard.db.write(lambda c: events.append(c, changed))
+    yard.hints.wake("conductor")
+    async with asyncio.timeout(10):
+        while conductor.scheduler is before:
+            await asyncio.sleep(0.01)
+    assert conductor._forecast.expect(request) == expected
+    await yard.kill()
+    await yard.lead()
+    await yard.until(await yard.submit("0"), State.RUNNING)
+    assert yard.conductor._forecast.expect(request) == expected, "the next leader has learnt it too"
 
 
 async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):

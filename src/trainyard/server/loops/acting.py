@@ -52,6 +52,7 @@ class Acting:
         self._arrived = arrived
         self._running: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
+        self._clearing: set[tuple[str, str]] = set()  # attempts that are over, and nodes that are told so now
 
     def launch(
         self, jobs: Sequence[Job], device_of: Callable[[str], str], *, were_sent: bool = False
@@ -81,8 +82,14 @@ class Acting:
             self._start(self._forget(attempts, nodes))
 
     def clear_stray(self, attempt: str, nodes: Iterable[str]) -> None:
-        """End and forget an attempt that the store has closed."""
-        self._start(self._clear_stray(attempt, tuple(nodes)))
+        """End and forget an attempt that the store has closed.
+
+        A node that does not answer reports it again when it does, and is then told again.
+        """
+        for node in nodes:
+            if (attempt, node) not in self._clearing:
+                self._clearing.add((attempt, node))
+                self._start(self._clear_stray(attempt, node))
 
     def cancel(self) -> None:
         """Leave what is under way to the next leader, who asks for it again."""
@@ -147,13 +154,14 @@ class Acting:
         except Error as error:  # it reports them again when it is back, and is then told again
             logger.info("%d ended attempts stay on their nodes for now: %s", len(attempts), error)
 
-    async def _clear_stray(self, attempt: str, nodes: Sequence[str]) -> None:
-        for node in nodes:
-            try:
-                await self._engine.end(attempt, [node], grace_seconds=0)
-                await self._engine.forget([attempt], [node])
-            except Error as error:
-                logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
+    async def _clear_stray(self, attempt: str, node: str) -> None:
+        try:
+            await self._engine.end(attempt, [node], grace_seconds=0)
+            await self._engine.forget([attempt], [node])
+        except Error as error:
+            logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
+        finally:
+            self._clearing.discard((attempt, node))
 
 
 def launch_of(job: Job, device_of: Callable[[str], str]) -> Launch:

@@ -89,11 +89,11 @@ class Conductor:
         self._is_dirty = True  # something changed that the scheduler should look at
         self._repeat_at = 0.0
         self._keep_use_at = 0.0
-        self._strays: set[str] = set()
 
     async def run(self) -> None:
         """Lead until cancelled. An error of one turn is logged; the memory is then read anew from the store."""
         try:
+            await self._learn()
             await self._load()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._observe())
@@ -200,10 +200,6 @@ class Conductor:
     async def _rebuild(self) -> None:
         """Make the scheduler's memory anew from ours."""
         now = self._now()
-        past = await self.term.db.read(lambda c: workloads.list_page(c, states=PAST_STATES, limit=PAST_RUNS))
-        self._forecast = Forecast()
-        for record in reversed(past):
-            self._note_run(record)
         quotas, use = await self.term.db.read(lambda c: (snapshot.load_quotas(c), pastuse.load(c, now)))
         view = snapshot.snapshot_of(
             nodes=self.roster.records(),
@@ -217,6 +213,12 @@ class Conductor:
         waiting = tuple(self._with_forecast(request) for request in view.waiting)
         self.scheduler = Scheduler(replace(view, waiting=waiting), now)
         self._is_dirty = True
+
+    async def _learn(self) -> None:
+        """Learn from what ended before this term; what ends during it is noted as it ends."""
+        past = await self.term.db.read(lambda c: workloads.list_page(c, states=PAST_STATES, limit=PAST_RUNS))
+        for record in reversed(past):
+            self._note_run(record)
 
     def _with_forecast(self, request: Request) -> Request:
         """Say how long it will probably run: limits are mostly far too long."""
@@ -335,8 +337,7 @@ class Conductor:
     def _stray(self, seen: OfTask) -> None:
         """Something of an attempt that is over: end it if need be, and let its node forget it."""
         node = seen.node if isinstance(seen, TaskUnknown) else None
-        if node is None and seen.attempt_id not in self._strays:
-            self._strays.add(seen.attempt_id)
+        if node is None:
             self._acting.clear_stray(seen.attempt_id, self.roster.names())
 
     def _not_launched(self, draft: Draft, found: NotLaunched, now: float) -> None:

@@ -7,7 +7,6 @@ import threading
 
 CONDUCTOR = "conductor"  # people want something of a workload, a node or a quota
 EVENTS = "events"  # something was appended to the events
-LOGS = "logs"  # output has arrived
 
 
 class Hints:

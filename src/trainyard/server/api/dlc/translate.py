@@ -34,15 +34,9 @@ RESTARTS = {
 }
 RETAINS = {"Always": Retain.ALWAYS, "OnFailure": Retain.ON_FAILURE, "OnSucceed": Retain.ON_SUCCESS}
 DEFAULT_CPU = 1.0
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*\Z", re.IGNORECASE)
-_UNITS = {
-    "": 2**30,
-    "K": 2**10,
-    "M": 2**20,
-    "G": 2**30,
-    "T": 2**40,
-}  # without a unit: GB, as the light edition
-_DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*\Z", re.IGNORECASE)
+# Without a unit: GB, as the light edition. With or without an i: people write 64G and mean what the machine has.
+_UNITS = {"": 2**30, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +105,8 @@ def parse_memory(text: object, key: str) -> int:
         raise InvalidError(
             f"{key} {text!r} is not an amount of memory.", hint="Write it like 64Gi, or 64 for GB."
         )
-    number, unit, binary = found.groups()
-    factor = _UNITS[unit.upper()] if binary or not unit else _DECIMAL[unit.upper()]
-    if unit and not binary:
-        factor = _UNITS[unit.upper()]  # people write 64G and mean what the machine has
-    return int(float(number) * factor) // 2**20
+    number, unit = found.groups()
+    return int(float(number) * _UNITS[unit.upper()]) // 2**20
 
 
 # -- inside
