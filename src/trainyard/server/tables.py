@@ -146,6 +146,7 @@ nodes = Table(
     Column(
         "fence_seconds", Integer, nullable=False, default=0
     ),  # silent so long, it ends its tasks itself; 0: never
+    Column("options", JSON, nullable=False, default=dict),  # images: ignore, refuse …
     Column("seen_at", Float, nullable=True),
     Column("created_at", Float, nullable=False),
     Column("version", Integer, nullable=False, default=1),
@@ -190,6 +191,7 @@ workloads = Table(
     Column(
         "dlc", JSON(none_as_null=True), nullable=True
     ),  # the request as the compatible door got it, given back as it came
+    Column("origin", String(64), nullable=False, default=""),  # sweep:…, schedule:…, template:…
     Index("ix_workloads_state_id", "state", "id"),
     Index("ix_workloads_workspace_id_id", "workspace_id", "id"),
     Index("ix_workloads_user_id_id", "user_id", "id"),
@@ -285,4 +287,182 @@ settings = Table(
     metadata,
     Column("key", String(63), primary_key=True),
     Column("value", JSON, nullable=False),
+)
+
+dependencies = Table(  # jobs that a job waits for before it queues
+    "dependencies",
+    metadata,
+    Column("workload_id", String(32), ForeignKey("workloads.id", ondelete="CASCADE"), primary_key=True),
+    Column("needs_id", String(32), primary_key=True, index=True),
+    Column("condition", String(16), nullable=False, default="succeeded"),  # or failed, ended
+)
+
+templates = Table(
+    "templates",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("scope", String(16), nullable=False),  # personal, workspace, all
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False, index=True),  # who made it
+    Column(
+        "workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=True, index=True
+    ),
+    Column("description", Text, nullable=False, default=""),
+    Column("body", JSON, nullable=False),  # keys of a job, as its document has them
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+schedules = Table(  # jobs that are submitted by the clock
+    "schedules",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("workspace_id", String(32), ForeignKey("workspaces.id"), nullable=False, index=True),
+    Column("user_id", String(32), ForeignKey("users.id"), nullable=False),
+    Column("cron", String(120), nullable=False),
+    Column("timezone", String(64), nullable=False, default="UTC"),
+    Column("overlap", String(16), nullable=False, default="skip"),  # or allow, replace
+    Column("spec", JSON, nullable=False),
+    Column("is_active", Boolean, nullable=False, default=True),
+    Column("next_at", Float, nullable=True, index=True),
+    Column("last_at", Float, nullable=True),
+    Column("last_job", String(32), nullable=False, default=""),
+    Column("message", Text, nullable=False, default=""),  # why the last one was not submitted
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+storages = Table(  # folders that tasks see; a data set of the compatible door is one too
+    "storages",
+    metadata,
+    Column("id", String(32), primary_key=True),  # data…
+    Column("name", String(64), nullable=False),
+    Column(
+        "workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=True, index=True
+    ),  # null: all workspaces
+    Column("kind", String(16), nullable=False),  # folder, nfs, …
+    Column("source", Text, nullable=False),  # may hold {user}, {workspace}, {group}, {job}
+    Column("target", Text, nullable=False),  # where tasks see it; the same words
+    Column("read_only", Boolean, nullable=False, default=False),
+    Column("is_default", Boolean, nullable=False, default=False),  # every task sees it, asked or not
+    Column("options", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+code_sources = Table(
+    "code_sources",
+    metadata,
+    Column("id", String(32), primary_key=True),  # code-…
+    Column("name", String(64), nullable=False),
+    Column(
+        "workspace_id",
+        String(32),
+        ForeignKey("workspaces.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("url", Text, nullable=False),
+    Column("branch", Text, nullable=False, default=""),
+    Column("commit", String(64), nullable=False, default=""),
+    Column("target", Text, nullable=False, default=""),
+    Column("sealed", LargeBinary, nullable=True),  # the token for a private repository
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+registries = Table(  # sign-ins for images
+    "registries",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column(
+        "workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=True, index=True
+    ),  # null: all workspaces
+    Column("host", String(255), nullable=False),
+    Column("username", Text, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+samples = Table(  # what tasks and nodes used, rolled up
+    "samples",
+    metadata,
+    Column("subject", String(120), primary_key=True),  # dlc….1/worker-0, or node:NAME
+    Column("step", Integer, primary_key=True),  # seconds: 10, 60, 3600
+    Column("time", Integer, primary_key=True),  # of its beginning
+    Column("count", Integer, nullable=False),  # of what was averaged
+    Column("readings", JSON, nullable=False),  # {metric: mean, or {device: mean}}
+    Index("ix_samples_step_time", "step", "time"),
+)
+
+usage = Table(  # what a job has used on one day
+    "usage",
+    metadata,
+    Column("workload_id", String(32), primary_key=True),
+    Column("day", Integer, primary_key=True),  # since 1970, UTC
+    Column("device_type", String(63), primary_key=True, default=""),
+    Column("workspace_id", String(32), nullable=False),
+    Column("user_id", String(32), nullable=False),
+    Column("device_seconds", Float, nullable=False, default=0.0),
+    Column("idle_device_seconds", Float, nullable=False, default=0.0),
+    Column("cpu_seconds", Float, nullable=False, default=0.0),  # that it had, not that it used
+    Column("memory_mib_seconds", Float, nullable=False, default=0.0),
+    Column("cost", Float, nullable=False, default=0.0),
+    Index("ix_usage_day", "day"),
+    Index("ix_usage_workspace_id_day", "workspace_id", "day"),
+)
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("subject", String(16), primary_key=True),  # workspace, user
+    Column("subject_id", String(32), primary_key=True),
+    Column("amount", Float, nullable=False),  # a month
+    Column("warn_at", JSON, nullable=False),  # shares of it: [0.5, 0.8]
+    Column("action", String(16), nullable=False, default="warn"),  # or hold, stop
+    Column("month", Integer, nullable=False, default=0),  # yyyymm that `warned` is of
+    Column("warned", JSON, nullable=False),  # shares that were told
+    Column("version", Integer, nullable=False, default=1),
+)
+
+pools = Table(  # of machines that are bought when the queue needs them
+    "pools",
+    metadata,
+    Column("name", String(63), primary_key=True),
+    Column("backend", String(16), nullable=False),
+    Column("types", JSON, nullable=False),  # machine types, the first is preferred
+    Column("zones", JSON, nullable=False),
+    Column("is_spot", Boolean, nullable=False, default=False),
+    Column("price_limit", Float, nullable=True),  # of one machine and hour
+    Column("most", Integer, nullable=False),  # machines at once
+    Column("least", Integer, nullable=False, default=0),  # kept even when idle
+    Column("idle_seconds", Integer, nullable=False, default=600),
+    Column("labels", JSON, nullable=False),
+    Column("taints", JSON, nullable=False),
+    Column("options", JSON, nullable=False),  # of the backend: image, disk, …
+    Column("message", Text, nullable=False, default=""),  # why it could not buy last
+    Column("is_active", Boolean, nullable=False, default=True),
+    Column("created_at", Float, nullable=False),
+    Column("version", Integer, nullable=False, default=1),
+)
+
+pool_machines = Table(
+    "pool_machines",
+    metadata,
+    Column("name", String(63), primary_key=True),  # of the machine, and of the node
+    Column("pool", String(63), nullable=False, index=True),
+    Column("state", String(16), nullable=False),  # wanted, joining, joined, draining, releasing
+    Column("machine_type", String(63), nullable=False, default=""),
+    Column("zone", String(63), nullable=False, default=""),
+    Column("is_spot", Boolean, nullable=False, default=False),
+    Column("price", Float, nullable=False, default=0.0),  # of an hour
+    Column("cost", Float, nullable=False, default=0.0),  # until `costed_at`
+    Column("costed_at", Float, nullable=True),
+    Column("idle_since", Float, nullable=True),
+    Column("message", Text, nullable=False, default=""),
+    Column("wanted_at", Float, nullable=False),
+    Column("released_at", Float, nullable=True),  # kept for the bill
+    Column("version", Integer, nullable=False, default=1),
 )

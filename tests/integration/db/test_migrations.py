@@ -102,4 +102,4 @@ def test_alembic_is_not_loaded_when_the_database_is_up_to_date(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "x.db")], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "'' 0001 False\n"
+    assert done.stdout == "'' 0002 False\n"
