@@ -7,6 +7,7 @@ nothing of the database; who calls it repeats a call until it is answered, and r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +20,59 @@ FENCE_MARGIN_SECONDS = 15.0
 
 class NotSentError(UnreachableError):
     """The node does not answer, and nothing of the order was sent to it: it cannot have been taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of the node, or a network storage, that a task sees."""
+
+    source: str  # a path on the node; for another kind, its address
+    target: str
+    read_only: bool = False
+    kind: str = "folder"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a task sees of its node and of the world. None of it where the node cannot: then an event says so."""
+
+    image: str = ""
+    username: str = ""  # at the registry of the image
+    password: str = field(default="", repr=False)
+    mounts: tuple[Mount, ...] = ()
+    shared_memory_mib: int = 0
+    home: str = ""  # where the task's user lives, as the task sees it
+    user: str = ""  # its name, as the task sees it
+    hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
+    images: str = ""  # of the node: "ignore", or "" to refuse an image that it cannot run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another task of the attempt, and where it listens."""
+
+    task: str
+    names: tuple[str, ...]  # of its host, as the tasks know it
+    address: str
+    ssh_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is done in a task, inside its view, before its command. The steps are those of the agent's entry.py."""
+
+    files: Mapping[str, str] = field(default_factory=dict)  # path, as the task sees it → text
+    peers: tuple[Peer, ...] = ()  # itself included
+    waits_for: tuple[str, ...] = ()  # tasks that have to be reached before the command
+    ready_seconds: float = 600.0
+    ssh_port: int = 0  # where its own ssh listens; 0: none
+    ssh_key: str = field(default="", repr=False)  # of the whole attempt
+    ssh_public_key: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)  # url, branch, commit, target, token
+    requirements: tuple[str, ...] = ()
+    requirements_dir: str = ""
+    stands_by: bool = False  # has no command: it serves the others until it is ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +93,8 @@ class TaskLaunch:
     device_type: str = ""
     cpu_milli: int = 0
     memory_mib: int = 0
+    view: View | None = None
+    entry: Entry | None = None  # None: the command and nothing before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +303,20 @@ class Engine(Protocol):
 
     async def leave(self) -> None:
         """Tell all nodes that the server goes away on purpose: they keep their tasks, whatever their fence is."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close all connections. Tasks run on."""
+        ...
+
+
+class Visitor(Protocol):
+    """A way into what runs, for any server, whoever leads. It starts and ends no workload."""
+
+    def exec(
+        self, address: NodeAddress, attempt_id: str, task: str, command: str, terminal: TerminalSize | None
+    ) -> AbstractAsyncContextManager[Process]:
+        """Run a command beside the task, as `Engine.exec` does; it ends with the block, or with the task."""
         ...
 
     async def aclose(self) -> None:

@@ -17,9 +17,21 @@ from typing import Protocol, TypeVar
 
 from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.lib.units import parse_duration, parse_size
-from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
+from trainyard.spec.workload import (
+    CodeSpec,
+    CommandOn,
+    Condition,
+    Launcher,
+    MountSpec,
+    NeedSpec,
+    Restart,
+    Retain,
+    RoleSpec,
+    Success,
+    WorkloadSpec,
+)
 
-_T = TypeVar("_T", RoleSpec, WorkloadSpec)
+_T = TypeVar("_T", RoleSpec, WorkloadSpec, CodeSpec, MountSpec, NeedSpec)
 
 YAML, TOML = "yaml", "toml"
 # A document is written by a person: more than this is an attack by aliases, or a mistake.
@@ -165,13 +177,61 @@ def _choice(kind: type[StrEnum]) -> Callable[[Value], StrEnum]:
 _ROLE_KEYS: Mapping[str, Callable[[Value], object]] = {
     "name": _string, "replicas": _whole, "minimum": _optional_whole, "command": _string, "cpu": _number,
     "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "device": _string, "devices": _whole, "image": _string,
-    "env": _table, "labels": _table, "nodes": _words, "tolerations": _words,
+    "env": _table, "labels": _table, "nodes": _words, "tolerations": _words, "after": _words,
 }  # fmt: skip
+_CODE_KEYS: Mapping[str, Callable[[Value], object]] = {
+    "source": _string, "url": _string, "branch": _string, "commit": _string, "target": _string,
+}  # fmt: skip
+_MOUNT_KEYS: Mapping[str, Callable[[Value], object]] = {
+    "source": _string, "target": _string, "path": _string, "read_only": _flag,
+}  # fmt: skip
+_NEED_KEYS: Mapping[str, Callable[[Value], object]] = {"job": _string, "condition": _choice(Condition)}
+
+
+def _part(kind: type[_T], keys: Mapping[str, Callable[[Value], object]], short: str, value: Value) -> _T:
+    """A part of a job: a table, or one text that stands for the key `short`."""
+    if isinstance(value.data, str):
+        return _make(kind, {short: value.data})
+    if not isinstance(value.data, dict):
+        raise TypeError("is neither a text nor a table")
+    values = {}
+    for name, one in value.data.items():
+        if name not in keys:
+            raise TypeError(f"has no key {name!r}{_nearest(name, tuple(keys))}")
+        try:
+            values[name] = keys[name](one)
+        except TypeError as error:
+            raise TypeError(f"has a wrong {name!r}: it {error}") from None
+    if short not in values and kind is not CodeSpec:
+        raise TypeError(f"has no {short!r}")
+    return _make(kind, values)
+
+
+def _code(value: Value) -> CodeSpec | None:
+    return None if value.data is None else _part(CodeSpec, _CODE_KEYS, "url", value)
+
+
+def _several(value: Value) -> list[Value]:
+    if value.data is None:
+        return []
+    return value.data if isinstance(value.data, list) else [value]
+
+
+def _mounts(value: Value) -> tuple[MountSpec, ...]:
+    return tuple(_part(MountSpec, _MOUNT_KEYS, "source", one) for one in _several(value))
+
+
+def _needs(value: Value) -> tuple[NeedSpec, ...]:
+    return tuple(_part(NeedSpec, _NEED_KEYS, "job", one) for one in _several(value))
+
+
 _JOB_KEYS: Mapping[str, Callable[[Value], object]] = {
     "name": _string, "command": _string, "workspace": _string, "kind": _string, "working_dir": _string, "env": _table,
     "priority": _whole, "preemptible": _flag, "max_run_seconds": _seconds, "grace_seconds": _seconds,
     "restart": _choice(Restart), "max_retries": _whole, "success": _choice(Success), "retain_seconds": _seconds,
-    "retain": _choice(Retain), "tags": _table, "needs_approval": _flag,
+    "retain": _choice(Retain), "tags": _table, "needs_approval": _flag, "command_on": _choice(CommandOn),
+    "launcher": _choice(Launcher), "processes": _whole, "ready_seconds": _seconds, "hang_seconds": _seconds,
+    "code": _code, "mounts": _mounts, "requirements": _words, "requirements_dir": _string, "after": _needs,
 }  # fmt: skip
 # What may stand at the top of a job of one role.
 _SHORT_KEYS = tuple(name for name in _ROLE_KEYS if name not in _JOB_KEYS)

@@ -96,6 +96,67 @@ class Success(StrEnum):
     FIRST = "first"  # the first task of the first role decides; the others are ended then
 
 
+class Launcher(StrEnum):
+    """Who turns the command into one process for each device."""
+
+    NONE = ""  # the command does it itself
+    OWN = "own"
+    TORCHRUN = "torchrun"
+    MPIRUN = "mpirun"
+    HOROVODRUN = "horovodrun"
+
+
+class CommandOn(StrEnum):
+    """Which tasks of a job with several roles run the command; the others stand by for them."""
+
+    ALL = "all"
+    FIRST = "first"  # the first task of the first role
+    WORKERS = "workers"  # all roles but the first
+
+
+class Condition(StrEnum):
+    """How a job that another one waits for has to end."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSpec:
+    """A repository that is checked out before the command."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # read by pydantic; a class variable by intent
+
+    source: str = ""  # id or name of a code source of the workspace; or
+    url: str = ""
+    branch: str = ""
+    commit: str = ""
+    target: str = ""  # empty: a folder of the repository's name in the working folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountSpec:
+    """A storage of the workspace, or an address of one, and where tasks see it."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # as above
+
+    source: str  # id or name of a storage, or an address such as nas://host/path
+    target: str = ""  # empty: the storage's own
+    path: str = ""  # only this folder of it
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeedSpec:
+    """A job that has to end first."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # as above
+
+    job: str
+    condition: Condition = Condition.SUCCEEDED
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """Replicas of one shape."""
@@ -116,6 +177,7 @@ class RoleSpec:
     labels: Mapping[str, str] = field(default_factory=dict)  # that the node must carry
     nodes: tuple[str, ...] = ()  # only these, by name
     tolerations: tuple[str, ...] = ()  # "key" or "key=value"
+    after: tuple[str, ...] = ()  # roles whose tasks have to run before these are started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +204,18 @@ class WorkloadSpec:
     retain: Retain = Retain.ALWAYS
     tags: Mapping[str, str] = field(default_factory=dict)
     needs_approval: bool = False
+    command_on: CommandOn = CommandOn.ALL
+    launcher: Launcher = Launcher.NONE
+    processes: int = 0  # of one task, for the launcher; 0: one for each device
+    ready_seconds: int = 600  # after which a job whose tasks do not reach each other has failed
+    hang_seconds: int = (
+        0  # without output and without use of devices, after which it counts as hung; 0: never
+    )
+    code: CodeSpec | None = None
+    mounts: tuple[MountSpec, ...] = ()
+    requirements: tuple[str, ...] = ()  # Python packages that are installed before the command
+    requirements_dir: str = ""  # a folder with requirements.txt
+    after: tuple[NeedSpec, ...] = ()
 
 
 def tasks_of(spec: WorkloadSpec) -> list[tuple[RoleSpec, int]]:

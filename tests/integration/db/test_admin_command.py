@@ -186,4 +186,4 @@ def test_the_way_is_told_when_the_database_is_postgresql(tmp_path, capsys, monke
 
 
 def test_migrating_says_where_the_database_is(platform, capsys):
-    assert answer(capsys, "admin", "migrate", "--data", str(platform)) == {"before": "0002", "now": "0001"}
+    assert answer(capsys, "admin", "migrate", "--data", str(platform)) == {"before": "0002", "now": "0002"}

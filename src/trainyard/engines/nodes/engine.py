@@ -6,12 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trainyard.engines.api import Launch, LogSink, NodeAddress, Observation, TaskLaunch
 from trainyard.engines.nodes.link import NodeLink, Patience
-from trainyard.engines.nodes.program import Program
+from trainyard.engines.nodes.program import Program, root_of
 from trainyard.engines.nodes.ways import TransportOf, transport_of
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import (
@@ -24,7 +25,6 @@ from trainyard.lib.errors import (
 )
 from trainyard.transport.api import Process, TerminalSize
 
-ROOT = ".trainyard/nodes"
 BATCH = 64  # attempts in one frame: enough to share its cost, few enough to see the first ones start early
 BACKLOG = 20_000  # observations that nobody has read yet; then nodes wait
 
@@ -207,9 +207,7 @@ class NodeEngine:
                 await known.greet(address)
                 return
             await self.remove_node(address.name)
-        root = f"{ROOT}/{self._platform_id}/{address.name}"
-        if address.backend == "local" and self._folder is not None:
-            root = str(self._folder.absolute() / address.name)
+        root = root_of(address, self._platform_id, self._folder)
         self._links[address.name] = NodeLink(
             Program(address, root, self._transport_of(address)),
             mark=self._platform_id,
@@ -280,6 +278,10 @@ def _order(launch: Launch, node: str) -> dict[str, Any]:
                 "command": task.command,
                 "working_dir": task.working_dir,
                 "env": {**task.env, **_variables(launch, task)},
+                "cpu_milli": task.cpu_milli,
+                "memory_mib": task.memory_mib,
+                "view": asdict(task.view) if task.view else None,
+                "entry": asdict(task.entry) if task.entry else None,
             }
             for task in launch.tasks
             if task.node == node

@@ -6,7 +6,7 @@ Secrets end here: no hash, digest or value of a variable that is named like a se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -105,6 +105,9 @@ def spec_of(spec: WorkloadSpec) -> Data:
     shown: Data = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     shown["env"] = dict(spec.env)
     shown["tags"] = dict(spec.tags)
+    shown["code"] = None if spec.code is None else asdict(spec.code)
+    shown["mounts"] = [asdict(mount) for mount in spec.mounts]
+    shown["after"] = [asdict(need) for need in spec.after]
     shown["roles"] = [
         {
             **{name: getattr(role, name) for name in _ROLE_FIELDS},

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.engines.api import Engine, Launch, NotSentError, TaskLaunch
+from trainyard.engines.api import Engine, Launch, NotSentError
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
+from trainyard.server.launching import Surroundings, launch_of
 from trainyard.server.workflow import Job, split_attempt
 from trainyard.spec.workload import State
 
@@ -54,12 +55,10 @@ class Acting:
         self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
         self._clearing: set[tuple[str, str]] = set()  # attempts that are over, and nodes that are told so now
 
-    def launch(
-        self, jobs: Sequence[Job], device_of: Callable[[str], str], *, were_sent: bool = False
-    ) -> None:
+    def launch(self, jobs: Sequence[Job], surroundings: Surroundings, *, were_sent: bool = False) -> None:
         """Start these on their nodes. `were_sent`: an earlier leader may have done so."""
         if jobs:
-            launches = {job.attempt_id: launch_of(job, device_of) for job in jobs}
+            launches = {job.attempt_id: launch_of(job, surroundings) for job in jobs}
             self._launching |= launches.keys()
             self._start(self._launch(launches, set(launches) if were_sent else set()))
 
@@ -162,50 +161,6 @@ class Acting:
             logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
         finally:
             self._clearing.discard((attempt, node))
-
-
-def launch_of(job: Job, device_of: Callable[[str], str]) -> Launch:
-    """What the engine is to start. `device_of` is the type of a node's devices, for who named none."""
-    record, spec = job.record, job.record.spec
-    roles = {role.name: role for role in spec.roles}
-    tasks = []
-    for task in job.tasks.values():
-        role = roles[task.role]
-        env = {
-            **spec.env,
-            **role.env,
-            "TRAINYARD_JOB_ID": record.id,
-            "TRAINYARD_JOB_NAME": record.name,
-            "TRAINYARD_TASK": task.name,
-            "TRAINYARD_RANK": str(task.rank),
-            "TRAINYARD_TASKS": str(len(job.tasks)),
-            "TRAINYARD_ATTEMPT": str(record.attempt),
-        }
-        tasks.append(
-            TaskLaunch(
-                name=task.name,
-                role=task.role,
-                number=task.number,
-                rank=task.rank,
-                node=task.node,
-                command=role.command or spec.command,
-                env=env,
-                working_dir=spec.working_dir,
-                devices=task.devices,
-                device_type=role.device or (device_of(task.node) if task.devices else ""),
-                cpu_milli=round(role.cpu * 1000),
-                memory_mib=role.memory_mib,
-            )
-        )
-    return Launch(
-        attempt_id=job.attempt_id,
-        workload_id=record.id,
-        attempt=record.attempt,
-        tasks=tuple(tasks),
-        workspace_id=record.workspace_id,
-        user=record.user_id,
-        grace_seconds=spec.grace_seconds,
-    )
 
 
 def _nodes_left(job: Job) -> set[str]:

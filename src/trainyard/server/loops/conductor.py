@@ -496,7 +496,7 @@ class Conductor:
         now = self._now()
         launches = [self.held[one] for one in draft.launches if one in self.held]
         starting = [job for job in launches if job.record.state == State.STARTING]
-        self._acting.launch(starting, self.roster.device_of, were_sent=draft.are_repeated)
+        self._acting.launch(starting, self.roster, were_sent=draft.are_repeated)
         self._acting.end([self.held[one] for one in draft.ends if one in self.held], now)
         self._acting.forget(draft.forgets)
 

@@ -8,21 +8,39 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
+from trainyard.spec.workload import (
+    CodeSpec,
+    CommandOn,
+    Condition,
+    Launcher,
+    MountSpec,
+    NeedSpec,
+    Restart,
+    Retain,
+    RoleSpec,
+    Success,
+    WorkloadSpec,
+)
+
+_Part = TypeVar("_Part", CodeSpec, MountSpec, NeedSpec)
 
 # Jobs of one kind are often alike but for their names; the loops read the same ones again and again.
 REMEMBERED = 4096
 
-_ENUMS = {"restart": Restart, "retain": Retain, "success": Success}
-_TUPLES = frozenset({"nodes", "tolerations"})
+_ENUMS = {
+    "restart": Restart, "retain": Retain, "success": Success, "command_on": CommandOn, "launcher": Launcher,
+    "condition": Condition,
+}  # fmt: skip
+_TUPLES = frozenset({"nodes", "tolerations", "after", "requirements"})
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:
@@ -35,6 +53,7 @@ def _defaults(kind: type[Any]) -> dict[str, Any]:
 
 _WORKLOAD = _defaults(WorkloadSpec)
 _ROLE = _defaults(RoleSpec)
+_PARTS = {CodeSpec: _defaults(CodeSpec), MountSpec: _defaults(MountSpec), NeedSpec: _defaults(NeedSpec)}
 
 
 def encode(spec: WorkloadSpec) -> dict[str, Any]:
@@ -52,19 +71,30 @@ def decode(text: str) -> WorkloadSpec:
 
 def spec_of(data: Mapping[str, Any]) -> WorkloadSpec:
     """A spec from plain data that `encode` made."""
-    known = {name: value for name, value in data.items() if name in _WORKLOAD}
+    known = _known(data, _WORKLOAD)
     known["roles"] = tuple(_role_of(role) for role in data.get("roles", ()))
-    for name, kind in _ENUMS.items():
-        if name in known:
-            known[name] = kind(known[name])
+    known["mounts"] = tuple(_part_of(MountSpec, one) for one in data.get("mounts", ()))
+    known["after"] = tuple(_part_of(NeedSpec, one) for one in data.get("after", ()))
+    if data.get("code") is not None:
+        known["code"] = _part_of(CodeSpec, data["code"])
     return WorkloadSpec(**known)
 
 
 def _role_of(data: Mapping[str, Any]) -> RoleSpec:
-    known = {name: value for name, value in data.items() if name in _ROLE}
+    return RoleSpec(**_known(data, _ROLE))
+
+
+def _part_of(kind: type[_Part], data: Mapping[str, Any]) -> _Part:
+    return kind(**_known(data, _PARTS[kind]))
+
+
+def _known(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in data.items() if name in defaults}
     for name in _TUPLES & known.keys():
         known[name] = tuple(known[name])
-    return RoleSpec(**known)
+    for name in _ENUMS.keys() & known.keys():
+        known[name] = _ENUMS[name](known[name])
+    return known
 
 
 class tag_of(FunctionElement[str]):  # noqa: N801  # reads as the function that it is in SQL
@@ -100,5 +130,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return list(value)
-    return value.value if isinstance(value, (Restart, Retain, Success)) else value
+        return [_plain(one) for one in value]
+    if isinstance(value, CodeSpec | MountSpec | NeedSpec):
+        return _differing(value, _PARTS[type(value)])
+    return value.value if isinstance(value, StrEnum) else value
