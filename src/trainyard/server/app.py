@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from trainyard.engines.nodes.engine import NodeEngine
+from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import write_atomic
@@ -66,6 +67,7 @@ class Platform:
         self.first_admin: FirstAdmin | None = None
         self.engine: NodeEngine | None = None
         self.changes: Changes | None = None
+        self.visitor: NodeVisitor  # since it was prepared
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
 
@@ -76,6 +78,12 @@ class Platform:
         if self.first_admin is not None:
             write_atomic(self.token_file, self.first_admin.token + "\n", mode=0o600)
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
+        self.visitor = NodeVisitor(platform_id(self.db), folder=self.nodes_folder)
+
+    @property
+    def nodes_folder(self) -> Path:
+        """Where a node that is this computer keeps its files."""
+        return self.settings.data / "local"
 
     @property
     def token_file(self) -> Path:
@@ -91,7 +99,7 @@ class Platform:
 
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
-        ours = create_api(self.services, self.logs, lambda: self.engine, self.settings)
+        ours = create_api(self.services, self.logs, lambda: self.engine, self.settings, self.visitor)
         self.changes = ours.state.parts.changes
         return Doors(ours, create_dlc(ours.state.parts))
 
@@ -105,15 +113,14 @@ class Platform:
             leading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await leading
+            await self.visitor.aclose()
             self.services.close()
             if self.changes is not None:
                 self.changes.close()
             await asyncio.to_thread(self.db.close)
 
     async def _conduct(self, term: Term) -> None:
-        engine = NodeEngine(
-            platform_id(self.db), self.logs, epoch=term.epoch, folder=self.settings.data / "local"
-        )
+        engine = NodeEngine(platform_id(self.db), self.logs, epoch=term.epoch, folder=self.nodes_folder)
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from trainyard.client import Client
+from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import SystemClock
 from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
@@ -45,7 +46,8 @@ class Rig:
         self.logs = LogStore(folder / "logs", limit_bytes=64 << 20)
         self.services = Services(self.db, self.clock, self.hints, settings=self.settings)
         self.engine: Any = None
-        self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings)
+        visitor = NodeVisitor("p-test")
+        self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings, visitor)
 
     def close(self) -> None:
         self.app.state.parts.changes.close()

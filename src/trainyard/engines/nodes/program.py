@@ -17,6 +17,7 @@ from trainyard.lib.shell import join
 from trainyard.spec.hardware import short_model
 from trainyard.transport.api import Process, TerminalSize, Transport
 
+ROOT = ".trainyard/nodes"
 SCRIPT = Path(__file__).with_name("agent.sh").read_text()
 PROBE_SECONDS = 60.0  # two drivers that hang, twenty seconds each, and the rest
 MISSING, NO_PYTHON, OLD_PYTHON, NO_FOLDER, FOREIGN = 95, 96, 97, 98, 77
@@ -76,6 +77,13 @@ class Program:
                 hint=f"Check owner and mode of {self.root} there.",
             )
         return UnreachableError(f"the program on the node {name} ended with {status}: {words or 'no word'}")
+
+
+def root_of(address: NodeAddress, platform_id: str, folder: Path | None) -> str:
+    """A node's folder. `folder` is where this computer's own node keeps its files."""
+    if address.backend == "local" and folder is not None:
+        return str(folder.absolute() / address.name)
+    return f"{ROOT}/{platform_id}/{address.name}"
 
 
 def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: float) -> NodeFacts:

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from trainyard.engines.api import Engine
+from trainyard.engines.api import Engine, Visitor
 from trainyard.server.api import (
     audit,
     events,
@@ -41,6 +41,7 @@ from trainyard.server.api.shortcut import Shortcut
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
+from trainyard.server.terminals import Terminals
 
 PREFIX = "/api/v1"
 DESCRIPTION = f"""\
@@ -76,15 +77,20 @@ ROUTERS = (
 
 
 def create_api(
-    services: Services, logs: LogStore, engine_exec: Callable[[], Engine | None], settings: ServerSettings
+    services: Services,
+    logs: LogStore,
+    engine: Callable[[], Engine | None],
+    settings: ServerSettings,
+    visitor: Visitor,
 ) -> FastAPI:
-    """The application of one server. `engine_exec` gives the engine while this server leads, for terminals."""
+    """The application of one server. `engine` is there while it leads; `visitor` goes to nodes while it does not."""
     app = make_application(body_limit=settings.body_limit_mib << 20)
     changes = Changes(services.db)
     app.state.parts = Parts(
         services=services,
         logs=logs,
-        engine=engine_exec,
+        engine=engine,
+        terminals=Terminals(services.db, engine, visitor),
         settings=settings,
         changes=changes,
         answers=Answers(changes),

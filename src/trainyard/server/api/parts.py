@@ -13,6 +13,7 @@ from trainyard.server.api.identity import Identities
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
+from trainyard.server.terminals import Terminals
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Parts:
     services: Services
     logs: LogStore
     engine: Callable[[], Engine | None]  # None: another server leads
+    terminals: Terminals
     settings: ServerSettings
     changes: Changes
     answers: Answers

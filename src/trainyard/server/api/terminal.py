@@ -1,6 +1,6 @@
 """A terminal into a task over WebSocket: binary frames are bytes, text frames are JSON about size and end.
 
-The engine runs the command beside the task; a server that does not lead has no engine, and says so.
+Which way the command goes to its node is terminals.py's matter.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Any
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from trainyard.lib.errors import Error, InvalidError, UnreachableError
+from trainyard.lib.errors import Error, InvalidError
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.problems import problem_of
 from trainyard.server.auth.actor import require
-from trainyard.server.workflow import attempt_id
 from trainyard.transport.api import Process, TerminalSize
 
 log = logging.getLogger("trainyard.server.api")
@@ -41,22 +40,17 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
     """
     parts = parts_of(socket)
     try:
-        engine = parts.engine()
         actor = await actor_of(socket)
         record, found = await parts.services.jobs.for_terminal(actor, job_id, task)
-        if engine is None:
-            raise UnreachableError("This server does not lead now.", hint="Try again in a few seconds.")
     except Error as error:
         await _refuse(socket, error)
         return
     await socket.accept()
-    process: Process | None = None
     try:
         async with asyncio.timeout(FIRST_SECONDS):
             command, terminal = _wanted(await socket.receive_text())
-        name = attempt_id(record.id, found.attempt)
-        process = await engine.exec(name, found.name, found.node, command, terminal)
-        await _serve(socket, process, record.workspace_id)
+        async with parts.terminals.run(found, command, terminal) as process:
+            await _serve(socket, process, record.workspace_id)
     except (Error, TimeoutError) as error:
         failure = error if isinstance(error, Error) else InvalidError("Nobody said what to run.")
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
@@ -64,9 +58,6 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
             await socket.close()
     except (WebSocketDisconnect, KeyError):  # gone before the first frame, or a frame of bytes came first
         return
-    finally:
-        if process is not None:
-            await process.terminate()
 
 
 def _wanted(text: str) -> tuple[str, TerminalSize | None]:

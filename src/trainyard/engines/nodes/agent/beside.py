@@ -8,9 +8,7 @@ from typing import Any, NoReturn
 
 from .folder import TaskFolder
 from .supervisor import base_environment, enter_working_folder, task_environment
-
-MISSING = 66  # told apart from what the command itself may end with by the words before it
-NOT_THERE = "trainyard: the task does not run on this node\n"
+from .wire import NO_TASK, NOT_THERE
 
 
 def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end is another program
@@ -19,7 +17,7 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
     order = folder.order()
     if order is None:
         sys.stderr.write(NOT_THERE)
-        return MISSING
+        return NO_TASK
     # First our name, then the look at the state; the supervisor says `ended` first and looks for names then. So
     # either we see that it has ended, or it sees us.
     os.makedirs(folder.file("beside"), exist_ok=True)
@@ -27,7 +25,7 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
         pass
     if folder.history()["at"] != "running":
         sys.stderr.write(NOT_THERE)
-        return MISSING
+        return NO_TASK
     _become(folder, order, command)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+# How `beside` says that the task does not run there: the words tell it from what a command itself may end with.
+NO_TASK = 66
+NOT_THERE = "trainyard: the task does not run on this node\n"
+
 LONGEST_HEADER = 256 * 1024 * 1024  # hundreds of commands of a megabyte
 
 
