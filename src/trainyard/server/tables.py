@@ -442,8 +442,12 @@ pools = Table(  # of machines that are bought when the queue needs them
     Column("labels", JSON, nullable=False),
     Column("taints", JSON, nullable=False),
     Column("options", JSON, nullable=False),  # of the backend: image, disk, …
+    Column("shapes", JSON, nullable=False),  # of each type, as the provider or a node of that type told it
+    Column("currency", String(8), nullable=False, default=""),
     Column("message", Text, nullable=False, default=""),  # why it could not buy last
-    Column("is_active", Boolean, nullable=False, default=True),
+    Column("failures", Integer, nullable=False, default=0),  # in a row
+    Column("retry_at", Float, nullable=True),  # nothing is bought until then
+    Column("is_active", Boolean, nullable=False, default=True),  # no: all its machines go, then it
     Column("created_at", Float, nullable=False),
     Column("version", Integer, nullable=False, default=1),
 )
@@ -453,7 +457,11 @@ pool_machines = Table(
     metadata,
     Column("name", String(63), primary_key=True),  # of the machine, and of the node
     Column("pool", String(63), nullable=False, index=True),
-    Column("state", String(16), nullable=False),  # wanted, joining, joined, draining, releasing
+    Column("backend", String(16), nullable=False),
+    Column("machine_id", String(64), nullable=False, default=""),  # the provider's
+    Column(
+        "state", String(16), nullable=False, index=True
+    ),  # wanted, joining, joined, draining, releasing, released
     Column("machine_type", String(63), nullable=False, default=""),
     Column("zone", String(63), nullable=False, default=""),
     Column("is_spot", Boolean, nullable=False, default=False),

@@ -55,6 +55,8 @@ def _pool_machines() -> None:
         "pool_machines",
         sa.Column("name", sa.String(length=63), nullable=False),
         sa.Column("pool", sa.String(length=63), nullable=False),
+        sa.Column("backend", sa.String(length=16), nullable=False),
+        sa.Column("machine_id", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("machine_type", sa.String(length=63), nullable=False),
         sa.Column("zone", sa.String(length=63), nullable=False),
@@ -70,6 +72,7 @@ def _pool_machines() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_pool_machines")),
     )
     op.create_index(op.f("ix_pool_machines_pool"), "pool_machines", ["pool"], unique=False)
+    op.create_index(op.f("ix_pool_machines_state"), "pool_machines", ["state"], unique=False)
 
 
 def _pools() -> None:
@@ -87,7 +90,11 @@ def _pools() -> None:
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("taints", sa.JSON(), nullable=False),
         sa.Column("options", sa.JSON(), nullable=False),
+        sa.Column("shapes", sa.JSON(), nullable=False),
+        sa.Column("currency", sa.String(length=8), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("retry_at", sa.Float(), nullable=True),
         sa.Column("is_active", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
