@@ -1,4 +1,7 @@
-"""What the program on a node is asked for: `attach` and `probe` (by the server), `beside` (a person's command in a task)."""
+"""What the program on a node is asked for: `attach` and `probe` (by the server), `beside` (a person's command in a task).
+
+And `entry`, by a task's supervisor: what is done in the task before its command.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,13 @@ from importlib import import_module
 
 
 def main(words: list[str]) -> int:
-    """`attach ROOT MARK VERSION`, `probe ROOT` or `beside ROOT ATTEMPT TASK COMMAND`; ROOT is the node's folder."""
+    """`attach ROOT MARK VERSION`, `probe ROOT` or `beside ROOT ATTEMPT TASK COMMAND`; ROOT is the node's folder.
+
+    `entry FOLDER SHELL` needs only the task's own folder: it is all that a task may see.
+    """
     verb, root, *rest = words
+    if verb == "entry":
+        return int(import_module(".entry", __package__).run(root, *rest))
     os.makedirs(root, mode=0o700, exist_ok=True)
     os.chdir(root)
     found = os.stat(".")

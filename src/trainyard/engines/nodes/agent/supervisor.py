@@ -14,6 +14,7 @@ import errno
 import os
 import select
 import signal
+import sys
 import time
 from importlib import import_module
 from typing import Any
@@ -48,7 +49,7 @@ class Supervisor:
         self.folder = folder
         self.state = state
         self.order = order
-        self.words = [shell, os.path.abspath(folder.file("command"))]
+        self.words = words_of(folder, order, shell)
         self.env = task_environment(env, folder, order)
         self.child = 0
         self.has_children = True
@@ -338,6 +339,13 @@ def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, 
         MARK: order["mark"],
         "TRAINYARD_TASK_DIR": os.path.abspath(folder.path),
     }
+
+
+def words_of(folder: TaskFolder, order: dict[str, Any], shell: str) -> list[str]:
+    """What is started: the command, or what comes before it and then becomes it, see entry.py."""
+    if order.get("entry"):
+        return [sys.executable, "-IS", sys.argv[0], "entry", os.path.abspath(folder.path), shell]
+    return [shell, os.path.abspath(folder.file("command"))]
 
 
 def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:
