@@ -72,6 +72,7 @@ class NodeRecord:
     avoid_until: float | None = None
     fence_seconds: int = 0
     seen_at: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
 
 
