@@ -5,12 +5,12 @@ A backend never waits for readiness, retries or polls on its own account: `runti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from trainyard.spec.machine import Machine, MachineSpec
-from trainyard.spec.plan import Leftover, Plan
+from trainyard.spec.plan import Figures, Leftover, Plan
 from trainyard.transport.api import Transport
 
 
@@ -112,6 +112,15 @@ class Priced(Protocol):
 
         CapacityError where nobody has such machines; other errors as `acquire` would raise them.
         """
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """The backend knows what a machine of a type has, before it is made."""
+
+    async def figures(self, types: Sequence[str]) -> Mapping[str, Figures]:
+        """By type; one that nobody sells is not in the answer."""
         ...
 
 

@@ -117,11 +117,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """A node and the way to it. `backend` is "local" or "ssh"; `host` names an entry of the inventory."""
+    """A node and the way to it. `backend` is "local", "ssh", or where its machine was bought.
+
+    `host` names an entry of the inventory; `machine` says how its backend reaches a machine that was bought.
+    """
 
     name: str
     backend: str = "local"
     host: str = ""
+    machine: tuple[tuple[str, str], ...] = ()
     fence_seconds: float = 0.0  # so long without a server, it ends its tasks by itself; 0: never
 
 

@@ -49,6 +49,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a machine of one type has, by its backend's catalogue."""
+
+    cpus: int
+    memory_mib: int
+    devices: int = 0
+    model: str = ""  # of the devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
     """Something that machines stood on, and that nobody uses any more."""
 

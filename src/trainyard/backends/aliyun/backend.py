@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from trainyard.backends.aliyun import assistant, emulator, groups, leavings, power, shop, storage, wishes
 from trainyard.backends.aliyun.address import own_address
-from trainyard.backends.aliyun.catalogue import Misses, fetch_regions
+from trainyard.backends.aliyun.catalogue import Misses, fetch_regions, fetch_types
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.ecs import (
     NAME,
@@ -57,7 +57,7 @@ from trainyard.lib.errors import (
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 from trainyard.spec.names import check_name, job_of
-from trainyard.spec.plan import Leftover, Plan
+from trainyard.spec.plan import Figures, Leftover, Plan
 
 if TYPE_CHECKING:
     from trainyard.backends.aliyun.way import InstanceTransport
@@ -246,6 +246,14 @@ class AliyunBackend:
     async def images(self) -> Sequence[dict[str, str]]:
         """The images there are, the account's own too."""
         return shop.image_rows(await fetch_images(self.client))
+
+    async def figures(self, types: Sequence[str]) -> Mapping[str, Figures]:
+        """Cores, memory and GPUs of types."""
+        found = await fetch_types(self.client, types)
+        return {
+            name: Figures(cpus=one.cpus, memory_mib=one.memory_mib, devices=one.gpus, model=one.gpu_model)
+            for name, one in found.items()
+        }
 
     async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
         """What `acquire` would do now: which machines are there, where the others would be looked for, at what price."""

@@ -311,6 +311,7 @@ def _costs(row: Answer, own: Mapping[str, str], *, state: MachineState, now: dat
         "cost_note": note,
         "currency": rates.currency,
         "price_per_hour": money(rates.running),
+        "exact_price_per_hour": f"{rates.running.normalize():f}",
         "stopped_price_per_hour": money(rates.stopped),
         "price_per_hour_now": money(current),
         "spent": money(amount),

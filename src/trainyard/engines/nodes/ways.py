@@ -1,4 +1,4 @@
-"""The ways to nodes: this computer, or an entry of the inventory of ssh hosts."""
+"""The ways to nodes: this computer, an entry of the inventory of ssh hosts, or a machine that was bought."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ def transport_of(address: NodeAddress) -> Transport:
         # Imported on use: a server whose nodes are all local needs no ssh, which is a third of its memory.
         opened: Transport = import_module("trainyard.engines.nodes.sshway").open_way(address)
         return opened
+    if address.machine:
+        bought: Transport = import_module("trainyard.engines.nodes.boughtway").open_way(address)
+        return bought
     raise UnsupportedError(
         f"the node {address.name} cannot be reached by {address.backend!r}", hint="Use local or ssh."
     )

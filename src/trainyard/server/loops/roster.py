@@ -237,6 +237,7 @@ def address_of(record: NodeRecord) -> NodeAddress:
         name=record.name,
         backend=str(record.address.get("backend", "local")),
         host=str(record.address.get("host", "")),
+        machine=tuple(sorted(dict(record.address.get("machine", {})).items())),
         fence_seconds=float(record.fence_seconds),
     )
 
