@@ -465,6 +465,7 @@ pool_machines = Table(
     Column("machine_type", String(63), nullable=False, default=""),
     Column("zone", String(63), nullable=False, default=""),
     Column("is_spot", Boolean, nullable=False, default=False),
+    Column("is_whole", Boolean, nullable=False, default=False),  # all of its order, or none
     Column("price", Float, nullable=False, default=0.0),  # of an hour
     Column("cost", Float, nullable=False, default=0.0),  # until `costed_at`
     Column("costed_at", Float, nullable=True),

@@ -16,6 +16,7 @@ class Subject(StrEnum):
     GROUP = "group"
     SETTINGS = "settings"
     USER = "user"
+    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

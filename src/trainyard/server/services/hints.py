@@ -7,6 +7,7 @@ import threading
 
 CONDUCTOR = "conductor"  # people want something of a workload, a node or a quota
 EVENTS = "events"  # something was appended to the events
+POOLS = "pools"  # machines are wanted, or somebody changed a pool
 
 
 class Hints:

@@ -102,6 +102,7 @@ class MachineRecord:
     machine_type: str = ""
     zone: str = ""
     is_spot: bool = False
+    is_whole: bool = False  # a gang waits for all of the order: all of it, or none
     price: float = 0.0
     cost: float = 0.0
     costed_at: float | None = None

@@ -61,6 +61,7 @@ def _pool_machines() -> None:
         sa.Column("machine_type", sa.String(length=63), nullable=False),
         sa.Column("zone", sa.String(length=63), nullable=False),
         sa.Column("is_spot", sa.Boolean(), nullable=False),
+        sa.Column("is_whole", sa.Boolean(), nullable=False),
         sa.Column("price", sa.Float(), nullable=False),
         sa.Column("cost", sa.Float(), nullable=False),
         sa.Column("costed_at", sa.Float(), nullable=True),
