@@ -71,11 +71,23 @@ async def lead(db: Database, clock: Clock, owner: str, work: Callable[[Term], Aw
             lease = await db.write(lambda c: leases.take(c, LEASE, owner=owner, seconds=LEASE_SECONDS))
             if lease is not None:
                 await _serve(Term(db, clock, owner, lease.epoch), work)
-        except LeadLostError:
-            logger.warning("another server leads now; standing by")
-        except Error as error:  # the database does not answer: there is nobody to lead for
-            logger.warning("cannot lead: %s", error)
+        except Exception as error:  # noqa: BLE001  # whatever it was: a platform without a leader starts no job ever again
+            _tell(error)
         await asyncio.sleep(RENEW_SECONDS / 2)
+
+
+def _tell(error: Exception) -> None:
+    """Say why a term has ended. Its parts run in groups, so what they raise comes in groups too."""
+    causes = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
+    for cause in causes:
+        if isinstance(cause, ExceptionGroup):
+            _tell(cause)
+        elif isinstance(cause, LeadLostError):
+            logger.warning("another server leads now; standing by")
+        elif isinstance(cause, Error):  # the database does not answer: there is nobody to lead for
+            logger.warning("cannot lead: %s", cause)
+        else:
+            logger.error("leading has failed, and begins anew", exc_info=cause)
 
 
 async def _serve(term: Term, work: Callable[[Term], Awaitable[None]]) -> None:
