@@ -52,7 +52,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
     "namespace": (),
     # nproc_per_node is torchrun's word; a scheduler's cluster is made of nodes
     "node": (
-        "trainyard/launch.py",
+        "trainyard/spec/launching.py",
         "trainyard/scheduling/",
         "trainyard/simulation/",
         "trainyard/cli/",
@@ -75,6 +75,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/transport/ssh",
         "trainyard/cli/",
         "trainyard/launch.py",  # mpirun's word
+        "trainyard/spec/launching.py",  # likewise
         "trainyard/runtime/rendezvous.py",  # host files
         "trainyard/runtime/setup.py",  # host keys
         "trainyard/transport/copy/",  # known_hosts of machines that pass data on
