@@ -17,7 +17,6 @@ from trainyard.scheduling import (
     Node,
     NodeState,
     Policy,
-    Pool,
     Quota,
     Request,
     Role,
@@ -28,6 +27,7 @@ from trainyard.scheduling import (
     Taint,
 )
 from trainyard.scheduling.model import ASCEND_910
+from trainyard.server.elastic import Elastic
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
@@ -138,9 +138,17 @@ def snapshot_of(
     now: float | None = None,
     policy: Policy | None = None,
     past_use: Mapping[tuple[str, str], float] | None = None,
+    elastic: Elastic | None = None,
+    is_hopeful: bool = False,
 ) -> Snapshot:
-    """Everything the scheduler reads. `past_use` is by workspace and user, decayed until now."""
-    known = tuple(node_of(node, now) for node in nodes)
+    """Everything the scheduler reads. `past_use` is by workspace and user, decayed until now.
+
+    `is_hopeful`: pools that could not buy lately promise nodes all the same, to tell what somebody waits for.
+    """
+    records = list(nodes)
+    grows = elastic or Elastic()
+    by_name = {record.name: node_of(record, now) for record in records} | grows.nodes(records)
+    known = tuple(by_name.values())
     use = past_use or {}
     by_workspace: dict[str, float] = {}
     for (workspace, _user), amount in use.items():
@@ -149,7 +157,7 @@ def snapshot_of(
         nodes=known,
         waiting=tuple(request_of(record) for record in waiting),
         running=tuple(holding_of(record, tasks) for record, tasks in running),
-        pools=tuple(Pool(name=name) for name in sorted({node.pool for node in known})),
+        pools=grows.scheduled(known, None if is_hopeful else now),
         quotas=quotas,
         policy=policy or Policy(),
         device_rules=DEVICE_RULES,

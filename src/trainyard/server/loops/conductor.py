@@ -30,10 +30,12 @@ from trainyard.scheduling import Policy, Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
 from trainyard.server import snapshot, workflow
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
+from trainyard.server.loops.growing import Growing
 from trainyard.server.loops.leader import Term
 from trainyard.server.loops.roster import Roster
 from trainyard.server.services.hints import Hints
 from trainyard.server.store import events, pastuse, workloads
+from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.workflow import Draft, Job
 from trainyard.spec.events import Subject
@@ -79,6 +81,7 @@ class Conductor:
         self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
         self.waiting: dict[str, WorkloadRecord] = {}
         self.held: dict[str, Job] = {}
+        self.growing = Growing(hints)
         self.scheduler: Scheduler
         self._policy = policy
         self._forecast = Forecast()
@@ -200,7 +203,9 @@ class Conductor:
     async def _rebuild(self) -> None:
         """Make the scheduler's memory anew from ours."""
         now = self._now()
-        quotas, use = await self.term.db.read(lambda c: (snapshot.load_quotas(c), pastuse.load(c, now)))
+        quotas, use, elastic = await self.term.db.read(
+            lambda c: (snapshot.load_quotas(c), pastuse.load(c, now), self.growing.load(c))
+        )
         view = snapshot.snapshot_of(
             nodes=self.roster.records(),
             waiting=self.waiting.values(),
@@ -209,6 +214,7 @@ class Conductor:
             now=now,
             policy=self._policy,
             past_use=use,
+            elastic=elastic,
         )
         waiting = tuple(self._with_forecast(request) for request in view.waiting)
         self.scheduler = Scheduler(replace(view, waiting=waiting), now)
@@ -237,7 +243,7 @@ class Conductor:
             return Feed(
                 list(workloads.load_many(c, ids).values()) if ids else [],
                 Subject.NODE in subjects,
-                Subject.WORKSPACE in subjects,
+                bool(subjects & {Subject.WORKSPACE, Subject.POOL}),
                 last,
             )
 
@@ -251,9 +257,10 @@ class Conductor:
         now = self._now()
         draft = Draft()
         try:
-            if feed.nodes_changed:
+            has_news, self.growing.has_news = self.growing.has_news, False
+            if feed.nodes_changed or has_news:
                 await self.roster.reload()
-            if feed.quotas_changed:
+            if feed.quotas_changed or has_news:
                 await self._rebuild()
             for record in feed.records:
                 self._intake(draft, record, now)
@@ -394,6 +401,20 @@ class Conductor:
     def _on(self, node: str) -> list[Job]:
         return [job for job in self.held.values() if node in job.nodes]
 
+    def look_again(self) -> None:
+        """Somebody beside us has changed nodes, pools or machines."""
+        self.growing.has_news = True
+        self._wake.set()
+
+    def is_busy(self, node: str) -> bool:
+        """Whether a job has a place there."""
+        return bool(self._on(node))
+
+    def is_left(self, node: str) -> bool:
+        """Whether nothing runs there, and nothing will: it takes no new work, and we know that."""
+        record = self.roster.find(node)
+        return not self._on(node) and (record is None or record.desired != NodeDesired.READY)
+
     def _look_after_nodes(self, draft: Draft, now: float) -> None:
         for node, why in self.roster.buried():
             for job in self._on(node):
@@ -415,14 +436,13 @@ class Conductor:
             self._node_changed(node, now)
 
     def _node_changed(self, name: str, now: float) -> None:
-        record = self.roster.find(name)
+        node = self.growing.node(self.roster.find(name), name, now)
         known = name in self.scheduler.cluster.index
         self._is_dirty = True
-        if record is None:
+        if node is None:
             if known:
                 self.scheduler.remove_node(name)
             return
-        node = snapshot.node_of(record, now)
         if known:
             self.scheduler.change_node(node)
         else:
@@ -440,6 +460,7 @@ class Conductor:
             self.held[record.id] = workflow.admit(draft, record, admitted, now)
         for told in cycle.preempts:
             self._preempt(draft, told, now)
+        self.growing.order(cycle, self.scheduler, now)
 
     def _preempt(self, draft: Draft, told: Preempt, now: float) -> None:
         job = self.held.get(told.id)
@@ -456,8 +477,9 @@ class Conductor:
     async def _write(self, draft: Draft, inputs: Iterable[Input]) -> None:
         changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events)
         node_writes = self.roster.take_writes()
+        wanted = self.growing.take_wanted()
         use = self._use_to_keep()
-        if changed or node_writes or use:
+        if changed or node_writes or wanted or use:
 
             def work(c: Connection) -> list[str]:
                 stale = workloads.save_many(c, list(draft.records.values()))
@@ -465,6 +487,7 @@ class Conductor:
                 workloads.insert_tasks(c, draft.new_tasks)
                 workloads.save_tasks(c, list(draft.tasks.values()))
                 self.roster.write(c, node_writes)
+                self.growing.write(c, wanted, self._now())
                 events.append_many(c, draft.events)
                 if use:
                     pastuse.save(c, use, self._now())
@@ -473,6 +496,7 @@ class Conductor:
             stale = await self.term.write(work)
             for record in draft.records.values():
                 self._saved(record)
+            self.growing.tell(wanted)
             if draft.events:
                 self.hints.wake("events")
             if stale:
