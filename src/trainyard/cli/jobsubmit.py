@@ -16,7 +16,7 @@ from trainyard.cli.platform import complete_workspace, find_job, job_argument, p
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_size
-from trainyard.spec.workload import Restart, RoleSpec, WorkloadSpec
+from trainyard.spec.workload import Condition, NeedSpec, Restart, RoleSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from trainyard.client import Client
@@ -92,6 +92,13 @@ class SubmitVerb(PlainVerb):
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only on this node.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A word to find it by.")
+@click.option(
+    "--after",
+    "needs",
+    multiple=True,
+    metavar="JOB[:HOW]",
+    help="Only when this job has succeeded; or failed or ended, as HOW says.",
+)
 @click.option("--hold", is_flag=True, help="Wait for an approval before the queue.")
 @click.option(
     "--key", default="", metavar="TEXT", help="Submit it once, however often this is run with the same text."
@@ -111,11 +118,16 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
     if path is None and len(words) == 1 and Path(words[0]).suffix in FORMATS:
         path, words = words[0], ()
     spec = _changed(_document(path) if path else None, words, options)
+
+    async def look(client: Client) -> Explanation:
+        return await client.jobs.dry_run(await _with_needs(client, spec, options["needs"]))
+
     if dry_run:
-        return tell(invocation, run(lambda client: client.jobs.dry_run(spec)))
+        return tell(invocation, run(look))
 
     async def work(client: Client) -> JobDetail:
-        return await client.jobs.submit(spec, key=options["key"], hold=options["hold"])
+        wanted = await _with_needs(client, spec, options["needs"])
+        return await client.jobs.submit(wanted, key=options["key"], hold=options["hold"])
 
     return _submitted(invocation, run(work), waits=options["waits"], follow=options["follow"])
 
@@ -254,6 +266,18 @@ def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
         "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
     }
     return replace(role, **{name: value for name, value in changes.items() if value is not None})
+
+
+async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]) -> WorkloadSpec:
+    """The job with those that --after names; names become ids."""
+    needs = {need.job: need for need in spec.after}
+    for word in words:
+        job, colon, how = word.rpartition(":")
+        if not colon or how not in set(Condition):
+            job, how = word, Condition.SUCCEEDED
+        found = (await find_job(client, job)).id
+        needs[found] = NeedSpec(job=found, condition=Condition(how))
+    return replace(spec, after=tuple(needs.values()))
 
 
 def _whole(seconds: float | None) -> int | None:

@@ -34,6 +34,8 @@ from trainyard.spec.workload import (
 
 # Why a workload that runs is told to go and to come back.
 SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed"})
+# Why a workload is held that other ones have to end before.
+WAITS_FOR_JOBS = "waits_for_jobs"
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
 
@@ -78,6 +80,9 @@ class Draft:
     launches: list[str] = field(default_factory=list)  # workloads to start on their nodes
     ends: dict[str, None] = field(default_factory=dict)  # workloads to end there
     forgets: list[tuple[str, frozenset[str]]] = field(default_factory=list)  # attempts whose traces may go
+    met: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # workloads, and what they need not wait for any more
     are_repeated: bool = False  # the launches: an earlier leader may have asked for them
 
     def without(self, ids: Iterable[str]) -> None:
@@ -89,6 +94,7 @@ class Draft:
             self.events = [event for event in self.events if event.subject_id != workload]
             self.launches = [one for one in self.launches if one != workload]
             self.ends.pop(workload, None)
+            self.met = [pair for pair in self.met if pair[0] != workload]
             self.forgets = [
                 (attempt, nodes) for attempt, nodes in self.forgets if split_attempt(attempt)[0] != workload
             ]
@@ -198,7 +204,7 @@ def follow_wish(draft: Draft, record: WorkloadRecord, now: float) -> WorkloadRec
         return draft.advance(
             record, State.HELD, now, reason="paused", message="Paused: out of the queue until resumed."
         )
-    if record.desired == Desired.RUN and state is State.HELD:
+    if record.desired == Desired.RUN and state is State.HELD and record.reason != WAITS_FOR_JOBS:
         return draft.advance(record, State.WAITING, now, reason="queued", message="In the queue.")
     return record
 

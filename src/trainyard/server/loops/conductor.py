@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
@@ -28,18 +28,18 @@ from trainyard.engines.api import (
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import snapshot, workflow
+from trainyard.server import needs, snapshot, workflow
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.growing import Growing
 from trainyard.server.loops.leader import Term
 from trainyard.server.loops.roster import Roster
 from trainyard.server.services.hints import Hints
-from trainyard.server.store import events, pastuse, workloads
+from trainyard.server.store import dependencies, events, pastuse, workloads
 from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.workflow import Draft, Job
 from trainyard.spec.events import Subject
-from trainyard.spec.workload import HOLDING, State
+from trainyard.spec.workload import FINAL, HOLDING, State
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ class Feed:
     nodes_changed: bool
     quotas_changed: bool
     last: int
+    needs: Sequence[dependencies.EndedNeed] = ()  # whose jobs have ended
+    needs_left: Mapping[str, int] = field(default_factory=dict)  # by workload, those and others
+    are_needs: bool = False  # any
 
 
 class Conductor:
@@ -90,6 +93,7 @@ class Conductor:
         self._wake = asyncio.Event()
         self._seq = 0
         self._is_dirty = True  # something changed that the scheduler should look at
+        self._are_needs = True  # some workload may wait for others
         self._repeat_at = 0.0
         self._keep_use_at = 0.0
 
@@ -240,11 +244,18 @@ class Conductor:
             changed, last = events.wishes_since(c, self._seq)
             ids = [one for subject, one in changed if subject == Subject.WORKLOAD]
             subjects = {subject for subject, _ in changed}
+            found = workloads.load_many(c, ids) if ids else {}
+            are_needs = self._are_needs or any(one.spec.after for one in found.values())
+            ended = dependencies.ended_needs(c) if are_needs else []
+            waiting = {one.need.workload_id for one in ended}
             return Feed(
-                list(workloads.load_many(c, ids).values()) if ids else [],
+                list((found | workloads.load_many(c, waiting - found.keys())).values()),
                 Subject.NODE in subjects,
                 bool(subjects & {Subject.WORKSPACE, Subject.POOL}),
                 last,
+                ended,
+                dependencies.counts(c, waiting),
+                are_needs and dependencies.are_any(c),
             )
 
         return await self.term.db.read(read)
@@ -262,7 +273,8 @@ class Conductor:
                 await self.roster.reload()
             if feed.quotas_changed or has_news:
                 await self._rebuild()
-            for record in feed.records:
+            self._are_needs = feed.are_needs
+            for record in self._follow_needs(draft, feed, now):
                 self._intake(draft, record, now)
             for found in inputs:
                 self._take(draft, found, now)
@@ -274,6 +286,16 @@ class Conductor:
             self._inputs.extendleft(reversed(inputs))  # nothing was written: all of it is still to be done
             raise
         self._seq = max(self._seq, feed.last)
+
+    def _follow_needs(self, draft: Draft, feed: Feed, now: float) -> Iterable[WorkloadRecord]:
+        """What was read, after what the ends of other workloads mean for it."""
+        ended: dict[str, list[dependencies.EndedNeed]] = {}
+        for one in feed.needs:
+            ended.setdefault(one.need.workload_id, []).append(one)
+        for record in feed.records:
+            own = ended.get(record.id, ())
+            left = feed.needs_left.get(record.id, 0) - len(own)
+            yield needs.follow_needs(draft, record, own, now, left=left) if own else record
 
     def _intake(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
         """Take over what people want of a workload."""
@@ -475,7 +497,7 @@ class Conductor:
     # -- writing and acting
 
     async def _write(self, draft: Draft, inputs: Iterable[Input]) -> None:
-        changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events)
+        changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events or draft.met)
         node_writes = self.roster.take_writes()
         wanted = self.growing.take_wanted()
         use = self._use_to_keep()
@@ -489,6 +511,7 @@ class Conductor:
                 self.roster.write(c, node_writes)
                 self.growing.write(c, wanted, self._now())
                 events.append_many(c, draft.events)
+                dependencies.delete_needs(c, draft.met)
                 if use:
                     pastuse.save(c, use, self._now())
                 return stale
@@ -496,6 +519,8 @@ class Conductor:
             stale = await self.term.write(work)
             for record in draft.records.values():
                 self._saved(record)
+            if self._are_needs and any(record.state in FINAL for record in draft.records.values()):
+                self._wake.set()  # somebody may have waited for it
             self.growing.tell(wanted)
             if draft.events:
                 self.hints.wake("events")

@@ -21,6 +21,7 @@ from trainyard.server.auth.actor import Actor
 from trainyard.server.services.context import Context
 from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.workflow import WAITS_FOR_JOBS
 from trainyard.spec.workload import HOLDING, State, WorkloadSpec
 
 # A view of the cluster is good enough for others who ask in the next seconds; one that took long to work out is kept for
@@ -46,6 +47,7 @@ _STATES: Mapping[State, tuple[str, str]] = {
 }  # fmt: skip
 _SOON = ("It is next; the scheduler is about to look at it.", "即将轮到它。")
 _STARTS = ("It would start at once.", "可立即启动。")
+_NEEDS = ("It is held until other jobs have ended.", "等待其他任务结束。")
 _APPROVE = ("An administrator of the workspace has to approve it.", "需要工作空间管理员批准。")
 
 
@@ -145,7 +147,8 @@ class Explainer:
         tasks: Sequence[TaskRecord] = ()
         if record.state in HOLDING:
             tasks = await self._context.db.read(lambda c: workloads.tasks(c, record.id, record.attempt))
-        sentence = _in(_STATES[record.state], language)
+        waits = record.state is State.HELD and record.reason == WAITS_FOR_JOBS
+        sentence = _in(_NEEDS if waits else _STATES[record.state], language)
         if record.message and language == EN:
             sentence = f"{sentence} {record.message}"
         needs_approval = record.state is State.HELD and record.reason == "needs_approval"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -19,9 +19,10 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
 from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
+from trainyard.server.services.needs import check_needs, hold_for_needs, open_needs, waits_on
 from trainyard.server.services.places import choose_workspace, find_workspace
 from trainyard.server.services.secrecy import for_eyes_of, is_secret, masked, without_secrets
-from trainyard.server.store import audit, events, idempotency, specs, users, workloads
+from trainyard.server.store import audit, dependencies, events, idempotency, specs, users, workloads
 from trainyard.server.store.idempotency import AnswerRecord, KeyTakenError
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.events import Event, Subject
@@ -104,6 +105,7 @@ class Jobs:
     ) -> list[WorkloadRecord]:
         for spec in several:
             checks.check_spec(spec)
+            check_needs(spec)
         checks.check_text("idempotency_key", key, longest=200)
         digest = _digest(several, dlc) if key else ""
         now = self._context.now()
@@ -112,7 +114,9 @@ class Jobs:
             if key and (known := _answered(connection, actor, key, digest)) is not None:
                 return known
             records = _new_records(connection, actor, several, now, dlc=dlc, hold=hold)
+            records, needs = hold_for_needs(connection, actor, records)
             workloads.insert_many(connection, records)
+            dependencies.insert_needs(connection, needs)
             events.append_many(connection, [_submitted(actor, record, now) for record in records])
             audit.append_many(
                 connection,
@@ -149,7 +153,8 @@ class Jobs:
                 raise InvalidError(
                     f"A job has no field {name!r}.", hint=f"There are: {', '.join(sorted(_CHANGEABLE))}."
                 )
-        spec = replace(spec, **{"workspace": original.workspace_id, **(changes or {})})
+        # What it waited for is in the past.
+        spec = replace(spec, **{"workspace": original.workspace_id, "after": (), **(changes or {})})
         return await self.submit(actor, spec, idempotency_key=idempotency_key)
 
     # -- looking
@@ -239,10 +244,12 @@ class Jobs:
     async def dry_run(self, actor: Actor, spec: WorkloadSpec, *, language: str = "en") -> Explanation:
         """What would happen to this job now. Nothing is kept."""
         checks.check_spec(spec)
+        check_needs(spec)
 
         def work(connection: Connection) -> tuple[WorkloadSpec, str]:
             workspace = choose_workspace(connection, actor, spec.workspace)
             require(actor, "jobs:write", workspace.id)
+            open_needs(connection, actor, spec)
             return checks.fit_to_workspace(spec, workspace), workspace.id
 
         fitted, workspace_id = await self._context.db.read(work)
@@ -306,8 +313,8 @@ class Jobs:
             return replace(record, desired=Desired.RUN, reason="", message="")
 
         return await self._change(
-            actor, job_id, "jobs.approve", "approved", f"{actor.name} approved it.", change, own=False
-        )
+            actor, job_id, "jobs.approve", "approved", f"{actor.name} approved it.", change, own=False, then=waits_on
+        )  # fmt: skip
 
     async def delete(self, actor: Actor, job_id: str) -> None:
         """Remove an ended job, with its logs, from everybody's sight."""
@@ -331,6 +338,7 @@ class Jobs:
         version: int | None = None,
         own: bool = True,
         data: Mapping[str, Any] | None = None,
+        then: Callable[[Connection, WorkloadRecord], WorkloadRecord] | None = None,
     ) -> WorkloadRecord:
         def work(connection: Connection) -> WorkloadRecord:
             record = _visible(connection, actor, job_id, lock=True)
@@ -342,6 +350,8 @@ class Jobs:
                     hint="Load it again.",
                 )
             changed = change(record)
+            if then is not None:
+                changed = then(connection, changed)
             if changed == record:
                 return record
             saved = workloads.save(connection, changed)
