@@ -8,7 +8,6 @@ is the same from a snapshot. Why somebody waits is told in diagnosis.py.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -16,10 +15,9 @@ from heapq import heapify, heappop, heappushpop, nsmallest
 from itertools import zip_longest
 from operator import itemgetter
 
-from trainyard.scheduling.cluster import Keep
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind, Room
-from trainyard.scheduling.lanes import OVERDUE, Entry, Likes, Line, Owner, Shares, Walk
+from trainyard.scheduling.lanes import OVERDUE, Entry, Line, Owner, Shares
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -27,18 +25,17 @@ from trainyard.scheduling.model import (
     Snapshot,
     Strategy,
 )
+from trainyard.scheduling.passing import Mode, Passing
 from trainyard.scheduling.placement import Gang, Taken, least_of, place, release, would_fit
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
-from trainyard.scheduling.reserve import Reservation, merge_all, reserve, still_holds
+from trainyard.scheduling.reserve import Reservation, reserve, still_holds
 from trainyard.scheduling.state import State
+from trainyard.scheduling.walk import Walk
 
 # Calling others away is a long look, and the next cycle is near: only the first few look in each.
 PREEMPTING_LINES = 8
 PREEMPTORS = 2  # of each line
-
-
-Mode = tuple[int, ...]  # numbers of reservations
 
 
 class Outcome(Enum):
@@ -95,13 +92,7 @@ class Scheduler(State):
         self._blocked: list[Kind] = []
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
-        self._keeps: dict[Mode, dict[int, Keep]] = {}
-        self._starts: list[float] = []  # of the reservations that keep room, rising
-        self._modes: list[Mode] = [()]  # by how many of these are outlived
-        self._latest = 0.0  # start of any reservation
-        self._whole = False  # whether one of them waits for whole nodes
-        self._spares: dict[Mode, int] = {}  # devices that may still pass them
-        self._delaying: dict[Kind, set[Mode]] = {}  # known in this cycle
+        self._passing = Passing(self.cluster, self.passed)
         self._reserved: dict[Room, int] = {}
         self._last: dict[
             object, Reservation
@@ -137,12 +128,9 @@ class Scheduler(State):
         self._shares.clear()
         self._workspace_shares = {}
         self._last = {reservation.id: reservation for reservation in self.reservations}
-        self.reservations = []
+        self._passing.begin(self.now)
+        self.reservations = self._passing.made
         self._reserved = {}
-        self._keeps = {(): self._hard}
-        self._starts, self._modes, self._latest, self._delaying = [], [()], 0.0, {}
-        self._spares = {}
-        self._whole = False
         self.blockers = {}
 
     def _forget(self) -> None:
@@ -180,43 +168,16 @@ class Scheduler(State):
             item = heappushpop(turns, item)
 
     def _walk(self, line: Line) -> Walk:
-        """The kinds to look at: those that may fit, and those that want a reservation."""
-        kinds = [kind for kind in self._possible if kind.failed_at < 0 and kind in line.kinds]
-        blocked = []
-        for room in list(line.heads):
-            if self._wants(line, room, strict=False):
-                first = line.first(room, self._waits, self._may_reserve)
-                if first is not None and first.kind.failed_at >= 0:
-                    blocked.append(first)
-        if self.reservations:
-            kinds = [kind for kind in kinds if not self._all_delay(kind, line.kinds[kind])]
-        if not self.policy.one_line:
-            left = self.tree.headroom(self.tree.place(line.name))
-            if left:
-                kinds = [kind for kind in kinds if kind.is_within(left)]
-        return Walk(line, self._owner_shares(line), self.now, kinds, blocked)
+        """A walk over those who may fit, and those who want a reservation."""
+        left = {} if self.policy.one_line else self.tree.headroom(self.tree.place(line.name))
+        return Walk(line, self._owner_shares(line), left, self._passing, self._head, self.now)
 
-    def _all_delay(self, kind: Kind, likes: Likes) -> bool:
-        """Whether all of a kind are known to be too long to pass those who have a reservation."""
-        return likes.shortest > self._latest - self.now and self._is_delaying(kind, self._modes[-1])
-
-    def _is_delaying(self, kind: Kind, mode: Mode) -> bool:
-        """Whether it was seen to fit only by delaying these reservations, and nothing has changed since."""
-        # Within a cycle room only shrinks: what is delaying stays so.
-        return mode in self._delaying.get(kind, ()) or self._looks_delaying(kind, mode)
-
-    def _looks_delaying(self, kind: Kind, mode: Mode) -> bool:
-        seen = kind.delays.get(mode)
-        if seen is None or seen[1] != self.cluster.layout:
-            return False
-        if seen[0] > len(self.cluster.grown):
-            return False
-        self.cluster.keep = self._keep(mode)
-        changed = kind.has_grown(self.cluster, seen[0])
-        self.cluster.keep = self._hard
-        if not changed:
-            self._delaying.setdefault(kind, set()).add(mode)
-        return not changed
+    def _head(self, line: Line, room: Room) -> Entry | None:
+        """Who of a line should get a reservation for this kind of room; None: nobody, or it may fit after all."""
+        if not self._wants(line, room, strict=False):
+            return None
+        first = line.first(room, self._may_reserve)
+        return first if first is not None and first.kind.failed_at >= 0 else None
 
     def _note_blocker(self, walk: Walk) -> None:
         if walk.blocked_by is not None:
@@ -224,19 +185,20 @@ class Scheduler(State):
 
     def _first_turn(self, line: Line) -> tuple[object, ...]:
         """Not later than the turn of anybody in the line."""
+        if line.strict or not line.tops:
+            return () if self.policy.one_line else (False, self._workspace_share(line.name))
+        level, share, order, _ = line.tops[0]
         if self.policy.one_line:
-            return ()
-        borrows = self.tree.guarantees and not line.strict and self._all_borrow(line)
-        return (borrows, OVERDUE if self._has_overdue(line) else self._workspace_share(line.name))
-
-    def _has_overdue(self, line: Line) -> bool:
-        """Whether somebody in the line may have waited longer than anybody should."""
-        return self.policy.fair_share and any(heap[0][2].overdue for heap in line.heads.values() if heap)
+            return (level,)
+        borrows = self.tree.guarantees and self._all_borrow(line)
+        if not line.overdue:
+            return (borrows, self._workspace_share(line.name), level)
+        return (borrows, OVERDUE, level, *order) if share == OVERDUE else (borrows, OVERDUE, level)
 
     def _all_borrow(self, line: Line) -> bool:
         """Whether even one more device would be above the workspace's guarantee, for all who stand in the line."""
         place_ = self.tree.place(line.name)
-        return all(room[0] and self.tree.borrows(place_, ((room[0], 1),)) for room in line.heads)
+        return all(room[0] and self.tree.borrows(place_, ((room[0], 1),)) for room in line.rooms)
 
     def _turn(self, entry: Entry) -> tuple[object, ...]:
         """The smaller, the earlier its turn: within the guarantee, then by share, then priority and time."""
@@ -303,8 +265,6 @@ class Scheduler(State):
                 self._reserve(entry)
             return
         strict = line.is_strict(entry.request.priority)
-        if not strict and kind.failed_at < 0 and self._is_too_long(walk, entry):
-            return  # the commonest outcome by far, told apart before anything else is looked at
         known = kind.failed_at >= 0 and not kind.may_fit(self.cluster)
         outcome = Outcome.FIT if known else self._attempt(line, entry)
         if outcome is Outcome.ADMITTED:
@@ -315,30 +275,12 @@ class Scheduler(State):
             walk.pass_strict(entry)
         elif outcome is Outcome.FIT:
             walk.drop()
-        elif outcome is Outcome.NODES:
+        elif outcome is Outcome.NODES or outcome is Outcome.RESERVATION:
             walk.cursor.skip(entry)
         elif outcome is Outcome.QUOTA:
             walk.cursor.skip_workspace(entry.request.workspace)
         elif outcome is Outcome.USER:
             walk.cursor.skip_owner(entry.owner)
-        elif outcome is Outcome.RESERVATION:
-            self._pass_longer(walk, entry, self._outlived(entry))
-
-    def _is_too_long(self, walk: Walk, entry: Entry) -> bool:
-        """Whether it is known to delay those whom it would outlive; then the walk passes it and all who are longer by."""
-        outlived = self._outlived(entry)
-        if not outlived or not self._must_wait(entry.kind, self._modes[outlived]):
-            return False
-        self._pass_longer(walk, entry, outlived)
-        return True
-
-    def _must_wait(self, kind: Kind, mode: Mode) -> bool:
-        """Whether it is known to delay those whom it would outlive, and they cannot spare what it takes."""
-        return self._is_delaying(kind, mode) and not (kind.devices and self._may_pass(kind, mode))
-
-    def _pass_longer(self, walk: Walk, entry: Entry, outlived: int) -> None:
-        """Whoever of the kind outlives the same reservations, or more, would delay them too."""
-        walk.cursor.skip_longer(entry, self._starts[outlived - 1] - self.now)
 
     def _attempt(self, line: Line, entry: Entry) -> Outcome:
         request, kind = entry.request, entry.kind
@@ -350,11 +292,9 @@ class Scheduler(State):
             gang = least_of(gang)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
-        mode = outlived = self._modes[self._outlived(entry)]
-        if mode and kind.devices and self._may_pass(kind, mode):
+        mode = outlived = self._passing.mode(entry)
+        if mode and self._passing.may_pass(kind, mode):
             mode = ()
-        if mode and self._is_delaying(kind, mode):
-            return Outcome.RESERVATION
         taken = self._place(gang, mode)
         if taken is not None:
             line.remove(entry)
@@ -363,35 +303,18 @@ class Scheduler(State):
             self._start(entry, taken, self.now, passed)
             return Outcome.ADMITTED
         if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
-            if len(kind.delays) > 8:
-                kind.delays.clear()
-                self._delaying.pop(kind, None)
-            kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
-            self._delaying.setdefault(kind, set()).add(mode)
+            self._passing.delays(kind, mode)
             return Outcome.RESERVATION
         if self.growth.ask(entry):
             return Outcome.NODES
         kind.fail(self.cluster)
         return Outcome.FIT
 
-    def _may_pass(self, kind: Kind, mode: Mode) -> bool:
-        """Whether all whom it would delay can spare what it takes."""
-        spare = self._spares.get(mode)
-        if spare is None:
-            delayed = [one for one in self.reservations if one.number in mode]
-            spare = self._spares[mode] = min(one.spare - self.passed.get(one.id, 0) for one in delayed)
-        return kind.devices <= spare
-
     def _spare(self, kind: Kind) -> int:
         """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
         if not kind.reserve_key[2] or self._is_whole(kind.gang):
             return 0
         return int(kind.devices * self.policy.gang_spare)
-
-    def _outlived(self, entry: Entry) -> int:
-        """How many of the reservations, the earliest first, a workload would outlive."""
-        # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
-        return bisect_left(self._starts, self.now + (entry.limit if self._whole else entry.stay))
 
     def _is_whole(self, gang: Gang) -> bool:
         """Whether replicas are so large that a single device taken from a node may be one too many."""
@@ -403,26 +326,10 @@ class Scheduler(State):
         """Let a reservation count from now on."""
         key = self._counted(kind.reserve_key)
         self._reserved[key] = self._reserved.get(key, 0) + 1
-        self.reservations.append(reservation)
-        self._latest = max(self._latest, reservation.start)
-        if reservation.keep:
-            self._whole = self._whole or reservation.whole
-            insort(self._starts, reservation.start)
-            keeping = [one for one in self.reservations if one.keep]
-            self._modes = [
-                (),
-                *(tuple(one.number for one in keeping if one.start <= end) for end in self._starts),
-            ]
-
-    def _keep(self, mode: Mode) -> dict[int, Keep]:
-        keep = self._keeps.get(mode)
-        if keep is None:
-            chosen = [one.keep for one in self.reservations if one.number in mode]
-            keep = self._keeps[mode] = merge_all([self._hard, *chosen])
-        return keep
+        self._passing.note(reservation)
 
     def _place(self, gang: Gang, mode: Mode) -> list[Taken] | None:
-        self.cluster.keep = self._keep(mode)
+        self.cluster.keep = self._passing.keep(mode)
         taken = place(self.cluster, gang, self.spreads)
         self.cluster.keep = self._hard
         return taken
@@ -439,7 +346,7 @@ class Scheduler(State):
         slots = tuple(one.slot(self.cluster) for one in taken)
         if passed:
             self._pass(request.id, kind.devices, passed)
-            self._spares = {}
+            self._passing.was_passed()
         self._cycle.admits.append(Admit(request.id, slots, running.borrowed, passed))
 
     def _reserve(self, entry: Entry) -> None:
@@ -487,7 +394,7 @@ class Scheduler(State):
         """The first few blocked ones of a line, each in want of another kind of room."""
         if line.strict:
             return [item[3] for item in line.strict[:1]]
-        firsts = [line.first(room, self._waits, self._is_hopeful) for room in list(line.heads)]
+        firsts = [line.first(room, self._is_hopeful) for room in line.rooms]
         found = [(-first.level, first.order, first) for first in firsts if first is not None]
         return [first[2] for first in nsmallest(PREEMPTORS, found)]
 

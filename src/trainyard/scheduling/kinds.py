@@ -49,7 +49,10 @@ class Kind:
         """Whether anything has changed since it was seen not to fit."""
         if self.failed_at < 0 or self.failed_layout != cluster.layout:
             return True
-        return self.has_grown(cluster, self.failed_at)
+        if self.has_grown(cluster, self.failed_at):
+            return True
+        self.failed_at = len(cluster.grown)  # these are no news any more
+        return False
 
     def has_grown(self, cluster: Cluster, seen: int) -> bool:
         """Whether a node that got room since `seen` of Cluster.grown has enough for a replica; many nodes: perhaps."""

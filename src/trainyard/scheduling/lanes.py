@@ -7,8 +7,9 @@ nobody asks again. What holds a workload is engine.py's business; this module ke
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import islice
 
 from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.kinds import Kind, Room
@@ -21,9 +22,7 @@ GANG_RUNS = 0.4  # of its expected run: what a gang waits for one level of prior
 PASSED = 64  # so many who may not have room at all are passed by to find one who may
 
 Owner = tuple[str, str]  # workspace and user
-NOBODY: frozenset[Owner] = frozenset()
 Shares = Mapping[Owner, float]
-Key = tuple[int, float, tuple[float, int], "Entry"]  # orders a line: level, share, when it is due
 
 
 class Entry:
@@ -68,32 +67,79 @@ def level_of(
     return level, INFINITY if level >= top else request.submitted + (steps + 1) * ageing
 
 
+Rank = tuple[
+    int, float, tuple[float, int], Entry
+]  # of the first of a kind: level, whether overdue, when it is due
+
+
+def rank_of(entry: Entry) -> Rank:
+    """Not behind where a walk would look at it: shares, which are asked for later, are not below 0."""
+    return (-entry.level, OVERDUE if entry.overdue else 0.0, entry.order, entry)
+
+
 class Likes:
     """The entries of one kind in one line: by level, then by owner, oldest first."""
 
-    __slots__ = ("levels", "shortest", "size")
+    __slots__ = ("levels", "shortest", "size", "top")
 
     def __init__(self) -> None:
         self.levels: dict[int, dict[Owner, list[Entry]]] = {}
         self.shortest = INFINITY  # a bound of the members' stays
         self.size = 0
+        self.top: Entry | None = (
+            None  # of the owners' first ones on the highest level: overdue ones, then the oldest
+        )
 
     def add(self, entry: Entry, owner: Owner) -> None:
         """Let an entry join. `owner` is the entry's, one object for all of theirs: it is kept as a key."""
-        insort(self.levels.setdefault(entry.level, {}).setdefault(owner, []), entry)
+        owners = self.levels.get(entry.level)
+        if owners is None:
+            owners = self.levels[entry.level] = {}
+        mine = owners.get(owner)
+        if mine is None:
+            owners[owner] = [entry]
+        else:
+            insort(mine, entry)
         self.shortest = min(self.shortest, entry.stay)
         self.size += 1
+        if mine is None or mine[0] is entry:
+            if mine is not None and mine[1] is self.top:
+                self.top = self._find_top()
+            elif self.top is None or rank_of(entry) < rank_of(self.top):
+                self.top = entry
 
     def remove(self, entry: Entry) -> None:
         """Take an entry out."""
         owners = self.levels[entry.level]
-        mine = owners[entry.owner]
-        del mine[bisect_left(mine, entry)]
+        owner = entry.owner
+        mine = owners[owner]
+        at = bisect_left(mine, entry)
+        del mine[at]
         self.size -= 1
         if not mine:
-            del owners[entry.owner]
+            del owners[owner]
             if not owners:
                 del self.levels[entry.level]
+        if entry is self.top:
+            self.top = self._find_top()
+        elif at == 0 and mine and self.top is not None and rank_of(mine[0]) < rank_of(self.top):
+            self.top = mine[0]
+
+    def _find_top(self) -> Entry | None:
+        if not self.levels:
+            return None
+        top: Entry | None = None
+        for mine in self.levels[max(self.levels)].values():
+            entry = mine[0]
+            if top is None or (top.overdue, entry.order) < (entry.overdue, top.order):
+                top = entry
+        return top
+
+    def firsts(self) -> Iterator[Entry]:
+        """The first of each owner on each level."""
+        for level in sorted(self.levels, reverse=True):
+            for mine in self.levels[level].values():
+                yield mine[0]
 
 
 class Line:
@@ -106,7 +152,9 @@ class Line:
         self.kinds: dict[Kind, Likes] = {}
         self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
         self.promotions: list[tuple[float, int, Entry]] = []
-        self.heads: dict[Room, list[tuple[int, tuple[float, int], Entry]]] = {}  # kind of room → heap
+        self.tops: list[Rank] = []  # the first of each kind, in order
+        self.rooms: dict[Room, int] = {}  # kind of room → how many kinds need it
+        self.overdue = 0  # how many have waited longer than anybody should
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
         self.departures: list[tuple[Owner, Kind]] = []  # who has left it, since a walk began
@@ -167,32 +215,48 @@ class Line:
 
     def _join(self, entry: Entry, level: int) -> None:
         entry.level = level - LAST if self.policy.preemptible_last and entry.request.preemptible else level
-        likes = self.kinds.get(entry.kind)
+        kind = entry.kind
+        likes = self.kinds.get(kind)
         if likes is None:
-            likes = self.kinds[entry.kind] = Likes()
+            likes = self.kinds[kind] = Likes()
+            self.rooms[kind.reserve_key] = self.rooms.get(kind.reserve_key, 0) + 1
         owner = entry.owner
+        before = likes.top
         likes.add(entry, self._owners.setdefault(owner, owner))
-        heappush(self.heads.setdefault(entry.kind.reserve_key, []), (-entry.level, entry.order, entry))
+        self.overdue += entry.overdue
+        if likes.top is not before:
+            self._replace_top(before, likes.top)
 
-    def first(self, room: Room, waits: Callable[[Entry], bool], may: Callable[[Entry], bool]) -> Entry | None:
-        """Of those who need this kind of room and `may` have it, the oldest of the highest priority."""
-        heap = self.heads.get(room, [])
-        passed: list[tuple[int, tuple[float, int], Entry]] = []
-        found: Entry | None = None
-        while heap and len(passed) < PASSED:
-            level, _, entry = heap[0]
-            if -level != entry.level or not waits(entry):
-                heappop(heap)  # it is gone, or has risen
-            elif may(entry):
-                found = entry
-                break
-            else:
-                passed.append(heappop(heap))
-        for item in passed:
-            heappush(heap, item)
-        if not heap:
-            self.heads.pop(room, None)
-        return found
+    def _part(self, entry: Entry) -> Likes:
+        """Take an entry out of its kind, which stays even if it is empty now."""
+        likes = self.kinds[entry.kind]
+        before = likes.top
+        likes.remove(entry)
+        self.overdue -= entry.overdue
+        if likes.top is not before:
+            self._replace_top(before, likes.top)
+        return likes
+
+    def _replace_top(self, before: Entry | None, after: Entry | None) -> None:
+        if before is not None:
+            del self.tops[bisect_left(self.tops, rank_of(before))]
+        if after is not None:
+            insort(self.tops, rank_of(after))
+
+    def first(self, room: Room, may: Callable[[Entry], bool]) -> Entry | None:
+        """Of those who need this kind of room and `may` have it, the first in order."""
+        kinds: list[Kind] = []
+        for rank in self.tops:
+            top = rank[3]
+            if top.kind.reserve_key == room:
+                if may(top):
+                    return top
+                kinds.append(top.kind)
+                if len(kinds) > PASSED:
+                    break
+        # What holds the first of a kind may be its own user's limit, or its workspace's: look behind it.
+        others = (entry for kind in kinds for entry in self.kinds[kind].firsts())
+        return min((entry for entry in islice(others, PASSED) if may(entry)), key=rank_of, default=None)
 
     def is_behind(self, entry: Entry, blocker: Entry) -> bool:
         """Whether an entry is not looked at because the walk ended with `blocker`."""
@@ -207,10 +271,12 @@ class Line:
         if self.is_strict(entry.request.priority):
             del self.strict[bisect_left(self.strict, self._strict_key(entry))]
             return
-        likes = self.kinds[entry.kind]
-        likes.remove(entry)
-        if not likes.size:
+        if not self._part(entry).size:
+            room = entry.kind.reserve_key
             del self.kinds[entry.kind]
+            self.rooms[room] -= 1
+            if not self.rooms[room]:
+                del self.rooms[room]
 
     def promote(self, now: float, waits: Callable[[Entry], bool]) -> None:
         """Raise the priority of those who have waited long enough."""
@@ -218,7 +284,7 @@ class Line:
             _, _, entry = heappop(self.promotions)
             if not waits(entry):
                 continue  # it is gone
-            self.kinds[entry.kind].remove(entry)
+            self._part(entry)
             self._join(entry, self._age(entry, now))
 
     def window(self, now: float) -> int:
@@ -244,166 +310,3 @@ class Line:
                     ]
         members.sort()
         yield from (member[3] for member in members)
-
-
-class Cursor:
-    """A place in the entries of one kind, during one walk."""
-
-    __slots__ = ("kind", "known_at", "likes", "longest", "skipped", "users")
-
-    def __init__(self, kind: Kind, likes: Likes) -> None:
-        self.kind = kind
-        self.likes = likes
-        self.longest = INFINITY  # nobody longer is looked at any more
-        self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
-        self.users: frozenset[Owner] = NOBODY  # of whom nobody is looked at any more
-        self.known_at = -1  # how many departures there had been when it was seen who is next; -1: look again
-
-    def best(self, shares: Shares) -> Key | None:
-        """Who is next among them, with the key that orders it among other kinds."""
-        levels = self.likes.levels
-        if not self.skipped and not self.users and self.longest == INFINITY:
-            return self._top(max(levels), shares) if levels else None
-        if self.longest < self.likes.shortest:
-            return None
-        for level in sorted(levels, reverse=True) if len(levels) > 1 else levels:
-            first: Entry | None = None
-            least = INFINITY
-            for owner, entries in levels[level].items():
-                if owner in self.users:
-                    continue
-                at = self.skipped.get((level, owner), 0) if self.skipped else 0
-                if self.longest != INFINITY:
-                    while at < len(entries) and entries[at].stay > self.longest:
-                        at += 1
-                    self.skipped[level, owner] = at
-                if at >= len(entries):
-                    continue
-                mine = OVERDUE if entries[at].overdue else shares[owner]
-                if first is None or mine < least or (mine == least and entries[at].order < first.order):
-                    first, least = entries[at], mine
-            if first is not None:
-                return (-level, least, first.order, first)
-        return None
-
-    def _top(self, level: int, shares: Shares) -> Key | None:
-        """The same while nobody was passed by."""
-        first: Entry | None = None
-        least = INFINITY
-        for owner, entries in self.likes.levels[level].items():
-            entry = entries[0]
-            mine = OVERDUE if entry.overdue else shares[owner]
-            if first is None or mine < least or (mine == least and entry.order < first.order):
-                first, least = entry, mine
-        return None if first is None else (-level, least, first.order, first)
-
-    def skip(self, entry: Entry) -> None:
-        """Pass one by: another of the same kind may still start."""
-        key = (entry.level, entry.owner)
-        self.skipped[key] = self.skipped.get(key, 0) + 1
-        self.known_at = -1
-
-    def skip_longer(self, entry: Entry, longest: float) -> None:
-        """Pass one by, and all who may run longer than that."""
-        self.skip(entry)
-        self.longest = min(self.longest, longest)
-
-    def skip_owner(self, owner: Owner) -> None:
-        """Pass all of one user by."""
-        self.users |= {owner}
-        self.known_at = -1
-
-    def skip_workspace(self, workspace: str) -> None:
-        """Pass all of one workspace by."""
-        self.known_at = -1
-        self.users = self.users.union(
-            owner for owners in self.likes.levels.values() for owner in owners if owner[0] == workspace
-        )
-
-
-class Walk:
-    """One pass over a line in order. `peek` shows who is next; then say what became of it."""
-
-    def __init__(
-        self, line: Line, shares: Shares, now: float, kinds: Iterable[Kind], blocked: list[Entry]
-    ) -> None:
-        self.line = line
-        line.departures.clear()
-        self.shares = shares
-        self.window = line.window(now)
-        self.at = 0  # in the strict part
-        self.blocked_by: Entry | None = None  # who ends the walk
-        # NB: not later: when shares are asked for decides how they are rounded, and so who of two equals comes first.
-        self._heap: list[tuple[Key, Cursor]] = []
-        for kind in kinds:
-            likes = line.kinds.get(kind)
-            if likes is not None:
-                cursor = Cursor(kind, likes)
-                best = cursor.best(shares)
-                if best is not None:
-                    cursor.known_at = 0
-                    self._heap.append((best, cursor))
-        # Those known not to fit, who are shown for the sake of a reservation only.
-        self._blocked: list[tuple[int, float, tuple[float, int], Entry]] = sorted(
-            (
-                (-entry.level, OVERDUE if entry.overdue else shares[entry.owner], entry.order, entry)
-                for entry in blocked
-            ),
-            reverse=True,
-        )
-        heapify(self._heap)
-
-    def peek(self) -> Entry | None:
-        """Who is next; None: nobody more in this cycle."""
-        if self.blocked_by is not None:
-            return None
-        if self.at < min(self.window, len(self.line.strict)):
-            return self.line.strict[self.at][3]
-        departures = self.line.departures
-        while self._heap:
-            key, cursor = self._heap[0]
-            if cursor.kind.failed_at >= 0:
-                heappop(self._heap)  # it was seen not to fit, perhaps in another line
-                continue
-            if cursor.known_at != len(departures):
-                best = cursor.best(self.shares) if self._may_differ(key, cursor) else key
-                if best is None:
-                    heappop(self._heap)
-                    continue
-                cursor.known_at = len(departures)
-                if best != key:
-                    heapreplace(self._heap, (best, cursor))
-                    continue
-            return self._blocked[-1][3] if self._blocked and self._blocked[-1] < key else key[3]
-        return self._blocked[-1][3] if self._blocked else None
-
-    def _may_differ(self, key: Key, cursor: Cursor) -> bool:
-        """Whether somebody else may be next in a kind: one of the kind has left, or the one's user has got more."""
-        if cursor.known_at < 0:
-            return True
-        owner = key[3].owner  # shares only rise within a cycle, by who is admitted
-        return any(
-            kind is cursor.kind or gone == owner for gone, kind in self.line.departures[cursor.known_at :]
-        )
-
-    def pass_blocked(self, entry: Entry) -> bool:
-        """If it was shown for the sake of a reservation, go on to the next."""
-        if self._blocked and self._blocked[-1][3] is entry:
-            self._blocked.pop()
-            return True
-        return False
-
-    @property
-    def cursor(self) -> Cursor:
-        """The kind that `peek` has shown."""
-        return self._heap[0][1]
-
-    def drop(self) -> None:
-        """Nobody of the kind that was shown is looked at any more."""
-        heappop(self._heap)
-
-    def pass_strict(self, entry: Entry) -> None:
-        """The strict part's candidate does not fit: look at the next one in the window, or stop."""
-        self.at += 1
-        if self.at >= self.window:
-            self.blocked_by = entry

@@ -59,12 +59,12 @@ class Shares:
         account = self.accounts.get(key)
         if account is None:
             return 0.0
-        if now > account.as_of:  # as `settle` does, without a call: asked for every user in every cycle
-            half_life = self.half_life
-            kept = 0.5 ** ((now - account.as_of) / half_life)
-            account.past = account.past * kept + account.rate * (1 - kept) * half_life / LOG_2
-            account.as_of = now
-        return (account.past + account.rate * self.half_life / LOG_2) / weight / BILLION
+        present = account.rate * self.half_life / LOG_2
+        past = account.past
+        if now > account.as_of:  # NB: nothing is settled: who asks when must not change how sums are rounded
+            kept = 0.5 ** ((now - account.as_of) / self.half_life)
+            past = past * kept + present * (1 - kept)
+        return (past + present) / weight / BILLION
 
     def past(self, key: object, now: float) -> float:
         """Past use in shares of the cluster times seconds."""
