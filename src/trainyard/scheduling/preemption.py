@@ -7,15 +7,15 @@ inside its guarantee. None of these relations holds both ways at once, so two qu
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, combinations, islice
+from dataclasses import dataclass, field
+from heapq import merge, nsmallest
+from itertools import chain, combinations, islice, takewhile
 from typing import TYPE_CHECKING
 
-from trainyard.scheduling.cluster import Shape, bits, replicas
+from trainyard.scheduling.cluster import Cluster, Shape, bits, replicas
 from trainyard.scheduling.model import Request
-from trainyard.scheduling.placement import Taken, least_of, place, release, retake, would_fit
+from trainyard.scheduling.placement import Part, Taken, least_of, place, release, retake, would_fit
 from trainyard.scheduling.quota import Place
 from trainyard.scheduling.reasons import Code, Reason
 from trainyard.scheduling.reserve import Cost, Running, cost_of
@@ -60,12 +60,12 @@ def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Vi
     # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away.
     if not _is_known_not_to_fit(scheduler, entry) and attempt.fits():
         return None
-    candidates = _candidates(scheduler, entry, place_, others)
-    if not candidates or not attempt.could_fit(candidates):
-        return None
-    chosen = attempt.node_by_node() or attempt.greedy(candidates)
-    if len(candidates) <= EXACT and (chosen is not None or attempt.refused):
-        chosen = attempt.fewest(candidates, chosen)
+    candidates = islice(_candidates(scheduler, entry, place_, others), NEAREST)
+    few = list(islice(candidates, EXACT + 1))
+    if len(few) <= EXACT:
+        chosen = attempt.exactly(few)
+    else:
+        chosen = attempt.cheaply(chain(few, candidates))
     if chosen is None:
         return None
     taken = attempt.places(chosen)
@@ -134,7 +134,7 @@ def _could_be_enough(scheduler: State, entry: Entry, others: list[_Other]) -> bo
     return needed <= 0
 
 
-def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Other]) -> list[Victim]:
+def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Other]) -> Iterator[Victim]:
     """Who may be told to go, the cheapest first: borrowers, then low priority, then the newest."""
     request = entry.request
     nodes = 0
@@ -143,34 +143,27 @@ def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Oth
         nodes |= part.shape.allowed
     anywhere = nodes & scheduler.cluster.present == scheduler.cluster.present
 
-    def useful(rows: Iterable[tuple[Cost, Running]]) -> Iterator[tuple[Cost, Running]]:
-        for row in rows:
-            running = row[1]
+    def useful(
+        rows: Iterable[tuple[Cost, Running]], place: Place, branch: Place | None, code: Code
+    ) -> Iterator[tuple[Cost, Victim]]:
+        for cost, running in rows:
             if running.leaving is None and (anywhere or any(nodes >> one.node & 1 for one in running.taken)):
-                yield row
+                yield cost, Victim(running, place, branch, code)
 
-    yielding: list[tuple[Cost, Running, Place, Place | None, Code]] = [
-        (cost, running, place_, None, Code.PREEMPTED)
-        for cost, running in useful(scheduler.preemptible_by_cost.get(request.workspace, ()))
-        if running.request.priority < request.priority
-    ]
-    borrowing: list[tuple[Cost, Running, Place, Place | None, Code]] = []
+    mine = scheduler.preemptible_by_cost.get(request.workspace, ())
+    lower = takewhile(lambda row: row[1].request.priority < request.priority, mine)
+    borrowing: list[Iterator[tuple[Cost, Victim]]] = []
+    yielding = [useful(lower, place_, None, Code.PREEMPTED)]
     for other in others:
-        preemptible = scheduler.preemptible_by_cost.get(other.workspace, ())
-        if not (preemptible or scheduler.tree.guarantees):
-            continue
         if other.lends:
-            members = useful(scheduler.by_cost[other.workspace])
-            borrowing += [
-                (*row, other.place, other.branch, Code.RECLAIMED) for row in islice(members, NEAREST)
-            ]
+            rows = scheduler.by_cost[other.workspace]
+            borrowing.append(useful(rows, other.place, other.branch, Code.RECLAIMED))
         elif not request.preemptible:
-            members = useful(preemptible)
-            yielding += [(*row, other.place, other.branch, Code.YIELDED) for row in islice(members, NEAREST)]
+            rows = scheduler.preemptible_by_cost.get(other.workspace, [])
+            yielding.append(useful(rows, other.place, other.branch, Code.YIELDED))
     # NB: costs differ from each other, so nothing else is compared.
-    borrowing.sort()
-    yielding.sort()
-    return [Victim(*row[1:]) for row in islice(chain(borrowing, yielding), NEAREST)]
+    for _, victim in chain(merge(*borrowing), merge(*yielding)):
+        yield victim
 
 
 def _cost(victim: Victim) -> tuple[bool, int, float, int]:
@@ -236,6 +229,8 @@ class _Attempt:
 
     def _without_spare(self, removed: list[Victim]) -> list[Victim]:
         needed = list(removed)
+        if len(removed) == 1:
+            return needed  # with nobody gone it does not fit
         for victim in reversed(removed):
             self._put_back(victim)
             if self.fits():
@@ -268,6 +263,35 @@ class _Attempt:
                     return list(victims)
         return known
 
+    def exactly(self, candidates: list[Victim]) -> list[Victim] | None:
+        """Where there are only these: no set of them is smaller, and none of that size cheaper."""
+        if not candidates or not self.could_fit(candidates):
+            return None
+        chosen = self.node_by_node(candidates) or self.greedy(candidates)
+        return self.fewest(candidates, chosen) if chosen is not None or self.refused else None
+
+    def cheaply(self, candidates: Iterable[Victim]) -> list[Victim] | None:
+        """Where there are many: no more of them are looked at than it takes."""
+        if len(self.entry.kind.gang.parts) > 1:
+            everybody = list(candidates)
+            return self.greedy(everybody) if self.could_fit(everybody) else None
+        part = self.entry.kind.gang.parts[0]
+        left = self._without_room(part)
+        clearings = Clearings(self.scheduler.cluster, part.shape)
+        seen: list[Victim] = []
+        candidates = iter(candidates)
+        for victim in candidates:
+            seen.append(victim)
+            clearings.remove(victim)
+            if clearings.singles >= max(left, 1):
+                break  # NB: the cheapest come first: nobody later is better
+        chosen = None
+        if len(clearings.found) >= left:
+            chosen = self.greedy(clearings.cheapest(max(left, 1)))
+        elif left > clearings.room():
+            return None
+        return chosen or self.greedy([*seen, *candidates])
+
     def could_fit(self, candidates: list[Victim]) -> bool:
         """Whether there would be room if all candidates were gone: a sum over nodes, before anything is tried."""
         cluster = self.scheduler.cluster
@@ -282,12 +306,7 @@ class _Attempt:
                 else:
                     here.append((victim, [one]))
         for part in self.entry.kind.gang.parts:
-            left = part.least
-            for node in bits(cluster.roomy(part.shape)):
-                left -= cluster.fits(node, part.shape)
-                if left <= 0:
-                    break
-            self.free[part.role] = left
+            left = self.free[part.role] = self._without_room(part)
             for node, victims in self.by_node.items():
                 if left <= 0:
                     break
@@ -296,6 +315,16 @@ class _Attempt:
             if left > 0:
                 return False
         return True
+
+    def _without_room(self, part: Part) -> int:
+        """How many replicas of a role have no room as things are."""
+        cluster = self.scheduler.cluster
+        left = part.least
+        for node in bits(cluster.roomy(part.shape)):
+            left -= cluster.fits(node, part.shape)
+            if left <= 0:
+                break
+        return left
 
     def _room(self, node: int, shape: Shape, victims: list[tuple[Victim, list[Taken]]]) -> int:
         """How many replicas the node has room for without these."""
@@ -311,54 +340,18 @@ class _Attempt:
                     free |= one.devices
         return replicas(shape, cpu, memory, shared, free)
 
-    def node_by_node(self) -> list[Victim] | None:
+    def node_by_node(self, candidates: list[Victim]) -> list[Victim] | None:
         """Clear the nodes on which it takes the fewest victims to make room; None: another way is needed."""
         if len(self.entry.kind.gang.parts) > 1:
             return None
         part = self.entry.kind.gang.parts[0]
         left = self.free[part.role]
-        needed = max(left, 1)
-        clearings: list[list[Victim]] = []
-        sizes: list[int] = []  # of the smallest ones so far, as many as are needed
-        most = len(self.by_node) + NEAREST
-        for node, victims in self.by_node.items():
-            if part.shape.allowed >> node & 1 and not self.scheduler.cluster.fits(node, part.shape):
-                clearing = self._clear(node, victims[:most])
-                if clearing is not None:
-                    clearings.append(clearing)
-                    insort(sizes, len(clearing))
-                    if len(sizes) >= needed:
-                        most = sizes[needed - 1]  # nobody needs a larger one
-                        del sizes[needed:]
-                    if most == 1:
-                        break  # NB: nodes come in the order of their cheapest candidates
-        if len(clearings) < left:
+        clearings = Clearings(self.scheduler.cluster, part.shape)
+        for victim in candidates:
+            clearings.remove(victim)
+        if len(clearings.found) < left:
             return None
-        # The candidates of a node are sorted: its last one is the dearest.
-        clearings.sort(key=lambda clearing: (len(clearing), _cost(clearing[-1])))
-        chosen: dict[int, Victim] = {}
-        for clearing in clearings[:needed]:
-            for victim in clearing:
-                chosen[id(victim.running)] = victim
-        return self.greedy(sorted(chosen.values(), key=_cost))
-
-    def _clear(self, node: int, candidates: list[tuple[Victim, list[Taken]]]) -> list[Victim] | None:
-        """Who must go from this node until one replica has room; None: all of them are not enough."""
-        cluster = self.scheduler.cluster
-        shape = self.entry.kind.gang.parts[0].shape
-        cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
-        free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
-        for size, (_, taken) in enumerate(candidates, 1):
-            for one in taken:
-                other = one.shape
-                cpu += other.cpu
-                memory += other.memory
-                shared += other.shared_memory
-                if other.device == shape.device:
-                    free |= one.devices
-            if free.bit_count() >= shape.count and replicas(shape, cpu, memory, shared, free):
-                return [victim for victim, _ in candidates[:size]]
-        return None
+        return self.greedy(clearings.cheapest(max(left, 1)))
 
     def places(self, victims: list[Victim]) -> list[Taken] | None:
         """Where it goes once they are gone; the room stays theirs until then."""
@@ -370,3 +363,72 @@ class _Attempt:
         for victim in reversed(victims):
             self._put_back(victim)
         return taken
+
+
+class Clearings:
+    """Who must go from which node so that a replica gets room: victims are taken away on trial, one after the other."""
+
+    def __init__(self, cluster: Cluster, shape: Shape) -> None:
+        self.cluster = cluster
+        self.shape = shape
+        self.found: list[list[Victim]] = []  # who must go from one node, for each that can be cleared
+        self.singles = 0  # of them, where one victim is enough
+        self._nodes: dict[int, _Cleared | None] = {}  # None: has room already, or is not allowed
+
+    def remove(self, victim: Victim) -> None:
+        """Let one more be gone."""
+        shape = self.shape
+        for one in victim.running.taken:
+            if one.node not in self._nodes:
+                self._nodes[one.node] = self._open(one.node)
+            node = self._nodes[one.node]
+            if node is None:
+                continue
+            other = one.shape
+            node.cpu += other.cpu
+            node.memory += other.memory
+            node.shared += other.shared_memory
+            if other.device == shape.device:
+                node.free |= one.devices
+            if node.is_clear:
+                continue
+            if not node.victims or node.victims[-1] is not victim:
+                node.victims.append(victim)
+            if node.free.bit_count() >= shape.count and node.room(shape):
+                node.is_clear = True
+                self.found.append(node.victims)
+                self.singles += len(node.victims) == 1
+
+    def _open(self, node: int) -> _Cleared | None:
+        cluster, shape = self.cluster, self.shape
+        if not shape.allowed >> node & 1 or cluster.fits(node, shape):
+            return None
+        free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
+        return _Cleared(cluster.cpu[node], cluster.memory[node], cluster.shared[node], free)
+
+    def cheapest(self, count: int) -> list[Victim]:
+        """Who must go from so many nodes: those that take the fewest, then whose dearest is the cheapest."""
+        # NB: the candidates of a node come in order: its last one is the dearest.
+        best = nsmallest(count, self.found, key=lambda victims: (len(victims), _cost(victims[-1])))
+        chosen = {id(victim.running): victim for victims in best for victim in victims}
+        return sorted(chosen.values(), key=_cost)
+
+    def room(self) -> int:
+        """How many replicas have room without all who were removed, beyond those that have it anyway."""
+        return sum(node.room(self.shape) for node in self._nodes.values() if node is not None)
+
+
+@dataclass(slots=True, eq=False)
+class _Cleared:
+    """A node on which replicas have no room, without some of those who run there."""
+
+    cpu: int
+    memory: int
+    shared: int
+    free: int
+    victims: list[Victim] = field(default_factory=list)
+    is_clear: bool = False
+
+    def room(self, shape: Shape) -> int:
+        """How many replicas have room now."""
+        return replicas(shape, self.cpu, self.memory, self.shared, self.free)
