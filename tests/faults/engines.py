@@ -36,6 +36,7 @@ class FakeTask:
     is_cleared: bool = False
     ended: float = 0.0
     was_told: bool = False
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -105,6 +106,13 @@ class World:
             ):
                 self.completed.setdefault(task.attempt_id.rpartition(".")[0], []).append(task.attempt_id)
 
+    def finish(self, workload: str) -> None:
+        """Let all of a workload end by itself."""
+        for node in self.nodes.values():
+            for task in list(node.tasks.values()):
+                if task.exit_code is None and task.attempt_id.rpartition(".")[0] == workload:
+                    self.finish_task(node, task, int(task.command))
+
     def tell(self, node: FakeNode, *seen: Observation) -> None:
         if self.engine is not None and not node.is_cut:
             self.engine.say(*seen)
@@ -153,7 +161,8 @@ class WorldEngine:
         for attempt, task in self._expected.get(name, set()) - node.tasks.keys():
             self.say(TaskUnknown(attempt, task, name, "It was started anew."))
         for task in node.tasks.values():
-            self.say(TaskStarted(task.attempt_id, task.name, 0.0, "127.0.0.1"))
+            ran = time.monotonic() - task.since
+            self.say(TaskStarted(task.attempt_id, task.name, 0.0, "127.0.0.1", ran))
             if task.exit_code is not None:
                 self.say(
                     TaskEnded(

@@ -156,6 +156,9 @@ class TaskStarted:
     task: str
     time: float
     address: str  # of its node, for the other tasks
+    ran_seconds: float = (
+        0.0  # so far, by the node's clock that nobody sets; `time` is by the one that people set
+    )
 
 
 @dataclass(frozen=True, slots=True)

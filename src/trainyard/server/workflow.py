@@ -46,6 +46,10 @@ class Job:
 
     record: WorkloadRecord
     tasks: dict[str, TaskRecord]
+    # By the clock that never steps. What the record says was written by the other one, which people set.
+    began: float | None = None  # to run, as its nodes have said
+    kept_until: float | None = None  # for a look, after its end
+    leaves_at: float | None = None  # told to make room for another
 
     @property
     def attempt_id(self) -> str:
@@ -488,33 +492,43 @@ def bury(draft: Draft, job: Job, node: str, now: float, why: str) -> None:
 
 
 def pass_time(draft: Draft, job: Job, now: float) -> None:
-    """End what has run for as long as it may, and what was kept for a look long enough."""
+    """The time of a workload is up: end what has run for as long as it may, and what was kept for a look long enough."""
     record = job.record
-    limit = record.spec.max_run_seconds
-    if (
-        record.state == State.RUNNING
-        and limit
-        and record.started_at is not None
-        and now >= record.started_at + limit
-    ):
+    if record.state == State.RUNNING:
         finish(
             draft,
             job,
             now,
             State.FAILED,
             reason="time_limit",
-            message=f"Stopped after its time limit of {limit} s.",
+            message=f"Stopped after its time limit of {record.spec.max_run_seconds} s.",
         )
-    elif record.state == State.RETAINED and record.retain_until is not None and now >= record.retain_until:
+    elif record.state == State.RETAINED:
         finish(draft, job, now, State(record.ending), reason=record.reason, message=record.message)
 
 
-def next_due(job: Job) -> float | None:
-    """When `pass_time` has something to do next."""
+def next_due(job: Job, now: float, tick: float) -> float | None:
+    """When the time of a workload is up, by the clock that never steps; `tick` is now by that one."""
     record = job.record
-    if record.state == State.RUNNING and record.spec.max_run_seconds and record.started_at is not None:
-        return record.started_at + record.spec.max_run_seconds
-    return record.retain_until if record.state == State.RETAINED else None
+    if record.state == State.RUNNING and record.spec.max_run_seconds:
+        # NB: unknown until its nodes answer, who alone know how long it has run. Until then nobody could end it either.
+        return None if job.began is None else job.began + record.spec.max_run_seconds
+    if record.state == State.RETAINED and record.retain_until is not None:
+        if job.kept_until is None:
+            left = min(max(0.0, record.retain_until - now), float(record.spec.retain_seconds))
+            job.kept_until = tick + left
+        return job.kept_until
+    return None
+
+
+def grace_left(job: Job, now: float, tick: float) -> float:
+    """How long a workload that is told to go may take."""
+    record = job.record
+    if record.leave_by is not None:
+        if job.leaves_at is None:
+            job.leaves_at = tick + max(0.0, record.leave_by - now)
+        return max(0.0, job.leaves_at - tick)
+    return 0.0 if record.ending == State.SUCCEEDED else float(record.spec.grace_seconds)
 
 
 def _listed(names: list[str]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import sys
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -200,6 +201,44 @@ async def test_a_job_is_stopped_when_its_time_is_up(yard):
     job = await yard.submit("0", max_run_seconds=1)
     ended = await yard.until(job, *FINAL)
     assert (ended.state, ended.reason) == (State.FAILED, "time_limit")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3600, -7200])  # a limit of two seconds is waited for
+async def test_a_job_has_its_whole_time_and_no_more_when_the_clock_is_set(yard, step):
+    await yard.lead()
+    job = await yard.submit("0", max_run_seconds=2)
+    kept = await yard.submit("0", retain_seconds=2)
+    await yard.until(job, State.RUNNING)
+    await yard.until(kept, State.RUNNING)
+    began = time.monotonic()
+    yard.clock.offset += timedelta(seconds=step)
+    yard.world.finish(kept)
+    await yard.until(kept, State.RETAINED)
+    yard.clock.offset += timedelta(seconds=step)
+    yard.hints.wake("conductor")
+    await asyncio.sleep(1.0)
+    assert (await yard.get(job)).state is State.RUNNING
+    assert (await yard.get(kept)).state is State.RETAINED
+    for one in (job, kept):
+        await yard.until(one, *FINAL)
+    assert 1.9 < time.monotonic() - began < 10
+    assert (await yard.get(job)).reason == "time_limit"
+
+
+@pytest.mark.slow
+async def test_a_job_has_its_whole_time_when_another_leader_comes_after_the_clock_was_set(yard):
+    await yard.lead()
+    job = await yard.submit("0", max_run_seconds=3)  # is waited for
+    await yard.until(job, State.RUNNING)
+    began = time.monotonic()
+    yard.clock.offset += timedelta(hours=5)
+    await yard.kill()
+    await yard.lead()
+    await asyncio.sleep(1.5)
+    assert (await yard.get(job)).state is State.RUNNING
+    assert (await yard.until(job, *FINAL)).reason == "time_limit"
+    assert 2.9 < time.monotonic() - began < 10
 
 
 async def test_places_are_kept_for_a_look_when_that_was_asked_for(yard):

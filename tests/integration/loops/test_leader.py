@@ -7,12 +7,12 @@ import contextlib
 
 import pytest
 
-from trainyard.lib.clock import SystemClock
+from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import UnreachableError
 from trainyard.server import tables
 from trainyard.server.db import Database
 from trainyard.server.loops import leader
-from trainyard.server.loops.leader import LeadLostError, Term, lead
+from trainyard.server.loops.leader import LEASE, LEASE_SECONDS, LeadLostError, Term, Watched, lead
 from trainyard.server.store import leases
 
 
@@ -89,3 +89,23 @@ async def test_a_term_ends_when_its_writes_find_another_leader(db, monkeypatch):
             await leading
     assert ends == [], "nothing was written by the one who does not lead"
     assert terms[1].epoch > terms[0].epoch + 1
+
+
+async def test_a_lease_is_taken_over_when_its_owner_is_gone_and_the_databases_clock_was_set_back(db):
+    clock = ManualClock()
+    two_hours = 7200.0  # ahead: as the clock was before it was set back
+    await db.write(lambda c: leases.take(c, LEASE, owner="other", seconds=two_hours))
+    watched = Watched(clock)
+    assert await watched.take(db, "one") is None
+    clock.advance(LEASE_SECONDS * 0.9)
+    await db.write(lambda c: leases.renew(c, LEASE, 1, seconds=two_hours))
+    assert await watched.take(db, "one") is None
+    clock.advance(LEASE_SECONDS * 0.9)
+    assert await watched.take(db, "one") is None, "it was renewed since it was seen first"
+    clock.advance(LEASE_SECONDS * 0.2)
+    await db.write(lambda c: leases.renew(c, LEASE, 1, seconds=two_hours))
+    assert await watched.take(db, "one") is None, "it was renewed at the last moment"
+    clock.advance(LEASE_SECONDS * 1.1)
+    taken = await watched.take(db, "one")
+    assert taken is not None
+    assert taken.epoch == 2

@@ -76,7 +76,8 @@ class Reports:
             self._said[key] = said | CLEARED
             return
         if "started" in task and at != "old" and not said & STARTED:
-            yield TaskStarted(attempt, name, task["started"] - self.skew, self.place)
+            ran = max(0.0, task.get("ran", 0.0))
+            yield TaskStarted(attempt, name, task["started"] - self.skew, self.place, ran)
             said |= STARTED
         if "code" in task and not said & ENDED:
             yield TaskEnded(

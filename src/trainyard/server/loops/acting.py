@@ -14,7 +14,6 @@ from trainyard.engines.api import Engine, Launch, NotSentError
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
 from trainyard.server.launching import Surroundings, launch_of
 from trainyard.server.workflow import Job, split_attempt
-from trainyard.spec.workload import State
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +61,9 @@ class Acting:
             self._launching |= launches.keys()
             self._start(self._launch(launches, set(launches) if were_sent else set()))
 
-    def end(self, jobs: Sequence[Job], now: float) -> None:
-        """End what is left of these, by node and grace."""
-        wishes = {job.attempt_id: (tuple(sorted(_nodes_left(job))), _grace(job, now)) for job in jobs}
+    def end(self, jobs: Sequence[tuple[Job, float]]) -> None:
+        """End what is left of these, by node and grace: so many seconds."""
+        wishes = {job.attempt_id: (tuple(sorted(_nodes_left(job))), grace) for job, grace in jobs}
         self._launching -= wishes.keys()
         wishes = {attempt: wish for attempt, wish in wishes.items() if wish[0]}
         if wishes:
@@ -165,13 +164,6 @@ class Acting:
 
 def _nodes_left(job: Job) -> set[str]:
     return {task.node for task in job.tasks.values() if not task.is_cleared}
-
-
-def _grace(job: Job, now: float) -> float:
-    record = job.record
-    if record.leave_by is not None:
-        return max(0.0, record.leave_by - now)
-    return 0.0 if record.ending == State.SUCCEEDED else float(record.spec.grace_seconds)
 
 
 def _named(error: Error, nodes: Sequence[str]) -> str:

@@ -136,7 +136,13 @@ class Conductor:
     def _is_due(self, now: float) -> bool:
         if self.clock.monotonic() >= min(self._repeat_at, self._keep_use_at) or self.roster.is_due(now):
             return True
-        return any((due := workflow.next_due(job)) is not None and due <= now for job in self.held.values())
+        return any(self._is_up(job, now) for job in self.held.values())
+
+    def _is_up(self, job: Job, now: float) -> bool:
+        """Whether the time of a workload is up."""
+        tick = self.clock.monotonic()
+        due = workflow.next_due(job, now, tick)
+        return due is not None and due <= tick
 
     async def _turns(self) -> None:
         while True:
@@ -176,7 +182,7 @@ class Conductor:
 
         self._seq, live, tasks = await self.term.db.read(read)
         self.held = {
-            one.id: Job(one, {task.name: task for task in tasks.get(one.id, ())})
+            one.id: self._remembered(Job(one, {task.name: task for task in tasks.get(one.id, ())}))
             for one in live
             if one.state in HOLDING
         }
@@ -203,6 +209,13 @@ class Conductor:
             workflow.settle(draft, job, now)
             self._after(draft, job, now)
         await self._write(draft, [])
+
+    def _remembered(self, job: Job) -> Job:
+        """With what the store cannot know of it: times by our own clock, for as long as this term lasts."""
+        known = self.held.get(job.record.id)
+        if known is None or known.attempt_id != job.attempt_id:
+            return job
+        return replace(job, began=known.began, kept_until=known.kept_until, leaves_at=known.leaves_at)
 
     async def _rebuild(self) -> None:
         """Make the scheduler's memory anew from ours."""
@@ -360,6 +373,8 @@ class Conductor:
             return
         workflow.watch(draft, job, seen, now)
         if isinstance(seen, TaskStarted):
+            began = self.clock.monotonic() - seen.ran_seconds
+            job.began = began if job.began is None else min(began, job.began)
             self.roster.praise(job.tasks[seen.task].node)
         self._after(draft, job, now)
 
@@ -407,8 +422,7 @@ class Conductor:
 
     def _pass_time(self, draft: Draft, now: float) -> None:
         for job in list(self.held.values()):
-            due = workflow.next_due(job)
-            if due is not None and due <= now:
+            if self._is_up(job, now):
                 workflow.pass_time(draft, job, now)
                 self._after(draft, job, now)
         # NB: by the clock that never steps: set back an hour, the other one would have us wait for that hour.
@@ -546,7 +560,9 @@ class Conductor:
         launches = [self.held[one] for one in draft.launches if one in self.held]
         starting = [job for job in launches if job.record.state == State.STARTING]
         self._acting.launch(starting, self.roster, were_sent=draft.are_repeated)
-        self._acting.end([self.held[one] for one in draft.ends if one in self.held], now)
+        ending = [self.held[one] for one in draft.ends if one in self.held]
+        tick = self.clock.monotonic()
+        self._acting.end([(job, workflow.grace_left(job, now, tick)) for job in ending])
         self._acting.forget(draft.forgets)
 
     def _use_to_keep(self) -> dict[tuple[str, str], float]:

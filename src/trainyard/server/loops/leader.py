@@ -17,6 +17,7 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error, StaleError
 from trainyard.server.db import Database
 from trainyard.server.store import leases
+from trainyard.server.store.leases import LeaseRecord
 
 T = TypeVar("T")
 LEASE = "leader"
@@ -64,11 +65,35 @@ class Term:
         await self.db.write(lambda c: leases.release(c, LEASE, self.epoch))
 
 
+class Watched:
+    """The lease of another server: since when it looks as it does, by our own clock that nobody sets."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: LeaseRecord | None = None
+        self._since = 0.0
+
+    async def take(self, db: Database, owner: str) -> LeaseRecord | None:
+        """Take the lease if it is free, or if its owner was silent for as long as it lasts."""
+        is_silent = self._clock.monotonic() - self._since > LEASE_SECONDS
+        silent = self._seen if is_silent else None
+
+        def work(connection: Connection) -> tuple[LeaseRecord | None, LeaseRecord | None]:
+            taken = leases.take(connection, LEASE, owner=owner, seconds=LEASE_SECONDS, silent=silent)
+            return taken, None if taken is not None else leases.find(connection, LEASE)
+
+        taken, held = await db.write(work)
+        if held != self._seen:
+            self._seen, self._since = held, self._clock.monotonic()
+        return taken
+
+
 async def lead(db: Database, clock: Clock, owner: str, work: Callable[[Term], Awaitable[None]]) -> None:
     """Become the leader whenever nobody else is, and run `work` for as long as that lasts. Runs until cancelled."""
+    watched = Watched(clock)
     while True:
         try:
-            lease = await db.write(lambda c: leases.take(c, LEASE, owner=owner, seconds=LEASE_SECONDS))
+            lease = await watched.take(db, owner)
             if lease is not None:
                 await _serve(Term(db, clock, owner, lease.epoch), work)
         except Exception as error:  # noqa: BLE001  # whatever it was: a platform without a leader starts no job ever again

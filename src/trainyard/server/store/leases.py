@@ -27,9 +27,18 @@ class LeaseRecord:
 
 
 def take(
-    connection: Connection, name: str, *, owner: str, seconds: float, now: float | None = None
+    connection: Connection,
+    name: str,
+    *,
+    owner: str,
+    seconds: float,
+    now: float | None = None,
+    silent: LeaseRecord | None = None,
 ) -> LeaseRecord | None:
     """Take a lease that nobody holds, or that has run out; None where somebody else holds it.
+
+    `silent` is the lease as the caller has seen it for as long as it lasts, by a clock that nobody sets: unless it was renewed
+    since, its owner is gone, whatever the database's clock says. Set back by hours, that one would keep it for hours.
 
     Taken anew by its own owner it gets a new epoch too: that owner does not know what it did before it was restarted.
     """
@@ -38,7 +47,8 @@ def take(
     row = connection.execute(select(leases).where(leases.c.name == name).with_for_update()).first()
     if row is None:
         return _take_first(connection, LeaseRecord(name, owner, moment + seconds, 1))
-    if row.until > moment and row.owner != owner:
+    is_silent = silent is not None and (silent.epoch, silent.until) == (row.epoch, row.until)
+    if row.until > moment and row.owner != owner and not is_silent:
         return None
     lease = LeaseRecord(name, owner, moment + seconds, row.epoch + 1)
     changed = connection.execute(

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel
-from .folder import keep_reserve, silent_seconds, write_contact, write_file
+from .folder import boot_seconds, keep_reserve, silent_seconds, write_contact, write_file
 from .relay import SOCKET
 from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
 from .tasks import Task, Tasks
@@ -337,6 +337,8 @@ class Agent:
         for mark in ("fenced", "told"):
             if known.get(mark):
                 report[mark] = True
+        if "since" in known and not task.is_old:  # by a clock that nobody sets
+            report["ran"] = boot_seconds() - known["since"]
         if at in ("cleared", "unknown"):
             report["bytes"] = stream.acked
         return {

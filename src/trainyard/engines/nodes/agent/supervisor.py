@@ -68,7 +68,8 @@ class Supervisor:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self.log = os.open(self.folder.file("log"), flags, 0o600)
         wakes = _wake_on_signals()
-        started = f'{{"at":"starting","started":{time.time()},"pid":{os.getpid()}}}\n'
+        times = f'"started":{time.time()},"since":{boot_seconds()}'
+        started = f'{{"at":"starting",{times},"pid":{os.getpid()}}}\n'
         os.write(self.state, started.encode())
         self._start_program()
         poll = select.poll()
