@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "jobs": ("jobs", "Submit jobs to the platform, and manage them."),
         "queue": ("queue", "Show what runs and what waits."),
         "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
+        "pools": ("pools", "Manage machines that are bought when the queue needs them."),
         "workspaces": ("workspaces", "Manage teams, their quota and members."),
         "quota": ("quota", "Show what teams may use, and what they use."),
     },

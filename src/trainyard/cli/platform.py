@@ -78,6 +78,15 @@ def complete_node(_context: click.Context, _param: click.Parameter, incomplete: 
     return _complete(work, incomplete)
 
 
+def complete_pool(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of pools, likewise."""
+
+    async def work(client: Client) -> list[str]:
+        return [pool.name async for pool in client.pools.list()]
+
+    return _complete(work, incomplete)
+
+
 def complete_workspace(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Names of workspaces, likewise."""
 

@@ -12,6 +12,7 @@ from trainyard.client.accounts import Groups, Requests, Session, Tokens, Users
 from trainyard.client.cluster import Audit, Nodes, Quotas, Workspaces
 from trainyard.client.connection import TIMEOUT_SECONDS, Connection
 from trainyard.client.jobs import Events, Jobs
+from trainyard.client.pools import Pools
 from trainyard.client.shapes import Health, Version
 
 
@@ -35,6 +36,7 @@ class Client:
         self.jobs = Jobs(self.connection)
         self.events = Events(self.connection)
         self.nodes = Nodes(self.connection)
+        self.pools = Pools(self.connection)
         self.workspaces = Workspaces(self.connection)
         self.quotas = Quotas(self.connection)
         self.audit = Audit(self.connection)

@@ -31,7 +31,9 @@ from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.conductor import Conductor
 from trainyard.server.loops.leader import Term, lead
+from trainyard.server.loops.pools import Pools
 from trainyard.server.loops.retention import Retention
+from trainyard.server.loops.shop import Shop
 from trainyard.server.services import Services
 from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
 from trainyard.server.services.hints import Hints
@@ -127,6 +129,8 @@ class Platform:
                 overcommit = self.settings.cpu_overcommit
                 conductor = Conductor(term, engine, self.hints, policy=Policy(), cpu_overcommit=overcommit)
                 group.create_task(conductor.run())
+                shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
+                group.create_task(Pools(term, conductor, self.hints, shop).run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:
             self.engine = None

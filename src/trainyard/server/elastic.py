@@ -18,6 +18,20 @@ from trainyard.server.store.nodes import NodeCondition, NodeRecord
 from trainyard.server.store.pools import COMING, MachineRecord, PoolRecord
 from trainyard.spec.events import Event, Subject
 
+# Options of a pool that are a machine's, word for word; the others are ours.
+MACHINE_OPTIONS = {
+    "image": str,
+    "image_type": str,
+    "system_disk_gib": int,
+    "data_disk_gib": int,
+    "vpc_name": str,
+    "shared_storage": bool,
+    "with_driver": bool,
+    "role": str,
+}
+DECLARE_DEVICES = "declare_devices"  # nodes are said to have the devices of the catalogue, to try things out
+OPTIONS = {**MACHINE_OPTIONS, DECLARE_DEVICES: bool}
+
 _serials = Serials()
 
 

@@ -49,6 +49,8 @@ _ROWS = (
     Scope("requests:manage", Who.ADMIN, "Decide requests for accounts and quota."),
     Scope("nodes:read", Who.EVERYBODY, "See the nodes and what is free on them."),
     Scope("nodes:write", Who.ADMIN, "Add, cordon, drain, label and remove nodes."),
+    Scope("pools:read", Who.EVERYBODY, "See the pools, their machines and what they cost."),
+    Scope("pools:write", Who.ADMIN, "Make, change and remove pools, which buy machines."),
     Scope("quota:read", Who.EVERYBODY, "See the quotas of one's workspaces and of the groups above them."),
     Scope("account:write", Who.EVERYBODY, "Change one's own password and name, and make and revoke one's tokens."),
     Scope("users:read", Who.ADMIN, "See all accounts."),

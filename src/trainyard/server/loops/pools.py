@@ -26,9 +26,10 @@ from trainyard.lib.errors import (
     TaskErrors,
     UnsupportedError,
 )
+from trainyard.server.elastic import DECLARE_DEVICES
 from trainyard.server.loops import stages
 from trainyard.server.loops.leader import LeadLostError, Term
-from trainyard.server.loops.shop import DECLARE_DEVICES, Shop, row_name, sentence
+from trainyard.server.loops.shop import Shop, row_name, sentence
 from trainyard.server.loops.stages import Sight, Step
 from trainyard.server.services.hints import EVENTS, POOLS, Hints
 from trainyard.server.store import events, nodes, pools

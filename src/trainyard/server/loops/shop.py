@@ -16,6 +16,7 @@ from trainyard.backends.api import Backend, Measured, Priced
 from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, UnsupportedError
+from trainyard.server.elastic import DECLARE_DEVICES, MACHINE_OPTIONS
 from trainyard.server.store.pools import MachineRecord, PoolRecord, Shape
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import parse_task, task_name
@@ -24,19 +25,6 @@ from trainyard.spec.plan import Figures
 PLATFORM_LABEL, POOL_LABEL = "platform", "pool"
 # The system keeps some of the memory that a catalogue names; a node tells how much it really has.
 USABLE_MEMORY = 0.9
-# Options of a pool that are a machine's, word for word; the others are ours.
-MACHINE_OPTIONS = {
-    "image": str,
-    "image_type": str,
-    "system_disk_gib": int,
-    "data_disk_gib": int,
-    "vpc_name": str,
-    "shared_storage": bool,
-    "with_driver": bool,
-    "role": str,
-}
-DECLARE_DEVICES = "declare_devices"  # nodes are said to have the devices of the catalogue, to try things out
-OPTIONS = {**MACHINE_OPTIONS, DECLARE_DEVICES: bool}
 
 Open = Callable[[str], Backend]
 

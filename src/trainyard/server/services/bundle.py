@@ -17,6 +17,7 @@ from trainyard.server.services.jobs import Jobs
 from trainyard.server.services.keys import Keys
 from trainyard.server.services.names import Names
 from trainyard.server.services.nodes import Nodes
+from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
 from trainyard.server.services.signing import Signing
@@ -48,6 +49,7 @@ class Services:
         self.keys = Keys(context, self.signing, Seal(settings.data / "sealing.key"))
         self.jobs = Jobs(context)
         self.nodes = Nodes(context)
+        self.pools = Pools(context)
         self.workspaces = Workspaces(context, self.signing)
         self.users = Users(context, self.passwords, self.signing)
         self.tokens = Tokens(context, self.signing)

@@ -168,6 +168,7 @@ def _criteria(connection: Connection, actor: Actor, *, job: str, node: str, work
         require(actor, "jobs:read")
         return {}
     shared = [Subject.NODE] if actor.can("nodes:read") else []
+    shared += [Subject.POOL] if actor.can("pools:read") else []
     return {
         "workspace_ids": [one for one in actor.roles if actor.can("jobs:read", one)],
         "shared_subjects": shared,
