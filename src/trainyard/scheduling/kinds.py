@@ -87,7 +87,7 @@ class Kinds:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._kinds: dict[object, Kind] = {}
+        self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], Kind] = {}
         self._shapes: dict[object, Shape] = {}
 
     def of(self, request: Request) -> Kind:
@@ -97,6 +97,10 @@ class Kinds:
         if kind is None:
             kind = self._kinds[key] = self._make(request)
         return kind
+
+    def forget_unnamed(self) -> None:
+        """The cluster has got, or lost, a type of device: those who named none may mean another one."""
+        self._kinds = {key: kind for key, kind in self._kinds.items() if not is_unnamed(key[0])}
 
     def _make(self, request: Request) -> Kind:
         parts = tuple(self._part(role, request.avoid) for role in request.roles)
@@ -124,6 +128,11 @@ class Kinds:
         if shape is None:
             shape = self._shapes[key] = Shape(role, device, rule_of(device, self.cluster.rules), avoid)
         return shape
+
+
+def is_unnamed(roles: Iterable[Role]) -> bool:
+    """Whether some role wants devices, and leaves it open which."""
+    return any(role.devices and not role.device for role in roles)
 
 
 def amounts_of(parts: Iterable[tuple[Shape, int]]) -> Amounts:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
 from trainyard.scheduling.forecast import expected_run
-from trainyard.scheduling.kinds import Kinds, charge, taken_amounts
+from trainyard.scheduling.kinds import Kinds, charge, is_unnamed, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread, Strategy
 from trainyard.scheduling.placement import Taken
@@ -51,6 +51,7 @@ class State:
         self.cluster = Cluster(snapshot.nodes, snapshot.device_rules)
         self.tree = QuotaTree(snapshot.quotas)
         self.kinds = Kinds(self.cluster)
+        self._meant = self.cluster.only_device  # by who names no type of device
         self.ledger = Ledger(self.cluster)
         self.shares = Shares(self.policy.half_life, snapshot.past_use, snapshot.past_use_by_user, now)
         self.pools = {pool.name: pool for pool in snapshot.pools}
@@ -210,6 +211,19 @@ class State:
             if pool.promise is not None:
                 add_node(room, pool.promise, max(0, pool.limit - self.pool_size(pool.name)))
         self.tree.capacity = room
+        if self.cluster.only_device != self._meant:
+            self._meant = self.cluster.only_device
+            self._resolve_again()
+
+    def _resolve_again(self) -> None:
+        """Who waits for devices without naming a type means another one now."""
+        self.kinds.forget_unnamed()
+        for entry in self.entries.values():
+            if is_unnamed(entry.request.roles):
+                line = self._line(entry.request.workspace)
+                line.remove(entry)
+                entry.kind = self.kinds.of(entry.request)
+                line.add(entry, self.now)
 
     def pool_size(self, pool: str) -> int:
         """How many nodes the pool has, those that are coming among them."""
