@@ -463,7 +463,7 @@ class Pools:
                 pools.remove_machines(c, [done.name])
                 return
             pools.save_machine(c, done)
-            message = f"Released, having cost {done.cost:.2f}: {done.message}"
+            message = f"Released, having cost {done.cost:.4f}: {done.message}"
             events.append(c, _event(done.pool, "machine_released", message, now, done))
 
         await self._term.write(work)

@@ -129,7 +129,7 @@ def _watch_idleness(row: MachineRecord, sight: Sight, now: float) -> Step | None
 def _drain(row: MachineRecord, sight: Sight, now: float) -> Step | None:
     node = sight.node
     if node is None or sight.is_left:
-        return release(row, row.message)
+        return release(row, row.message, code="")  # it was told when the draining began
     is_idle = not _reason(sight)[0]
     if is_idle and node.desired != NodeDesired.DRAINED and sight.is_busy:  # work came before we said no
         return Step(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
@@ -16,7 +16,7 @@ from trainyard.scheduling import Admit, Reason, Scheduler, Snapshot, Wait
 from trainyard.scheduling.diagnosis import waits
 from trainyard.scheduling.explain import EN, LANGUAGES, explain, remedy
 from trainyard.scheduling.reasons import Code
-from trainyard.server import snapshot
+from trainyard.server import elastic, snapshot
 from trainyard.server.auth.actor import Actor
 from trainyard.server.services.context import Context
 from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
@@ -80,6 +80,7 @@ class _View:
     waits: Mapping[str, Wait]
     admits: Mapping[str, Admit]
     cost: float  # seconds
+    troubles: Mapping[str, str] = field(default_factory=dict)  # pool → why it could not buy
 
     def is_fresh(self, now: float, longest: float = float("inf")) -> bool:
         """Whether it may still be shown."""
@@ -104,7 +105,7 @@ class Explainer:
         wait = view.waits.get(record.id)
         if wait is not None:
             reason = await self._readable(actor, view, wait.reason, language)
-            return self._waiting(replace(wait, reason=reason), language)
+            return _with_trouble(self._waiting(replace(wait, reason=reason), language), reason, view)
         admit = view.admits.get(record.id)
         places = () if admit is None else tuple(sorted({slot.node for slot in admit.slots}))
         return Explanation(
@@ -208,10 +209,10 @@ class Explainer:
             longest = OLDEST_ANSWER_SECONDS if needed else float("inf")
             if view is None or not view.is_fresh(now, longest) or (needed and needed not in view.owners):
                 began = self._context.clock.monotonic()
-                found, names, owners = await self._context.db.read(lambda c: _read(c, now))
+                found, names, owners, troubles = await self._context.db.read(lambda c: _read(c, now))
                 waiting, admitted = await asyncio.to_thread(_decide, found, now)
                 cost = self._context.clock.monotonic() - began
-                view = self._view = _View(now, found, names, owners, waiting, admitted, cost)
+                view = self._view = _View(now, found, names, owners, waiting, admitted, cost, troubles)
             return view
 
     async def _readable(self, actor: Actor, view: _View, reason: Reason, language: str) -> Reason:
@@ -255,9 +256,23 @@ def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  
     return "another workspace" if language == EN else "其他工作空间"
 
 
-def _read(connection: Connection, now: float) -> tuple[Snapshot, _Names, dict[str, tuple[str, str]]]:
+def _with_trouble(said: Explanation, reason: Reason, view: _View) -> Explanation:
+    """Who waits for machines is told why they cannot be bought."""
+    if reason.code is not Code.ACQUIRING:
+        return said
+    pools = [reason.subject] if reason.subject else list(view.troubles)
+    told = [f"{pool}: {view.troubles[pool]}" for pool in pools if view.troubles.get(pool)]
+    if not told:
+        return said
+    return replace(said, sentence=" ".join([said.sentence, *told]), remedy="", estimated_start=None)
+
+
+def _read(
+    connection: Connection, now: float
+) -> tuple[Snapshot, _Names, dict[str, tuple[str, str]], dict[str, str]]:
     live = workloads.in_states(connection, {State.WAITING, *HOLDING})
     tasks = workloads.tasks_holding(connection)
+    grows = elastic.load(connection)
     found = snapshot.snapshot_of(
         nodes=nodes.list_nodes(connection),
         waiting=[one for one in live if one.state is State.WAITING],
@@ -265,11 +280,14 @@ def _read(connection: Connection, now: float) -> tuple[Snapshot, _Names, dict[st
         quotas=snapshot.load_quotas(connection),
         now=now,
         past_use=pastuse.load(connection, now),
+        elastic=grows,
+        is_hopeful=True,
     )
     names = _Names(
         workspaces.names(connection), {group.id: group.name for group in workspaces.list_groups(connection)}
     )
-    return found, names, {one.id: (one.workspace_id, one.name) for one in live}
+    troubles = {pool.name: pool.message for pool in grows.pools.values() if pool.message}
+    return found, names, {one.id: (one.workspace_id, one.name) for one in live}, troubles
 
 
 def _decide(found: Snapshot, now: float) -> tuple[dict[str, Wait], dict[str, Admit]]:
