@@ -20,6 +20,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "ssh": ("attach", "Log in, or run one command beside the task's shell."),
         "tmux": ("attach", "Attach your terminal to the task's shell."),
         "scp": ("scp", "Copy files and folders to and from machines."),
+        "launch": ("launch", "Start a program once for each device of this machine."),
     },
     "Where machines come from": {
         "hosts": ("hosts", "Manage the hosts that are reached by ssh."),

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import zipfile
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from trainyard.engines.nodes.agent.launcher import LINES
+from trainyard.spec.launching import launch_lines
 
 FOLDER = Path(__file__).with_name("agent")
 PACKAGE = "trainyard_agent"
@@ -39,5 +43,7 @@ def bundle() -> Bundle:
         archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH_OF_ZIP), _MAIN)
         for path in sorted(FOLDER.glob("*.py")):
             archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{path.name}", EPOCH_OF_ZIP), path.read_bytes())
+        # Made here, so that what starts torchrun and the like is written once.
+        archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{LINES}", EPOCH_OF_ZIP), json.dumps(launch_lines()))
     content = buffer.getvalue()
     return Bundle(hashlib.sha256(content).hexdigest()[:16], content)

@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_KEEP_SIZE = 1
 FALLOC_PUNCH_HOLE = 2
@@ -45,6 +46,11 @@ def _checked(result: int) -> int:
 def become_subreaper() -> None:
     """Inherit every orphan among our descendants, however often it forked."""
     _checked(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def die_with_parent(number: int) -> None:
+    """Get this signal when the process that forked us ends, however it does."""
+    _checked(_prctl(PR_SET_PDEATHSIG, number, 0, 0, 0))
 
 
 def reserve(descriptor: int, length: int) -> None:

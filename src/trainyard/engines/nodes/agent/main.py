@@ -1,6 +1,7 @@
 """What the program on a node is asked for: `attach` and `probe` (by the server), `beside` (a person's command in a task).
 
-And `entry`, by a task's supervisor: what is done in the task before its command.
+And `entry`, by a task's supervisor: what is done in the task before its command; and `launch`, by the command itself:
+one process for each device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ def main(words: list[str]) -> int:
 
     `entry FOLDER SHELL` needs only the task's own folder: it is all that a task may see.
     """
+    if words[:1] == ["launch"]:  # by a task's command, in the task's own folder
+        return int(import_module(".launcher", __package__).main(words[1:]))
     verb, root, *rest = words
     if verb == "entry":
         return int(import_module(".entry", __package__).run(root, *rest))

@@ -339,6 +339,7 @@ def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, 
         **order["env"],
         MARK: order["mark"],
         "TRAINYARD_TASK_DIR": os.path.abspath(folder.path),
+        "TRAINYARD_AGENT": os.path.abspath(sys.argv[0]),  # which can launch the processes of a task
     }
 
 

@@ -1,0 +1,491 @@
+"""One process for each device of this machine, on any accelerator: who they are and what each is told.
+
+    python3 agent.pyz launch [options] -- PROGRAM ARGUMENTS      in a task; `trainyard launch` is the same elsewhere
+
+Ranks come from the rank table of Ascend where there is one and it says which server we are, else from the number of
+this machine among all: a process's rank is that number times the processes of a machine, plus its own. How the
+processes are run and ended is crew.py's; the lines of torchrun, mpirun and horovodrun come from the package, see
+../bundle.py. Python 3.8 and its standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import pkgutil
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .beside import find_shell
+from .crew import Crew, Member, flush_own_streams
+from .probe import _devices as devices_of_drivers
+from .supervisor import MARK
+
+WRONG = 2  # the exit code for what a person has to change
+LINES = "lines.json"  # beside this module in the archive
+POLL_SECONDS = 0.5
+SCHEDULER_PORT = "8118"  # as MindSpore's own launcher has it
+
+# Which devices this process may use, by what says so. The first that is set decides.
+VISIBLE = (
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "VISIBLE_IDS",
+    "ASCEND_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+)
+COUNTS = ("TRAINYARD_NUM_DEVICES", "DLWS_NUM_GPU_PER_WORKER", "PET_NPROC_PER_NODE", "NPROC_PER_NODE")
+HIDDEN = ("", "none", "void", "-1", "NoDevFiles")
+NODES = ("NNODES", "PET_NNODES", "DLWS_NUM_WORKER")
+NODE_RANKS = ("NODE_RANK", "PET_NODE_RANK", "DLWS_ROLE_IDX")
+SERVERS = ("SERVER_ID", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "HCCL_IF_IP", "POD_IP")
+TABLES = ("RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
+
+
+class Option(NamedTuple):
+    """One option, for the command line in the archive and for that of the package alike."""
+
+    name: str
+    default: Any  # its type is the option's; False is a switch, () may be given again
+    metavar: str
+    text: str
+
+
+OPTIONS = (
+    Option("--with", "own", "NAME", "Who starts the processes: own, torchrun, mpirun or horovodrun."),
+    Option("--processes", 0, "N", "Processes on this machine (one for each visible device, or one)."),
+    Option("--devices", "", "LIST", "Devices to use, such as 0,1 or 4-7 (all that are visible)."),
+    Option("--nodes", 0, "N", "Machines in all ($NNODES, or 1)."),
+    Option("--node-rank", -1, "N", "The number of this machine among them ($NODE_RANK, or 0)."),
+    Option("--rank-table", "", "FILE", "Take ranks from this table of Ascend ($RANK_TABLE_FILE)."),
+    Option("--server", "", "ADDRESS", "Which server of the table this machine is ($SERVER_ID)."),
+    Option("--wait", 600.0, "SECONDS", "How long to wait for the table to be complete."),
+    Option("--mindspore", False, "", "Set MS_* and start a scheduler: MindSpore without a table."),
+    Option("--one-device", False, "", "Let each process see its own device only."),
+    Option("--work-dir", "", "PATTERN", "A folder for each to run in: {node} {rank} {local} {device}."),
+    Option("--copy", (), "GLOB", "Files to copy into each of these folders; give it again for more."),
+    Option("--log-dir", "launch-logs", "DIR", "Keep what each prints in a file there; empty: do not."),
+    Option("--show", "all", "WHICH", "Whose lines to show: all, first or none."),
+    Option("--grace", 30.0, "SECONDS", "Between asking processes to end and killing them."),
+)
+
+
+class LaunchError(Exception):
+    """What a person has to change, and how."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class Place(NamedTuple):
+    """One process among all."""
+
+    rank: int
+    local: int
+    device: str  # as the process is to call it
+    physical: str
+
+
+class Plan(NamedTuple):
+    """All processes of this machine, and what they have in common."""
+
+    places: list[Place]
+    size: int
+    nodes: int
+    node: int
+    server: str
+
+
+def main(words: Sequence[str]) -> int:
+    """The `launch` of the archive."""
+    parser = argparse.ArgumentParser(
+        "launch", usage="launch [options] -- PROGRAM [ARGUMENTS]", allow_abbrev=False
+    )
+    for option in OPTIONS:
+        name, metavar, default = option.name, option.metavar or None, option.default
+        if default is False:
+            parser.add_argument(name, action="store_true", help=option.text)
+        elif default == ():
+            parser.add_argument(name, action="append", default=[], metavar=metavar, help=option.text)
+        else:
+            parser.add_argument(name, type=type(default), default=default, metavar=metavar, help=option.text)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="What each process runs.")
+    settings = vars(parser.parse_args(list(words)))
+    command = settings.pop("command")
+    if command[:1] == ["--"]:
+        command = command[1:]
+    lines = json.loads(pkgutil.get_data(__package__, LINES) or b"{}")
+    try:
+        return run(settings, command, lines)
+    except LaunchError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")
+        return WRONG
+
+
+def run(settings: Mapping[str, Any], command: Sequence[str], lines: Mapping[str, str]) -> int:
+    """Start the processes and wait for them. One word is shell text; several are a program and its arguments."""
+    if not command:
+        raise LaunchError("there is no program to start", "Put it after --, such as `-- python train.py`.")
+    words = list(command)
+    if settings["with"] != "own":
+        return run_other(settings, words, dict(os.environ), lines)
+    if len(words) == 1:
+        words = [find_shell(), "-c", words[0]]
+    environ = dict(os.environ)
+    plan = make_plan(settings, environ)
+    members = make_members(settings, plan, words, environ)
+    flush_own_streams()
+    crew = Crew(members, grace=settings["grace"], is_supervised=MARK in environ)
+    return crew.run()
+
+
+def run_other(
+    settings: Mapping[str, Any], words: list[str], environ: dict[str, str], lines: Mapping[str, str]
+) -> int:
+    """Become another launcher, with what the environment says of this machine and its peers."""
+    name = settings["with"]
+    if name not in lines:
+        raise LaunchError(
+            f"there is no launcher {name!r}", "Launchers are own, torchrun, mpirun and horovodrun."
+        )
+    nodes, node = find_nodes(settings, environ)
+    processes = settings["processes"] or len(find_devices(settings, environ)[0])
+    environ.update(NNODES=str(nodes), NODE_RANK=str(node))
+    if processes:
+        environ.update(TRAINYARD_PROCESSES=str(processes), TRAINYARD_NUM_DEVICES=str(processes))
+        if settings["processes"] or not environ.get("TRAINYARD_NUM_SLOTS"):
+            environ["TRAINYARD_NUM_SLOTS"] = str(processes * nodes)
+    if name == "torchrun" and (words[0].endswith(".py") or words[0] == "-m"):
+        name = "torchrun-python"
+    elif len(words) == 1:
+        words = [find_shell(), "-c", words[0]]
+    flush_own_streams()
+    os.execve("/bin/sh", ["/bin/sh", "-c", f"exec {lines[name]}", "launch", *words], environ)  # noqa: S606  # a shell
+
+
+# -- who and where ---------------------------------------------------------------------------------------------------
+
+
+def make_plan(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
+    """The processes of this machine with their ranks."""
+    devices, is_renumbered = find_devices(settings, environ)
+    nodes, node = find_nodes(settings, environ)
+    path = settings["rank_table"] or _first(TABLES, environ)
+    if path:
+        table = load_table(path, settings["wait"], is_asked=bool(settings["rank_table"]))
+        if table:
+            return plan_by_table(settings, environ, table, is_renumbered=is_renumbered)
+    count = settings["processes"] or len(devices) or 1
+    places = []
+    for local in range(count):
+        at = local % len(devices) if devices else local
+        physical = devices[at] if devices else str(local)
+        called = str(at) if is_renumbered else physical
+        places.append(Place(node * count + local, local, _seen(settings, called), physical))
+    return Plan(places, nodes * count, nodes, node, _first(SERVERS, environ))
+
+
+def _seen(settings: Mapping[str, Any], device: str) -> str:
+    """A process that sees one device only knows it as the first."""
+    return "0" if settings["one_device"] else device
+
+
+def find_nodes(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[int, int]:
+    """How many machines take part, and which of them this is."""
+    nodes = settings["nodes"] or _number(NODES, environ)
+    node = settings["node_rank"] if settings["node_rank"] >= 0 else _number(NODE_RANKS, environ)
+    if not nodes and not _first(NODES, environ) and "LOCAL_RANK" not in environ:
+        # As the compatible kinds have it: both count machines there.
+        nodes, node = _number(("WORLD_SIZE",), environ), node or _number(("RANK",), environ)
+    nodes = nodes or 1
+    if not 0 <= node < nodes:
+        raise LaunchError(
+            f"machine {node} cannot be one of {nodes}; they are counted from 0",
+            "Check --nodes and --node-rank.",
+        )
+    return nodes, node
+
+
+def find_devices(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The devices, and whether processes count them anew from 0 because others are hidden from them."""
+    if settings["devices"]:
+        return _listed(settings["devices"]), False
+    for name in VISIBLE:
+        value = environ.get(name)
+        if value is not None and value != "all":
+            return ([] if value in HIDDEN else _listed(value)), True
+    for name in COUNTS:
+        if environ.get(name, "").isdigit():
+            return [str(index) for index in range(int(environ[name]))], False
+    found = devices_of_drivers()[0]
+    return [str(index) for _, index, _ in found], False
+
+
+def _listed(text: str) -> list[str]:
+    """`0,1`, `4-7`, and names that are no numbers (GPU-8d31…)."""
+    found: list[str] = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        first, dash, last = part.partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            found += map(str, range(int(first), int(last) + 1))
+        else:
+            found.append(part)
+    return found
+
+
+# -- the rank table of Ascend ----------------------------------------------------------------------------------------
+
+
+class Seat(NamedTuple):
+    """One device of a rank table."""
+
+    rank: int
+    server: str
+    device: str
+
+
+def load_table(path: str, patience: float, *, is_asked: bool) -> list[Seat]:
+    """The seats of a table; empty for one without ranks. It may still be in the making: its `status` says so."""
+    until = time.monotonic() + patience
+    problem = "is not there"
+    while True:
+        try:
+            with open(path, encoding="utf-8") as file:
+                table = json.load(file)
+            if isinstance(table, dict) and table.get("status", "completed") == "completed":
+                return seats_of(table)
+            problem = "is not complete"
+        except FileNotFoundError:
+            if not is_asked:  # a name in the environment may be meant for others
+                return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"cannot be read: {error}"
+        if time.monotonic() >= until:
+            raise LaunchError(
+                f"the rank table {path} {problem}", "Check --rank-table, or give it more --wait."
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def seats_of(table: Mapping[str, Any]) -> list[Seat]:
+    """Of both layouts that have ranks; in their order."""
+    found: list[Seat] = []
+    for server in table.get("server_list", ()):
+        name = server["server_id"]
+        found += [Seat(int(each["rank_id"]), name, str(each["device_id"])) for each in server["device"]]
+    for group in table.get("group_list", ()):
+        for entry in group["instance_list"]:
+            if "rank_id" in entry:
+                device = entry["devices"][0]
+                found.append(Seat(int(entry["rank_id"]), entry["server_id"], str(device["device_id"])))
+    return sorted(found)
+
+
+def plan_by_table(
+    settings: Mapping[str, Any], environ: Mapping[str, str], table: list[Seat], *, is_renumbered: bool
+) -> Plan:
+    """The processes that the table has for this machine."""
+    servers = list(dict.fromkeys(seat.server for seat in table))
+    server = find_server(servers, settings["server"], environ)
+    ours = [seat for seat in table if seat.server == server]
+    if settings["devices"]:
+        wanted = _listed(settings["devices"])
+        ours = [seat for seat in ours if seat.device in wanted]
+    count = settings["processes"] or len(ours)
+    if not ours or count != len(ours):
+        raise LaunchError(
+            f"the rank table has {len(ours)} devices for {server}, and {count} processes were asked for",
+            "Leave --processes out, or make the table for as many devices.",
+        )
+    places = []
+    for local, seat in enumerate(ours):
+        called = str(local) if is_renumbered else seat.device
+        places.append(Place(seat.rank, local, _seen(settings, called), seat.device))
+    return Plan(places, len(table), len(servers), servers.index(server), server)
+
+
+def find_server(servers: Sequence[str], wanted: str, environ: Mapping[str, str]) -> str:
+    """Which server of a table we are: as we are told, or the one whose address is ours."""
+    if wanted:
+        if wanted not in servers:
+            raise LaunchError(f"the rank table has no server {wanted}", f"It has {', '.join(servers)}.")
+        return wanted
+    told = [environ[name] for name in SERVERS if environ.get(name) in servers]
+    if told:
+        return told[0]
+    ours = [server for server in servers if _is_ours(server)]
+    if len(ours) == 1:
+        return ours[0]
+    if len(servers) == 1:
+        return servers[0]
+    raise LaunchError(
+        f"no address of this machine is in the rank table, which has {', '.join(servers)}",
+        "Say which of them it is with --server, or in SERVER_ID.",
+    )
+
+
+def _is_ours(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+# -- what each gets --------------------------------------------------------------------------------------------------
+
+
+def make_members(
+    settings: Mapping[str, Any], plan: Plan, words: list[str], environ: Mapping[str, str]
+) -> list[Member]:
+    """The processes as they are to be started, with their folders made."""
+    if settings["show"] not in ("all", "first", "none"):
+        raise LaunchError(f"{settings['show']!r} cannot be shown", "Use --show all, first or none.")
+    common = meeting_place(plan, environ)
+    members = []
+    for place in plan.places:
+        env = {**common, **process_variables(place)}
+        if settings["mindspore"]:
+            env.update(mindspore_variables(plan, common, place))
+        if settings["one_device"]:
+            env.update(visibility(place, environ))
+        members.append(_member(settings, plan, str(place.rank), place, words, env))
+    if settings["show"] != "all":
+        for member in members[settings["show"] == "first" :]:
+            member.is_shown = False
+    if settings["mindspore"] and plan.node == 0:
+        scheduler = _member(
+            settings, plan, "scheduler", None, words, {**common, **mindspore_variables(plan, common, None)}
+        )
+        scheduler.is_extra = True
+        members.insert(0, scheduler)
+    folders = [member.folder for member in members if member.folder]
+    if len(set(folders)) < len(folders):
+        raise LaunchError(
+            f"several processes would run in {folders[0]}",
+            "Put {rank}, or {node} and {local}, into --work-dir.",
+        )
+    return members
+
+
+def meeting_place(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """What all processes get, of this machine and of the others."""
+    common = {"PYTHONUNBUFFERED": "1", **environ}
+    common.update(NNODES=str(plan.nodes), NODE_RANK=str(plan.node), WORLD_SIZE=str(plan.size))
+    common.update(RANK_SIZE=str(plan.size), LOCAL_WORLD_SIZE=str(len(plan.places)))
+    common["DEVICE_NUM"] = str(len(plan.places))
+    if plan.server:
+        common.setdefault("SERVER_ID", plan.server)
+    if plan.nodes == 1 and not environ.get("MASTER_ADDR"):
+        common["MASTER_ADDR"] = "127.0.0.1"
+        if not environ.get("MASTER_PORT"):  # another launcher on this machine must not get the same
+            common["MASTER_PORT"] = str(_free_port())
+    return common
+
+
+def process_variables(place: Place) -> dict[str, str]:
+    """Ranks and devices, under the names of PyTorch and of Ascend."""
+    return {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.local),
+        "RANK_ID": str(place.rank),
+        "DEVICE_ID": place.device,
+    }
+
+
+def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | None) -> dict[str, str]:
+    """MindSpore's dynamic cluster; without a place, for its scheduler. The rank table is not for it."""
+    variables = {
+        "MS_SCHED_HOST": common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR", "127.0.0.1"),
+        "MS_SCHED_PORT": common.get("MS_SCHED_PORT") or common.get("MASTER_PORT", SCHEDULER_PORT),
+        "MS_WORKER_NUM": str(plan.size),
+        "MS_SERVER_NUM": "0",
+    }
+    if place is None:
+        return {**variables, "MS_ROLE": "MS_SCHED"}
+    variables.update(MS_ROLE="MS_WORKER", MS_NODE_ID=str(place.rank))
+    if plan.server:
+        variables["MS_WORKER_IP"] = plan.server
+    return variables
+
+
+def visibility(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
+    """One device only, under the names that hide devices; those that are set already, else both common ones."""
+    names = [name for name in VISIBLE[:3] if name in environ] or VISIBLE[:2]
+    return dict.fromkeys(names, place.physical)
+
+
+def _member(
+    settings: Mapping[str, Any],
+    plan: Plan,
+    label: str,
+    place: Place | None,
+    words: list[str],
+    env: dict[str, str],
+) -> Member:
+    folder = ""
+    if settings["work_dir"]:
+        folder = _work_folder(settings["work_dir"], plan, label, place)
+        _fill(folder, settings["copy"])
+    log = ""
+    if settings["log_dir"]:
+        log = os.path.abspath(
+            os.path.join(settings["log_dir"], f"rank-{label}.log" if place else f"{label}.log")
+        )
+        _make_folder(os.path.dirname(log))
+    return Member(label, words, env, folder=folder, log=log)
+
+
+def _work_folder(pattern: str, plan: Plan, label: str, place: Place | None) -> str:
+    values = {"node": str(plan.node), "rank": label, "local": label, "device": label}
+    if place is not None:
+        values.update(local=str(place.local), device=place.physical)
+    for name, value in values.items():
+        pattern = pattern.replace(f"{{{name}}}", value)
+    return os.path.abspath(pattern)
+
+
+def _fill(folder: str, patterns: Sequence[str]) -> None:
+    _make_folder(folder)
+    for pattern in patterns:
+        for path in glob.glob(pattern):
+            if os.path.isfile(path):
+                shutil.copy2(path, folder)
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(
+            f"the folder {folder} cannot be made: {error.strerror}", "Name another one."
+        ) from error
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _first(names: Sequence[str], environ: Mapping[str, str]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _number(names: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Of the first that is set; `2:4` of an elastic job is its lower bound. 0 where none is."""
+    text = _first(names, environ).partition(":")[0]
+    return int(text) if text.isdigit() else 0
