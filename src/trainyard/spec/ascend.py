@@ -328,7 +328,7 @@ def process_environment(
         "RANK_SIZE": str(seat.size),
         "DEVICE_ID": str(seat.device.index),
         "DEVICE_NUM": str(len(seat.server.devices)),
-        "SERVER_ID": address,
+        "SERVER_ID": str(seat.server_rank),
         "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
         **(rank_table_variables(table) if table else {}),
     }

@@ -121,7 +121,7 @@ def test_two_launchers_do_not_meet_when_they_run_on_one_machine():
 def test_ranks_are_the_tables_when_there_is_one(two_servers, table, layout, by_address):
     path = table(layout, by_address=by_address)
     for address in (FIRST, SECOND):
-        environ = {"RANK_TABLE_FILE": path, "SERVER_ID": address, "NNODES": "2", "NODE_RANK": "0"}
+        environ = {"RANK_TABLE_FILE": path, "POD_IP": address, "NNODES": "2", "NODE_RANK": "0"}
         for device, member in enumerate(members(environ)):
             wanted = ascend.process_environment(
                 two_servers, address, device, table=path, by_address=by_address
@@ -131,7 +131,7 @@ def test_ranks_are_the_tables_when_there_is_one(two_servers, table, layout, by_a
 
 
 def test_a_table_without_ranks_says_nothing_about_them(table):
-    environ = {"RANK_TABLE_FILE": table("tf"), "SERVER_ID": SECOND, "NNODES": "2", "NODE_RANK": "1"}
+    environ = {"RANK_TABLE_FILE": table("tf"), "POD_IP": SECOND, "NNODES": "2", "NODE_RANK": "1"}
     assert variables(environ, "RANK_ID", processes=2) == [("2",), ("3",)]
 
 
@@ -141,7 +141,22 @@ def test_the_server_is_found_by_its_address_when_nobody_says_which(tmp_path):
     ]
     path = tmp_path / "hccl.json"
     path.write_text(ascend.rank_table(servers, "1.0"))
-    assert variables({"RANK_TABLE_FILE": str(path)}, "RANK_ID", "SERVER_ID")[0] == ("8", "127.0.0.1")
+    assert variables({"RANK_TABLE_FILE": str(path)}, "RANK_ID", "SERVER_ID")[0] == ("8", "1")
+
+
+def test_the_server_is_found_by_its_number_when_several_addresses_are_ours(tmp_path):
+    servers = [
+        ascend.server(address, ascend.simulated_addresses(0)) for address in ("127.0.0.2", "127.0.0.1")
+    ]
+    path = tmp_path / "hccl.json"
+    path.write_text(ascend.rank_table(servers, "lab"))
+    environ = {"RANK_TABLE_FILE": str(path), "SERVER_ID": "1"}
+    assert variables(environ, "RANK_ID", "SERVER_ID")[0] == ("8", "1")
+
+
+def test_a_parameter_server_is_not_counted_when_the_job_has_one():
+    environ = {"NNODES": "3", "NODE_RANK": "2", "DLWS_NUM_WORKER": "2", "DLWS_ROLE_IDX": "1"}
+    assert variables(environ, "RANK", "WORLD_SIZE", processes=8)[0] == ("8", "16")
 
 
 def test_a_table_is_refused_when_this_machine_is_not_in_it(table):
@@ -171,7 +186,7 @@ def test_a_table_is_refused_when_it_stays_unfinished_or_missing(tmp_path):
 def test_a_dynamic_cluster_is_as_the_inventory_makes_it_when_mindspore_is_wanted(two_servers):
     names = ("MS_ROLE", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_WORKER_NUM", "MS_SERVER_NUM")
     for node, address in enumerate((FIRST, SECOND)):
-        environ = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": FIRST, "SERVER_ID": address}
+        environ = {"NNODES": "2", "NODE_RANK": str(node), "MASTER_ADDR": FIRST, "POD_IP": address}
         got = members(environ, processes=8, mindspore=True)
         scheduler = ascend.mindspore_scheduler_environment(two_servers)
         assert [member.label for member in got if member.is_extra] == ["scheduler"] * (node == 0)

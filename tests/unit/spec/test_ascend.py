@@ -103,7 +103,7 @@ def test_ranks_go_on_when_the_process_is_on_the_second_server(two_servers):
         "RANK_SIZE": "16",
         "DEVICE_ID": "3",
         "DEVICE_NUM": "8",
-        "SERVER_ID": SECOND,
+        "SERVER_ID": "1",
         "HCCL_CONNECT_TIMEOUT": "600",
         "RANK_TABLE_FILE": "/job/hccl.json",
         "MINDSPORE_HCCL_CONFIG_PATH": "/job/hccl.json",

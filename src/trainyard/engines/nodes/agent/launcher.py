@@ -43,9 +43,10 @@ VISIBLE = (
 )
 COUNTS = ("TRAINYARD_NUM_DEVICES", "DLWS_NUM_GPU_PER_WORKER", "PET_NPROC_PER_NODE", "NPROC_PER_NODE")
 HIDDEN = ("", "none", "void", "-1", "NoDevFiles")
-NODES = ("NNODES", "PET_NNODES", "DLWS_NUM_WORKER")
-NODE_RANKS = ("NODE_RANK", "PET_NODE_RANK", "DLWS_ROLE_IDX")
-SERVERS = ("SERVER_ID", "DLWS_SD_SELF_HOST_IP", "DLWS_SD_SELF_IP", "HCCL_IF_IP", "POD_IP")
+# Those of the compatible jobs come first: all others count their parameter server too, which trains nothing.
+NODES = ("DLWS_NUM_WORKER", "NNODES", "PET_NNODES")
+NODE_RANKS = ("DLWS_ROLE_IDX", "NODE_RANK", "PET_NODE_RANK")
+ADDRESSES = ("HCCL_IF_IP", "MS_WORKER_IP", "DLWS_SD_SELF_HOST_IP", "POD_IP")
 TABLES = ("RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
 
 
@@ -65,7 +66,7 @@ OPTIONS = (
     Option("--nodes", 0, "N", "Machines in all ($NNODES, or 1)."),
     Option("--node-rank", -1, "N", "The number of this machine among them ($NODE_RANK, or 0)."),
     Option("--rank-table", "", "FILE", "Take ranks from this table of Ascend ($RANK_TABLE_FILE)."),
-    Option("--server", "", "ADDRESS", "Which server of the table this machine is ($SERVER_ID)."),
+    Option("--server", "", "ADDRESS", "Which server of the table this machine is (by its address)."),
     Option("--wait", 600.0, "SECONDS", "How long to wait for the table to be complete."),
     Option("--mindspore", False, "", "Set MS_* and start a scheduler: MindSpore without a table."),
     Option("--one-device", False, "", "Let each process see its own device only."),
@@ -193,7 +194,7 @@ def make_plan(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
         physical = devices[at] if devices else str(local)
         called = str(at) if is_renumbered else physical
         places.append(Place(node * count + local, local, _seen(settings, called), physical))
-    return Plan(places, nodes * count, nodes, node, _first(SERVERS, environ))
+    return Plan(places, nodes * count, nodes, node, _first(ADDRESSES, environ))
 
 
 def _seen(settings: Mapping[str, Any], device: str) -> str:
@@ -321,17 +322,20 @@ def find_server(servers: Sequence[str], wanted: str, environ: Mapping[str, str])
         if wanted not in servers:
             raise LaunchError(f"the rank table has no server {wanted}", f"It has {', '.join(servers)}.")
         return wanted
-    told = [environ[name] for name in SERVERS if environ.get(name) in servers]
+    told = [environ[name] for name in ADDRESSES if environ.get(name) in servers]
     if told:
         return told[0]
     ours = [server for server in servers if _is_ours(server)]
     if len(ours) == 1:
         return ours[0]
+    number = environ.get("SERVER_ID", "")
+    if number.isdigit() and int(number) < len(servers):
+        return servers[int(number)]
     if len(servers) == 1:
         return servers[0]
     raise LaunchError(
         f"no address of this machine is in the rank table, which has {', '.join(servers)}",
-        "Say which of them it is with --server, or in SERVER_ID.",
+        "Say which of them it is with --server.",
     )
 
 
@@ -387,8 +391,7 @@ def meeting_place(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     common.update(NNODES=str(plan.nodes), NODE_RANK=str(plan.node), WORLD_SIZE=str(plan.size))
     common.update(RANK_SIZE=str(plan.size), LOCAL_WORLD_SIZE=str(len(plan.places)))
     common["DEVICE_NUM"] = str(len(plan.places))
-    if plan.server:
-        common.setdefault("SERVER_ID", plan.server)
+    common["SERVER_ID"] = str(plan.node)
     if plan.nodes == 1 and not environ.get("MASTER_ADDR"):
         common["MASTER_ADDR"] = "127.0.0.1"
         if not environ.get("MASTER_PORT"):  # another launcher on this machine must not get the same
