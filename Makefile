@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN = $(VENV)/bin
 QUICK = tests/unit tests/contract tests/house tests/faults
 
-.PHONY: demo test quick check bench docs clean debian
+.PHONY: demo test test-frameworks quick check bench docs clean debian
 
 demo: $(VENV)/.installed
 	@scripts/debian tmux
@@ -16,6 +16,12 @@ test: $(VENV)/.installed debian
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
 	$(BIN)/python -m pytest -q -n 2 -m slow $(QUICK)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration tests/e2e
+
+# Real PyTorch, Horovod, MindSpore and TensorFlow on nodes of the platform. Not part of `test`: they are five gigabytes.
+test-frameworks: $(VENV)/.installed debian
+	@scripts/debian cmake g++ libopenmpi-dev
+	@scripts/frameworks .venv-frameworks $(PYTHON)
+	$(BIN)/python -m pytest -q --timeout=600 tests/frameworks
 
 # The part to run at every save: under two minutes.
 quick: $(VENV)/.installed debian
@@ -46,4 +52,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-frameworks build dist site .mypy_cache .ruff_cache .pytest_cache
