@@ -139,6 +139,7 @@ class NodeFacts:
     disk_total_mib: int = 0
     devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # type: indices
     device_errors: tuple[str, ...] = ()  # what a driver said instead of an answer
+    device_ips: Mapping[str, str] = field(default_factory=dict)  # of NPUs in their own network, by index
     address: str = ""  # where other nodes reach it
     clock_skew_seconds: float = 0.0  # how far its clock is ahead of ours
     python: str = ""

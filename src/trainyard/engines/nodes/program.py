@@ -12,8 +12,9 @@ from typing import Any
 
 from trainyard.engines.api import NodeAddress, NodeFacts
 from trainyard.engines.nodes.bundle import bundle
-from trainyard.lib.errors import DeniedError, Error, UnreachableError, UnsupportedError
+from trainyard.lib.errors import DeniedError, Error, InvalidError, UnreachableError, UnsupportedError
 from trainyard.lib.shell import join
+from trainyard.spec.ascend import hccn_addresses
 from trainyard.spec.hardware import short_model
 from trainyard.transport.api import Process, TerminalSize, Transport
 
@@ -92,6 +93,12 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
     for _, index, model in probe.get("devices", ()):
         kind = short_model(str(model))
         devices[kind] = (*devices.get(kind, ()), int(index))
+    errors = tuple(probe.get("device_errors", ()))
+    addresses: dict[int, str] = {}
+    try:
+        addresses = hccn_addresses(str(probe.get("hccn", "")))
+    except InvalidError as error:  # a node with a strange file is still a node
+        errors += (f"hccn.conf: {error}",)
     free, total = welcome["disk"]
     return NodeFacts(
         cpu_milli=int(probe.get("cpu_milli", 0)),
@@ -99,7 +106,8 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
         disk_free_mib=free,
         disk_total_mib=total,
         devices=devices,
-        device_errors=tuple(probe.get("device_errors", ())),
+        device_errors=errors,
+        device_ips={str(index): address for index, address in addresses.items()},
         address=str(probe.get("address", "")),
         clock_skew_seconds=skew,
         python=str(welcome.get("python", "")),

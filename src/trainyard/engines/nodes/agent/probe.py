@@ -14,6 +14,8 @@ from typing import Any
 
 DRIVER_SECONDS = 20.0
 NO_ROUTE = "192.0.2.1"  # an address of nobody: nothing is sent, only a route is looked up
+HCCN = "/etc/hccn.conf"  # where the driver of Ascend keeps the addresses of its devices
+HCCN_CHARACTERS = 65536  # many times what eight devices need
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # NPU ID, chip ID, chip logic ID, chip name; the management chip (Mcu) has no logic ID.
 NPU_LINE = re.compile(r"\s*\d+\s+\d+\s+(\d+)\s+(\S.*)")
@@ -33,6 +35,7 @@ def facts() -> dict[str, Any]:
         "memory_mib": _memory_mib(),
         "devices": devices,
         "device_errors": errors,
+        "hccn": _read(HCCN)[:HCCN_CHARACTERS],
         "address": _address(),
         "kernel": platform.release(),
         "os": _os_name(),
