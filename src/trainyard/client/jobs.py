@@ -12,7 +12,7 @@ from trainyard.client.connection import Connection, loads
 from trainyard.client.decode import decode
 from trainyard.client.encode import encode
 from trainyard.client.paging import Page, fetch_all, fetch_page
-from trainyard.client.shapes import Event, Explanation, Job, JobDetail, LogLine, Task
+from trainyard.client.shapes import Event, Explanation, Job, JobDetail, LogLine, MetricsAnswer, Task
 from trainyard.lib.ids import new_id
 from trainyard.spec.workload import FINAL, Desired, WorkloadSpec
 
@@ -54,6 +54,10 @@ class Jobs:
         return await self._connection.send(
             "POST", Explanation, "/jobs/explanations", encode(spec), headers=headers
         )
+
+    async def metrics(self, job_id: str, **criteria: Any) -> MetricsAnswer:
+        """What its tasks used; criteria are `metric` (several), `step`, `since`, `until`."""
+        return await self._connection.get(MetricsAnswer, f"/jobs/{quote(job_id)}/metrics", query=criteria)
 
     async def page(self, **criteria: Any) -> Page[Job]:
         """One page of jobs, newest first; see `list` for the criteria, and `cursor`."""

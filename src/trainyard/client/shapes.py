@@ -87,6 +87,26 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSeries:
+    """One metric of one task, of one device of it, or of a node (whose `task` is empty)."""
+
+    metric: str
+    unit: str
+    task: str
+    attempt: int
+    device: int | None
+    points: tuple[tuple[float, ...], ...]  # POSIX seconds, and the mean of the step that begins there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAnswer:
+    """Series, and the seconds between their points."""
+
+    step: int
+    series: tuple[MetricSeries, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a job waits, or what would happen to one that is not submitted yet."""
 

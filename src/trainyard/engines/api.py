@@ -237,6 +237,40 @@ class LogSink(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReading:
+    """What one device did, as its driver says. None: it does not say."""
+
+    index: int
+    busy_percent: float | None = None
+    memory_used_mib: float | None = None
+    memory_total_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a task, or a node, used in the last seconds. Rates are by the second."""
+
+    cpu_cores: float
+    read_bytes: float
+    written_bytes: float
+    received_bytes: float  # of its network: the node's own, unless the task has another one
+    sent_bytes: float
+    memory_mib: float
+    processes: int = 0
+    devices: tuple[DeviceReading, ...] = ()
+
+
+class Meter(Protocol):
+    """Where readings go. Called on the event loop, so it must not wait."""
+
+    def take(
+        self, node: str, time: float, own: Reading | None, tasks: Mapping[tuple[str, str], Reading]
+    ) -> None:
+        """Keep what a node and its tasks, by (attempt_id, task), used until `time`, by the clock of the server."""
+        ...
+
+
 class Engine(Protocol):
     """Runs gangs. One at a time leads: an engine of a lower `epoch` is refused by nodes that know a higher one."""
 

@@ -65,7 +65,12 @@ def script(previous: Usage | None = None) -> str:
     """The script that reads a machine; `parse` understands what it prints."""
     counters = previous.counters if previous and _COUNTERS.match(previous.counters) else ""
     body = Path(__file__).with_name("usage.sh").read_text(encoding="utf-8")
-    return f"previous={quote(counters)}\n{body}"
+    return f"previous={quote(counters)}\n{body}\n{devices_script()}"
+
+
+def devices_script() -> str:
+    """The part that asks accelerators alone; `parse` understands that too."""
+    return Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
 
 
 def parse(text: str) -> Usage:

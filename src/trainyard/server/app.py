@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from trainyard.engines.nodes.engine import NodeEngine
+from trainyard.engines.nodes.link import Patience
 from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
@@ -31,6 +32,7 @@ from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.conductor import Conductor
 from trainyard.server.loops.leader import Term, lead
+from trainyard.server.loops.metering import Metering
 from trainyard.server.loops.pools import Pools
 from trainyard.server.loops.retention import Retention
 from trainyard.server.loops.shop import Shop
@@ -122,7 +124,15 @@ class Platform:
             await asyncio.to_thread(self.db.close)
 
     async def _conduct(self, term: Term) -> None:
-        engine = NodeEngine(platform_id(self.db), self.logs, epoch=term.epoch, folder=self.nodes_folder)
+        metering = Metering(term)
+        engine = NodeEngine(
+            platform_id(self.db),
+            self.logs,
+            epoch=term.epoch,
+            folder=self.nodes_folder,
+            patience=Patience(sample=self.settings.sample_seconds),
+            meter=metering,
+        )
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:
@@ -131,6 +141,7 @@ class Platform:
                 group.create_task(conductor.run())
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(Pools(term, conductor, self.hints, shop).run())
+                group.create_task(metering.run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:
             self.engine = None

@@ -5,6 +5,7 @@ The environment wins over the file. Settings of users and workspaces are in the 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import tomllib
@@ -22,6 +23,7 @@ VARIABLES = {
     "TRAINYARD_SERVER_LISTEN": "listen",
     "TRAINYARD_SERVER_PORT": "port",
     "TRAINYARD_SERVER_OIDC_SECRET": "oidc_client_secret",
+    "TRAINYARD_SERVER_SAMPLE_SECONDS": "sample_seconds",
 }
 
 
@@ -46,6 +48,7 @@ class ServerSettings:
     simulated_devices: Mapping[str, int] = field(
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
+    sample_seconds: float = 10.0  # between two looks at what tasks use; 0: none
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
     log_days: int = 30  # after a job's end
     job_days: int = 365  # how long ended jobs are listed
@@ -126,8 +129,9 @@ def _typed(name: str, value: Any) -> Any:
         return int(value)
     if isinstance(default, tuple) and isinstance(value, list):
         return tuple(str(one) for one in value)
-    if isinstance(default, float) and isinstance(value, int):
-        return float(value)
+    if isinstance(default, float) and isinstance(value, int | str):
+        with contextlib.suppress(ValueError):
+            return float(value)
     expected = Mapping if isinstance(default, Mapping) else type(default)
     if isinstance(default, Path):
         return Path(value)
@@ -144,6 +148,10 @@ def _check(settings: ServerSettings) -> None:
     if not 0.1 <= settings.cpu_overcommit <= 100:
         raise InvalidError(
             f"cpu_overcommit cannot be {settings.cpu_overcommit:g}.", hint="Choose 1, or a little more."
+        )
+    if settings.sample_seconds and not 1 <= settings.sample_seconds <= 3600:
+        raise InvalidError(
+            f"sample_seconds cannot be {settings.sample_seconds:g}.", hint="Choose 10, or 0 for never."
         )
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")

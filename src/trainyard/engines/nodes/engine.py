@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainyard.engines.api import Launch, LogSink, NodeAddress, Observation, TaskLaunch
+from trainyard.engines.api import Launch, LogSink, Meter, NodeAddress, Observation, TaskLaunch
 from trainyard.engines.nodes.link import NodeLink, Patience
 from trainyard.engines.nodes.program import Program, root_of
 from trainyard.engines.nodes.ways import TransportOf, transport_of
@@ -46,7 +46,9 @@ class NodeEngine:
         folder: Path | None = None,
         transport_of: TransportOf = transport_of,
         patience: Patience | None = None,
+        meter: Meter | None = None,
     ) -> None:
+        self._meter = meter
         self._platform_id = platform_id
         self._sink = sink
         self._epoch = epoch
@@ -216,6 +218,7 @@ class NodeEngine:
             report=self._report,
             patience=self._patience,
             expected=self._expected.get(address.name, ()),
+            meter=self._meter,
         )
 
     async def remove_node(self, name: str) -> None:

@@ -13,13 +13,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.engines.api import LogSink, NodeAddress, NodeLost, NodeSeen, NotSentError, Observation
+from trainyard.engines.api import LogSink, Meter, NodeAddress, NodeLost, NodeSeen, NotSentError, Observation
 from trainyard.engines.nodes.agent.wire import Frames, frame
 from trainyard.engines.nodes.bundle import bundle
 from trainyard.engines.nodes.program import MISSING, Program, facts_of
+from trainyard.engines.nodes.readings import readings_of
 from trainyard.engines.nodes.reports import Reports
 from trainyard.lib.aio import end_task, finish
 from trainyard.lib.errors import ConflictError, Error, UnreachableError, UnsupportedError
+from trainyard.runtime.usage import devices_script
 from trainyard.transport.api import Process, TerminalSize
 
 
@@ -35,6 +37,7 @@ class Patience:
     first_backoff: float = 0.1
     last_backoff: float = 5.0
     refused_backoff: float = 30.0  # no python3: a person has to come first
+    sample: float = 10.0  # between two looks at what tasks use
     refresh: float = 30.0  # between two looks at disk and clock of a node that answers
 
 
@@ -58,7 +61,9 @@ class NodeLink:
         report: Report,
         patience: Patience,
         expected: Iterable[tuple[str, str]] = (),
+        meter: Meter | None = None,
     ) -> None:
+        self._meter = meter
         self.program = program
         self.address: NodeAddress = program.address
         self._mark = mark
@@ -209,7 +214,10 @@ class NodeLink:
         fence = self.address.fence_seconds
         if fence:  # a fence that falls between two pings would end healthy tasks
             fence = max(fence, 4 * self._patience.ping)
-        self.send({"op": "hello", "epoch": self._epoch, "fence": fence})
+        hello = {"op": "hello", "epoch": self._epoch, "fence": fence}
+        if self._meter is not None:
+            hello |= {"sample_seconds": self._patience.sample, "devices_script": devices_script()}
+        self.send(hello)
 
     async def _write(self, process: Process) -> None:
         with contextlib.suppress(Error):  # the reader sees the end too, and says it
@@ -244,6 +252,9 @@ class NodeLink:
             answer = self._waiting.get(header["id"])
             if answer is not None and not answer.done():
                 answer.set_result(header)
+        elif name == "samples" and self._meter is not None:
+            own, readings = readings_of(header)
+            self._meter.take(self.address.name, header["time"] - self.reports.skew, own, readings)
         elif name == "welcome":
             self._welcome(header)
         elif name == "refused":

@@ -11,7 +11,7 @@ from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.leader import Term
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import audit, events, idempotency, tokens, workloads
+from trainyard.server.store import audit, events, idempotency, samples, tokens, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -63,4 +63,5 @@ class Retention:
         audit.delete_before(c, now - settings.audit_days * DAY)
         idempotency.delete_before(c, now - DAY)
         tokens.delete_expired(c, now)
+        samples.delete_before(c, now)
         return gone

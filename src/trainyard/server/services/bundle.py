@@ -15,6 +15,7 @@ from trainyard.server.services.events import Audit, Events
 from trainyard.server.services.hints import Hints
 from trainyard.server.services.jobs import Jobs
 from trainyard.server.services.keys import Keys
+from trainyard.server.services.metrics import Metrics
 from trainyard.server.services.names import Names
 from trainyard.server.services.nodes import Nodes
 from trainyard.server.services.pools import Pools
@@ -48,6 +49,7 @@ class Services:
         )
         self.keys = Keys(context, self.signing, Seal(settings.data / "sealing.key"))
         self.jobs = Jobs(context)
+        self.metrics = Metrics(context, self.jobs)
         self.nodes = Nodes(context)
         self.pools = Pools(context)
         self.workspaces = Workspaces(context, self.signing)

@@ -22,6 +22,7 @@ from typing import Any
 from . import kernel
 from .folder import boot_seconds, keep_reserve, silent_seconds, write_contact, write_file
 from .relay import SOCKET
+from .sampling import Sampler
 from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
 from .tasks import Task, Tasks
 from .wire import Frames, frame
@@ -75,6 +76,7 @@ class Agent:
             self.watcher = None
         self.shipper = Shipper(self.watcher)
         self.tasks = Tasks(mark, self._changed)
+        self.sampler = Sampler()
         self.by_watch: dict[int, Task] = {}
         self.unwatched: set[Task] = set()
         self.to_tell: dict[Task, None] = {}
@@ -108,6 +110,7 @@ class Agent:
             self._sweep()
             self._tell()
             self._ship()
+            self._sample()
             self._flush()
 
     def _timeout(self) -> float:
@@ -117,6 +120,8 @@ class Agent:
             waits.append(0.0)
         if self._can_ship():
             waits.append(self.last_shipped + COALESCE_SECONDS - now)
+        if self.server is not None:
+            waits.append(self.sampler.wait(now))
         return max(0.0, min(waits))
 
     def _is_idle(self) -> bool:
@@ -152,6 +157,7 @@ class Agent:
     def _drop(self, client: Client) -> None:
         if client is self.server:
             self.server = None
+            self.sampler.stop()
         if self.clients.pop(client.socket, None) is not None:
             self.selector.unregister(client.socket)
             client.socket.close()
@@ -209,6 +215,7 @@ class Agent:
         self.last_contact = 0.0
         self._note_contact()
         self.shipper.reset()
+        self.sampler.configure(float(order.get("sample_seconds", 0.0)), order.get("devices_script", ""))
         client.send(
             {
                 "op": "welcome",
@@ -379,6 +386,14 @@ class Agent:
                 self.server.send({"op": "logs", "parts": parts}, payload)
             if len(payload) < COALESCE_BYTES:
                 self.last_shipped = time.monotonic()
+
+    def _sample(self) -> None:
+        """Tell the server what tasks use, where it keeps up with reading."""
+        if self.server is None:
+            return
+        readings = self.sampler.poll(list(self.tasks.by_key.values()))
+        if readings is not None and len(self.server.output) < OUTPUT_ROOM:
+            self.server.send(readings)
 
 
 def _load_epoch() -> int:

@@ -1,0 +1,75 @@
+"""Readings of nodes and tasks on their way into the store: gathered as they come, written now and then by the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.engines.api import DeviceReading, Reading
+from trainyard.lib.errors import Error
+from trainyard.server.loops.leader import Term
+from trainyard.server.store import samples
+
+logger = logging.getLogger(__name__)
+
+WRITE_SECONDS = 5.0
+MOST_PENDING = 200_000  # readings, while the database does not answer: then the oldest go
+IDLE_PERCENT = 1.0  # a device that does less does nothing
+
+
+class Metering:
+    """The `Meter` of one term."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._pending: list[tuple[str, float, samples.Values]] = []
+
+    def take(
+        self, node: str, time: float, own: Reading | None, tasks: Mapping[tuple[str, str], Reading]
+    ) -> None:
+        """Note what a node has sent."""
+        if own is not None:
+            self._pending.append((samples.node_subject(node), time, values_of(own)))
+        for (attempt_id, task), reading in tasks.items():
+            self._pending.append((samples.task_subject(attempt_id, task), time, values_of(reading)))
+        del self._pending[:-MOST_PENDING]
+
+    async def run(self) -> None:
+        """Write again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(WRITE_SECONDS)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what has come; what could not be written is kept for the next time."""
+        batch, self._pending = self._pending, []
+        if not batch:
+            return
+        try:
+            await self._term.write(lambda c: samples.add(c, batch))
+        except Error as error:
+            logger.warning("%d readings are written later: %s", len(batch), error)
+            self._pending[:0] = batch
+
+
+def values_of(reading: Reading) -> dict[str, Any]:
+    """A reading as the store keeps it."""
+    found: dict[str, Any] = {
+        "cpu": reading.cpu_cores,
+        "memory": round(reading.memory_mib, 1),
+        "read": reading.read_bytes,
+        "write": reading.written_bytes,
+        "in": reading.received_bytes,
+        "out": reading.sent_bytes,
+    }
+    if reading.devices:
+        found["devices"] = {str(one.index): _device(one) for one in reading.devices}
+        busy = [one.busy_percent for one in reading.devices if one.busy_percent is not None]
+        found["idle"] = float(sum(percent < IDLE_PERCENT for percent in busy))
+    return found
+
+
+def _device(one: DeviceReading) -> dict[str, float | None]:
+    return {"busy": one.busy_percent, "memory": one.memory_used_mib, "total": one.memory_total_mib}

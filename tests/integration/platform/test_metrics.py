@@ -1,0 +1,154 @@
+"""What tasks use, from the node's /proc and a driver's words to REST, the vendor's metrics and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from platforms import Up, platform
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # readings come by the second
+
+BUSY = "exec python3 -c 'x = bytearray(80_000_000)\nwhile True: pass'"
+NVIDIA = """#!/bin/sh
+case "$*" in
+    *query-gpu=index,name,utilization*) echo '0, Tesla V100, 73, 8000, 16000, 60, 200'
+        echo '1, Tesla V100, 0, 100, 16000, 40, 50' ;;
+    *query-gpu=index,name*) echo '0, Tesla V100'; echo '1, Tesla V100' ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("metrics")
+    tools = folder / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(NVIDIA)
+    (tools / "nvidia-smi").chmod(0o755)
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "TRAINYARD_SERVER_SAMPLE_SECONDS": "1"}
+    with platform(folder, env=env) as running:
+        yield running
+
+
+def submit(up: Up, command: str, **more: object) -> str:
+    role = {"cpu": 0.5, "memory_mib": 200, **more}
+    body = {"name": "busy", "command": command, "roles": [role]}
+    return up.call("POST", "/api/v1/jobs", body)["id"]
+
+
+def wait_for(look, seconds: float = 60.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError("it did not come")
+
+
+def series(up: Up, job: str, metric: str) -> list[dict]:
+    return up.call("GET", f"/api/v1/jobs/{job}/metrics?metric={metric}")["series"]
+
+
+@pytest.fixture(scope="module")
+def job(up):
+    """A job that keeps one core busy, with one of two devices."""
+    job_id = submit(up, BUSY, devices=1)
+    wait_for(lambda: series(up, job_id, "gpu"))
+    yield job_id
+    up.call("PUT", f"/api/v1/jobs/{job_id}/desired", {"desired": "cancel"})
+
+
+def test_processors_and_memory_are_told_when_a_task_is_busy(up, job):
+    (cpu,) = wait_for(lambda: [one for one in series(up, job, "cpu") if one["points"][-1][1] > 0.02])
+    assert (cpu["task"], cpu["attempt"], cpu["unit"], cpu["device"]) == ("worker-0", 1, "cores", None)
+    assert cpu["points"][-1][1] < 2
+    (memory,) = series(up, job, "memory")
+    assert 70 < memory["points"][-1][1] < 200  # what it took, and not what every process of the node has
+
+
+def test_a_task_gets_the_readings_of_its_own_devices_when_the_node_has_more(up, job):
+    gpus = series(up, job, "gpu")
+    (task,) = up.call("GET", f"/api/v1/jobs/{job}/tasks")["items"]
+    assert [one["device"] for one in gpus] == task["devices"]
+    assert gpus[0]["points"][-1][1] == {0: 73, 1: 0}[task["devices"][0]]
+
+
+def test_a_node_is_told_as_a_whole_when_it_is_asked_for(up, job):
+    found = wait_for(lambda: up.call("GET", "/api/v1/nodes/local/metrics?metric=gpu&metric=cpu")["series"])
+    assert {one["device"] for one in found if one["metric"] == "gpu"} == {0, 1}
+    assert any(one["metric"] == "cpu" and one["points"][-1][1] > 0 for one in found)
+
+
+def test_minutes_and_hours_are_there_when_they_are_asked_for(up, job):
+    for step in (10, 60, 3600):
+        found = up.call("GET", f"/api/v1/jobs/{job}/metrics?metric=cpu&step={step}")
+        assert found["step"] == step
+        assert all(point[0] % step == 0 for one in found["series"] for point in one["points"])
+        assert found["series"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"), [("metric=smell", "no metric 'smell'"), ("step=7", "no readings of 7 s")]
+)
+def test_a_question_is_refused_when_there_is_no_such_reading(up, job, query, words):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        up.call("GET", f"/api/v1/jobs/{job}/metrics?{query}")
+    with caught.value as answer:
+        assert answer.code == 422
+        assert words in json.loads(answer.read())["message"]
+
+
+def scrape(up: Up) -> str:
+    request = urllib.request.Request(
+        f"{up.url}/api/v1/metrics", headers={"Authorization": f"Bearer {up.token}"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return answer.read().decode()
+
+
+def test_prometheus_reads_it_when_it_scrapes(up, job):
+    text = wait_for(lambda: found if "task_device_percent{" in (found := scrape(up)) else "")
+    assert f'job_id="{job}"' in text
+    for name in ("task_cpu_percent", "task_mem_usage_byte", "k8s_vc_device_total", "trainyard_jobs"):
+        assert f"\n{name}{{" in text
+    assert 'k8s_node_device_available{instance="local",device_str="V100"} 1' in text
+
+
+def test_promtool_finds_nothing_wrong_when_it_checks_the_text(up, job):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    done = subprocess.run([promtool, "check", "metrics"], input=scrape(up), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_readings_are_nobodys_when_a_stranger_asks(up, job):
+    request = urllib.request.Request(f"{up.url}/api/v1/metrics")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request)
+    with caught.value as answer:
+        assert answer.code == 401
+
+
+def test_a_driver_that_hangs_costs_only_its_own_readings_when_it_is_asked(tmp_path: Path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(
+        "#!/bin/sh\ncase $* in *utilization*) sleep 1000;; *) echo '0, V100';; esac\n"
+    )
+    (tools / "nvidia-smi").chmod(0o755)
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "TRAINYARD_SERVER_SAMPLE_SECONDS": "1"}
+    with platform(tmp_path, env=env) as running:
+        job_id = submit(running, BUSY)
+        wait_for(lambda: series(running, job_id, "cpu"))
+        assert not series(running, job_id, "gpu")
