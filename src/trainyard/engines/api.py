@@ -46,11 +46,15 @@ class View:
     user: str = ""  # its name, as the task sees it
     hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
     images: str = ""  # of the node: "ignore", or "" to refuse an image that it cannot run
+    isolation: str = (
+        ""  # closed where the node can; "required": closed; "open": adds mounts, hides nothing; "off"
+    )
+    hidden: tuple[str, ...] = ()  # folders of the node that no task may see
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Another task of the attempt, and where it listens."""
+    """Another task of the attempt, and where it listens, as one of its tasks sees it."""
 
     task: str
     names: tuple[str, ...]  # of its host, as the tasks know it
@@ -60,15 +64,30 @@ class Peer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is done in a task, inside its view, before its command. The steps are those of the agent's entry.py."""
+    """What is done in a task, inside its view, before its command. The steps are those of the agent's entry.py.
+
+    Texts may hold marks that are filled in there: %host:TASK%, %name:TASK:NAME%, %address:TASK%, %port:TASK:VARIABLE%,
+    %path:PATH%, %exports%.
+    """
 
     files: Mapping[str, str] = field(default_factory=dict)  # path, as the task sees it → text
-    peers: tuple[Peer, ...] = ()  # itself included
-    waits_for: tuple[str, ...] = ()  # tasks that have to be reached before the command
+    env: Mapping[str, str] = field(default_factory=dict)  # more variables, known only when all have met
+    peers: tuple[Peer, ...] = ()  # itself included; the first is the one at whose gate the others report
+    meets: tuple[str, ...] = ()  # tasks that report here: none begins before all have
+    reports: bool = False  # to the first of `peers`, which lets it begin
+    waits_for: tuple[str, ...] = ()  # tasks whose ssh has to answer before the command
     ready_seconds: float = 600.0
+    gate_port: int = 0
+    gate_address: str = (
+        ""  # only there; empty: at all addresses of the node, and the others come by the first peer's
+    )
+    token: str = field(default="", repr=False)  # by which tasks of one attempt know each other
     ssh_port: int = 0  # where its own ssh listens; 0: none
-    ssh_key: str = field(default="", repr=False)  # of the whole attempt
+    ssh_address: str = ""  # as for the gate
+    ssh_key: str = field(default="", repr=False)  # of the whole attempt, as its public key is
     ssh_public_key: str = ""
+    host_key: str = field(default="", repr=False)
+    host_public_key: str = ""
     code: Mapping[str, str] = field(default_factory=dict)  # url, branch, commit, target, token
     requirements: tuple[str, ...] = ()
     requirements_dir: str = ""
@@ -93,6 +112,9 @@ class TaskLaunch:
     device_type: str = ""
     cpu_milli: int = 0
     memory_mib: int = 0
+    ports: Mapping[str, int] = field(
+        default_factory=dict
+    )  # variable → a port of the node for it, or the next that is free
     view: View | None = None
     entry: Entry | None = None  # None: the command and nothing before it
 
@@ -177,6 +199,17 @@ class TaskEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskNoted:
+    """Something about the task that its user should know: its image is being fetched, its node cannot keep it apart."""
+
+    attempt_id: str
+    task: str
+    code: str  # of an event
+    message: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskCleared:
     """No process of the task is left, and its whole log is with the sink. Nothing comes after it."""
 
@@ -216,7 +249,7 @@ class NodeLost:
     )
 
 
-Observation = TaskStarted | TaskEnded | TaskCleared | TaskUnknown | NodeSeen | NodeLost
+Observation = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown | NodeSeen | NodeLost
 
 
 class LogSink(Protocol):

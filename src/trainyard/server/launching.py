@@ -1,60 +1,129 @@
-"""A job and its surroundings become a Launch: what each task is told, shown and given. Pure; conductor.py brings the facts."""
+"""A job and its surroundings become a Launch: what each task is told, shown and given. Pure.
+
+What belongs to a kind of job is in kinds/; where the tasks meet is meeting.py; acting.py brings the facts.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import replace
 
-from trainyard.engines.api import Launch, TaskLaunch
+from trainyard.engines.api import Entry, Launch, TaskLaunch
+from trainyard.server import meeting
+from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_command
+from trainyard.server.kinds.parts import part_of
+from trainyard.server.kinds.sshkeys import derive
+from trainyard.server.surroundings import Surroundings
 from trainyard.server.workflow import Job
-
-
-class Surroundings(Protocol):
-    """What a launch has to know beside the job itself."""
-
-    def device_of(self, name: str) -> str:
-        """The type of a node's devices, for who named none."""
-        ...
+from trainyard.spec.launching import wrap_command
+from trainyard.spec.workload import RoleSpec
 
 
 def launch_of(job: Job, surroundings: Surroundings) -> Launch:
-    """What the engine is to start."""
+    """What the engine is to start. The same job and surroundings give the same, whoever leads."""
     record, spec = job.record, job.record.spec
+    gang = gang_of(job, surroundings)
     roles = {role.name: role for role in spec.roles}
-    tasks = []
-    for task in job.tasks.values():
-        role = roles[task.role]
-        env = {
-            **spec.env,
-            **role.env,
-            "TRAINYARD_JOB_ID": record.id,
-            "TRAINYARD_JOB_NAME": record.name,
-            "TRAINYARD_TASK": task.name,
-            "TRAINYARD_RANK": str(task.rank),
-            "TRAINYARD_TASKS": str(len(job.tasks)),
-            "TRAINYARD_ATTEMPT": str(record.attempt),
-        }
-        tasks.append(
-            TaskLaunch(
-                name=task.name,
-                role=task.role,
-                number=task.number,
-                rank=task.rank,
-                node=task.node,
-                command=role.command or spec.command,
-                env=env,
-                working_dir=spec.working_dir,
-                devices=task.devices,
-                device_type=role.device or (surroundings.device_of(task.node) if task.devices else ""),
-                cpu_milli=round(role.cpu * 1000),
-                memory_mib=role.memory_mib,
-            )
-        )
     return Launch(
         attempt_id=job.attempt_id,
         workload_id=record.id,
         attempt=record.attempt,
-        tasks=tuple(tasks),
+        tasks=tuple(_task(job, gang, place, roles[place.role], surroundings) for place in gang.places),
         workspace_id=record.workspace_id,
         user=record.user_id,
         grace_seconds=spec.grace_seconds,
     )
+
+
+def gang_of(job: Job, surroundings: Surroundings) -> Gang:
+    """The tasks of the attempt, as its kind sees them."""
+    record, spec = job.record, job.record.spec
+    roles = {role.name: role for role in spec.roles}
+    nodes = list(dict.fromkeys(task.node for task in job.tasks.values()))
+    places = tuple(
+        Place(
+            name=task.name,
+            role=task.role,
+            number=task.number,
+            rank=task.rank,
+            node=task.node,
+            address=surroundings.address_of(task.node),
+            devices=task.devices,
+            device_type=roles[task.role].device
+            or (surroundings.device_of(task.node) if task.devices else ""),
+            device_addresses=surroundings.device_addresses(task.node, nodes.index(task.node))
+            if task.devices
+            else {},
+            cpu=roles[task.role].cpu,
+            runs=runs_command(spec, roles[task.role], task.number),
+        )
+        for task in job.tasks.values()
+    )
+    gang = Gang(
+        job_id=record.id,
+        attempt_id=job.attempt_id,
+        job_name=record.name,
+        spec=spec,
+        places=places,
+        person=surroundings.people.get(record.user_id, Person()),
+        workspace=surroundings.workspaces.get(record.workspace_id, ""),
+        token=derive(surroundings.secret, f"token {job.attempt_id}").hex()[:32],
+    )
+    return meeting.with_ports(gang)
+
+
+def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surroundings) -> TaskLaunch:
+    spec = job.record.spec
+    part = part_of(gang, place)
+    given = {**spec.env, **role.env}
+    part = replace(
+        part,
+        late={name: text for name, text in part.late.items() if name not in given},
+        ports={name: number for name, number in part.ports.items() if name not in given},
+    )
+    return TaskLaunch(
+        name=place.name,
+        role=place.role,
+        number=place.number,
+        rank=place.rank,
+        node=place.node,
+        command=_command(gang, place, role, part),
+        env={**part.env, **given, **_own(job, place)},
+        working_dir=spec.working_dir,
+        devices=place.devices,
+        device_type=place.device_type,
+        cpu_milli=round(role.cpu * 1000),
+        memory_mib=role.memory_mib,
+        ports=part.ports,
+        entry=_entry(gang, place, part, surroundings),
+    )
+
+
+def _own(job: Job, place: Place) -> dict[str, str]:
+    """What every task knows of itself, whatever its kind."""
+    return {
+        "TRAINYARD_JOB_ID": job.record.id,
+        "TRAINYARD_JOB_NAME": job.record.name,
+        "TRAINYARD_TASK": place.name,
+        "TRAINYARD_RANK": str(place.rank),
+        "TRAINYARD_TASKS": str(len(job.tasks)),
+        "TRAINYARD_ATTEMPT": str(job.record.attempt),
+    }
+
+
+def _command(gang: Gang, place: Place, role: RoleSpec, part: Part) -> str:
+    if role.command:
+        return role.command
+    if part.command:
+        return part.command
+    if not place.runs:
+        return "sleep infinity"  # what the entry does instead, for who looks
+    return wrap_command(gang.spec.command, gang.spec.launcher, gang.spec.processes)
+
+
+def _entry(gang: Gang, place: Place, part: Part, surroundings: Surroundings) -> Entry | None:
+    """What comes before the command; None where nothing does, which is the quickest start."""
+    meets = meeting.is_met(gang)
+    if not (meets or part.late or part.files or meeting.has_errands(gang.spec)):
+        return None
+    entry = meeting.entry_of(gang, place, part, find_kind(gang.spec.kind), secret=surroundings.secret)
+    return meeting.with_errands(entry, gang.spec)

@@ -18,6 +18,7 @@ from trainyard.engines.api import (
     TaskUnknown,
 )
 from trainyard.scheduling import Admit, Slot
+from trainyard.server import kinds
 from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord, advanced
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import (
@@ -26,7 +27,6 @@ from trainyard.spec.workload import (
     Restart,
     Retain,
     State,
-    Success,
     TaskState,
     task_name,
     tasks_of,
@@ -371,9 +371,10 @@ def _judge_running(draft: Draft, job: Job, tasks: list[TaskRecord], now: float) 
             message=f"Task {gone[0].name} was lost with its node {gone[0].node}; it goes back to the queue.",
         )
         return
-    failed = [task for task in tasks if task.state == TaskState.ENDED and task.exit_code != 0]
-    decisive = tasks[:1] if job.record.spec.success is Success.FIRST else tasks
-    failed = [task for task in failed if task in decisive]
+    spec = job.record.spec
+    decisive = kinds.decisive(spec, tasks)
+    fatal = kinds.fatal(spec, tasks)
+    failed = [task for task in fatal if task.state == TaskState.ENDED and task.exit_code != 0]
     if failed:
         first = min(failed, key=lambda task: (task.ended_at or now, task.rank))
         _fail(draft, job, first, now)

@@ -109,6 +109,7 @@ class Launcher(StrEnum):
 class CommandOn(StrEnum):
     """Which tasks of a job with several roles run the command; the others stand by for them."""
 
+    BY_KIND = ""  # as the kind of job has it: mostly all
     ALL = "all"
     FIRST = "first"  # the first task of the first role
     WORKERS = "workers"  # all roles but the first
@@ -204,7 +205,7 @@ class WorkloadSpec:
     retain: Retain = Retain.ALWAYS
     tags: Mapping[str, str] = field(default_factory=dict)
     needs_approval: bool = False
-    command_on: CommandOn = CommandOn.ALL
+    command_on: CommandOn = CommandOn.BY_KIND
     launcher: Launcher = Launcher.NONE
     processes: int = 0  # of one task, for the launcher; 0: one for each device
     ready_seconds: int = 600  # after which a job whose tasks do not reach each other has failed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import secrets
 from pathlib import Path
@@ -34,6 +36,11 @@ class Seal:
             raise ConflictError(
                 f"The access key {owner} was sealed with another key file.", hint="Make a new access key."
             ) from error
+
+    def derive(self, label: str) -> bytes:
+        """32 bytes for a purpose of their own: the same in all servers of a platform, and they do not tell the key."""
+        self._key()
+        return hmac.new(self._path.read_bytes(), label.encode(), hashlib.sha256).digest()
 
     def _key(self) -> AESGCM:
         if self._cipher is None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.engines.api import Engine, Launch, NotSentError
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
-from trainyard.server.launching import Surroundings, launch_of
+from trainyard.server.launching import launch_of
+from trainyard.server.surroundings import Surroundings
 from trainyard.server.workflow import Job, split_attempt
 
 logger = logging.getLogger(__name__)
@@ -47,19 +48,26 @@ class Ended:
 class Acting:
     """Calls to the engine that run beside the conductor's turns."""
 
-    def __init__(self, engine: Engine, arrived: Callable[[NotLaunched | Ended], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        arrived: Callable[[NotLaunched | Ended], None],
+        surround: Callable[[Sequence[Job]], Awaitable[Surroundings]],
+    ) -> None:
         self._engine = engine
+        self._surround = surround
         self._arrived = arrived
         self._running: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
         self._clearing: set[tuple[str, str]] = set()  # attempts that are over, and nodes that are told so now
 
-    def launch(self, jobs: Sequence[Job], surroundings: Surroundings, *, were_sent: bool = False) -> None:
+    def launch(self, jobs: Sequence[Job], *, were_sent: bool = False) -> None:
         """Start these on their nodes. `were_sent`: an earlier leader may have done so."""
         if jobs:
-            launches = {job.attempt_id: launch_of(job, surroundings) for job in jobs}
-            self._launching |= launches.keys()
-            self._start(self._launch(launches, set(launches) if were_sent else set()))
+            # As they are now: what becomes of them meanwhile is the next turns' matter.
+            several = [Job(job.record, dict(job.tasks)) for job in jobs]
+            self._launching |= {job.attempt_id for job in several}
+            self._start(self._prepare(several, were_sent=were_sent))
 
     def end(self, jobs: Sequence[tuple[Job, float]]) -> None:
         """End what is left of these, by node and grace: so many seconds."""
@@ -98,6 +106,27 @@ class Acting:
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    async def _prepare(self, jobs: Sequence[Job], *, were_sent: bool) -> None:
+        """Bring together what the launches have to know, and launch."""
+        while True:
+            try:
+                surroundings = await self._surround(jobs)
+            except Error as error:
+                logger.warning("what launches have to know cannot be read now: %s", error)
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                break
+        launches = {}
+        for job in jobs:
+            if job.attempt_id not in self._launching:  # it was ended meanwhile
+                continue
+            try:
+                launches[job.attempt_id] = launch_of(job, surroundings)
+            except Error as error:
+                self._launching.discard(job.attempt_id)
+                self._refused(sorted(job.nodes), job.attempt_id, error, was_sent=were_sent)
+        await self._launch(launches, set(launches) if were_sent else set())
 
     async def _launch(self, left: dict[str, Launch], sent: set[str]) -> None:
         tries = 0

@@ -28,7 +28,7 @@ from trainyard.engines.api import (
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import needs, snapshot, workflow
+from trainyard.server import needs, snapshot, surroundings, workflow
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.growing import Growing
 from trainyard.server.loops.leader import Term
@@ -37,6 +37,7 @@ from trainyard.server.services.hints import Hints
 from trainyard.server.store import dependencies, events, pastuse, workloads
 from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.surroundings import Surroundings
 from trainyard.server.workflow import Draft, Job
 from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL, HOLDING, State
@@ -75,8 +76,16 @@ class Conductor:
     """One term of leading."""
 
     def __init__(
-        self, term: Term, engine: Engine, hints: Hints, *, policy: Policy, cpu_overcommit: float = 1.0
+        self,
+        term: Term,
+        engine: Engine,
+        hints: Hints,
+        *,
+        policy: Policy,
+        cpu_overcommit: float = 1.0,
+        secret: bytes = b"",
     ) -> None:
+        self._secret = secret  # from which the keys of jobs are made
         self.term = term
         self.engine = engine
         self.hints = hints
@@ -89,7 +98,7 @@ class Conductor:
         self._policy = policy
         self._forecast = Forecast()
         self._inputs: deque[Input] = deque()
-        self._acting = Acting(engine, self._arrived)
+        self._acting = Acting(engine, self._arrived, self._surround)
         self._wake = asyncio.Event()
         self._seq = 0
         self._is_dirty = True  # something changed that the scheduler should look at
@@ -555,11 +564,18 @@ class Conductor:
         elif record.id in self.waiting:
             self.waiting[record.id] = replace(self.waiting[record.id], version=record.version + 1)
 
+    async def _surround(self, jobs: Sequence[Job]) -> Surroundings:
+        """What the launches of these have to know. Plain jobs need nothing of the store, and no turn of its threads."""
+        nodes, secret = self.roster.records(), self._secret
+        if not any(surroundings.needs_store(job) for job in jobs):
+            return surroundings.plain(jobs, nodes)
+        return await self.term.db.read(lambda c: surroundings.load(c, jobs, nodes, secret=secret))
+
     def _act(self, draft: Draft) -> None:
         now = self._now()
         launches = [self.held[one] for one in draft.launches if one in self.held]
         starting = [job for job in launches if job.record.state == State.STARTING]
-        self._acting.launch(starting, self.roster, were_sent=draft.are_repeated)
+        self._acting.launch(starting, were_sent=draft.are_repeated)
         ending = [self.held[one] for one in draft.ends if one in self.held]
         tick = self.clock.monotonic()
         self._acting.end([(job, workflow.grace_left(job, now, tick)) for job in ending])

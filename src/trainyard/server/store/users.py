@@ -91,6 +91,14 @@ def names(connection: Connection, ids: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def load_many(connection: Connection, ids: Iterable[str]) -> list[UserRecord]:
+    """The users with these ids, as far as there are any."""
+    found: list[UserRecord] = []
+    for part in chunks(set(ids)):
+        found += [_record(row) for row in connection.execute(select(users).where(users.c.id.in_(part)))]
+    return found
+
+
 def mails(connection: Connection, ids: Iterable[str]) -> dict[str, str]:
     """Addresses by id; the name of one who has given none."""
     query = select(users.c.id, users.c.name, users.c.email).where(users.c.id.in_(list(ids)))

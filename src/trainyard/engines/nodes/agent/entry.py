@@ -1,0 +1,198 @@
+"""What is done in a task before its command: files are written, its ssh is started, all tasks of the job meet; then this
+process becomes the command. It runs inside the task's view, below its supervisor, and knows only the task's own folder.
+
+Whoever fails here ends the task with a status of its own, and a sentence in the log. How tasks meet is gate.py; their ssh
+is sshd.py; code and packages are fetching.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection
+from importlib import import_module
+from typing import Any
+
+from . import gate
+from .gate import NO_ENVIRONMENT, NO_PEERS, EntryError
+
+MARK = re.compile(r"%(host|name|address|port|path):([^%\n]*)%")
+UNTOLD = frozenset({"HOME", "PWD", "OLDPWD", "SHLVL", "_", "LS_COLORS", "TRAINYARD_MARK"})
+FOLDER, ORDER = "entry", "order.json"  # in the task's folder: all that is ours
+
+
+def say(text: str) -> None:
+    """A line of the task's log."""
+    os.write(1, f"{text}\n".encode(errors="surrogateescape"))
+
+
+def run(folder: str, shell: str) -> int:
+    """All of it. Returns only where the task cannot begin."""
+    try:
+        return Entry(folder, shell).run()
+    except EntryError as error:
+        say(f"trainyard: {error}")
+        return error.status
+    except OSError as error:
+        say(f"trainyard: the task cannot begin: {error.filename or ''} {error.strerror or error}")
+        return NO_ENVIRONMENT
+
+
+class Entry:
+    """One task's entry."""
+
+    def __init__(self, folder: str, shell: str) -> None:
+        self.command = f"{folder}/command"
+        self.folder = f"{folder}/{FOLDER}"
+        self.shell = shell
+        with open(f"{self.folder}/{ORDER}", encoding="utf-8") as file:
+            self.entry: dict[str, Any] = json.load(file)
+        self.name: str = self.entry["name"]
+        self.peers: dict[str, dict[str, Any]] = {peer["task"]: peer for peer in self.entry["peers"]}
+        self.ports: dict[str, dict[str, str]] = {}  # task → variable → port
+        self.paths: dict[str, str] = {}  # as it was wanted → as it is
+        self.resolved: dict[str, str] = {}
+        self.env = dict(os.environ)
+        self.until = time.monotonic() + float(self.entry["ready_seconds"])
+
+    def run(self) -> int:  # noqa: RET503  # its end is another program
+        """Step by step."""
+        sshd = import_module(".sshd", __package__) if self.entry["ssh_port"] else None
+        if sshd is not None:
+            sshd.prepare(self)
+        self._fetch()
+        if sshd is not None and not self.entry["stands_by"]:
+            sshd.start(self)
+        self._meet()
+        self._write_files()
+        self._set_variables()
+        if self.entry["stands_by"]:
+            return self._stand_by(sshd)
+        os.execve(self.shell, [self.shell, self.command], self.env)  # noqa: S606  # it is a shell
+
+    def _fetch(self) -> None:
+        if self.entry["code"] or self.entry["requirements"] or self.entry["requirements_dir"]:
+            fetch: Callable[..., str | None] = import_module(".fetching", __package__).fetch
+            problem = fetch(self.entry, say)
+            if problem:
+                raise EntryError(NO_ENVIRONMENT, problem)
+
+    def _meet(self) -> None:
+        own = {name: os.environ[name] for name in self.entry["ports"] if name in os.environ}
+        self.ports = {self.name: own}
+        if not (self.entry["meets"] or self.entry["reports"] or self.entry["waits_for"]):
+            return
+        os.write(1, b"Network is under initialization... ")
+        try:
+            self.ports = gate.meet(self.entry, self.name, own, self.until)
+        except gate.MissingError as error:
+            seconds = float(self.entry["ready_seconds"])
+            os.write(1, b"\n")
+            raise EntryError(
+                NO_PEERS, f"not reached within {seconds:g} s: {', '.join(error.missing)}{error.why}"
+            ) from error
+        say("Network successfully initialized.")
+
+    # -- files and variables
+
+    def _write_files(self) -> None:
+        moved = []
+        for wanted in self.entry["files"]:
+            self.paths[wanted] = wanted if _is_writable(wanted) else f"{self.folder}/files{wanted}"
+            if self.paths[wanted] != wanted:
+                moved.append(wanted)
+        for wanted, text in self.entry["files"].items():
+            if text != "%exports%":
+                write(self.paths[wanted], self.filled(text))
+        if moved:
+            say(
+                f"trainyard: this node gives the task no file view of its own: {', '.join(sorted(moved))} "
+                f"{'is' if len(moved) == 1 else 'are'} below {self.folder}/files"
+            )
+
+    def _set_variables(self) -> None:
+        more = {name: self.filled(text) for name, text in self.entry["env"].items()}
+        self.env.update(more)
+        for wanted, text in self.entry["files"].items():
+            if text == "%exports%":
+                write(self.paths[wanted], exports(self.env))
+        if self.entry["ssh_port"]:
+            home = {"HOME": self.env.get("HOME", "/"), "TRAINYARD_MARK": self.env.get("TRAINYARD_MARK", "")}
+            path = f"{self.folder}/ssh/env.sh"
+            write(f"{path}.new", exports(self.env) + exports(home, untold=()))
+            os.rename(f"{path}.new", path)  # sessions wait for it
+
+    def filled(self, text: str) -> str:
+        """A text with its marks replaced."""
+        return MARK.sub(self._fill, text)
+
+    def _fill(self, match: re.Match[str]) -> str:
+        what, value = match[1], match[2]
+        if what == "path":
+            return self.paths.get(value, value)
+        task, _, rest = value.partition(":")
+        if what == "port":
+            return self.ports.get(task, {}).get(rest, "")
+        peer = self.peers[task]
+        if what == "address":
+            return str(peer["address"])
+        return self.host(rest or peer["names"][0], peer["address"])
+
+    def host(self, name: str, address: str) -> str:
+        """The name, where it leads to the address; else the address."""
+        if name not in self.resolved:
+            try:
+                found = {str(one[4][0]) for one in socket.getaddrinfo(name, None, socket.AF_INET)}
+            except OSError:
+                found = set()
+            self.resolved[name] = name if address in found or name == address else address
+        return self.resolved[name]
+
+    # -- without a command
+
+    def _stand_by(self, sshd: Any) -> int:
+        say("trainyard: this task stands by for the others")
+        if sshd is not None:
+            sshd.become(self)
+        signal.signal(signal.SIGTERM, _leave)
+        while True:
+            signal.pause()
+
+
+def _leave(_number: int, _frame: object) -> None:
+    sys.exit(0)
+
+
+def _is_writable(path: str) -> bool:
+    """Whether the file is the task's own there: a view has put one in its place, while the node's folders are everybody's."""
+    return os.environ.get("TRAINYARD_VIEW") == "closed" and os.access(path, os.W_OK)
+
+
+def write(path: str, text: str) -> None:
+    """Write a file, with the folders that it is in; a script can be run."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    mode = 0o700 if text.startswith("#!") else 0o600
+    # In place: one that a view has put there cannot be exchanged.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+def exports(env: dict[str, str], untold: Collection[str] = UNTOLD) -> str:
+    """Variables for a shell to read."""
+    return "".join(
+        f"export {name}={quoted(value)}\n"
+        for name, value in sorted(env.items())
+        if name not in untold and name.isidentifier()
+    )
+
+
+def quoted(text: str) -> str:
+    """One word for a shell."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"

@@ -1,0 +1,112 @@
+"""The tasks of one attempt as a kind of job sees them, and what it gives to each. Values only; pure.
+
+Texts that a kind writes may hold marks, which the task's entry fills in when all tasks have met:
+
+    %host:worker-0%           the name of a task's host where that can be looked up there, else its address
+    %port:worker-0:MASTER_PORT%  the port that a task took for a variable of `Part.ports`
+    %path:/etc/mpi/hostfile%  where a file was really written: elsewhere where the task has no file view of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainyard.spec.workload import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One task: which it is, and where it runs."""
+
+    name: str
+    role: str
+    number: int
+    rank: int
+    node: str
+    address: str = ""  # of its node, as other nodes reach it
+    devices: tuple[int, ...] = ()
+    device_type: str = ""
+    device_addresses: Mapping[int, str] = field(default_factory=dict)  # in the devices' own network
+    cpu: float = 1.0
+    ssh_port: int = 0
+    runs: bool = True  # the command; else it stands by for the others
+
+    @property
+    def slots(self) -> int:
+        """How many processes it has room for."""
+        return len(self.devices) or max(1, int(self.cpu))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Whose job it is."""
+
+    name: str = ""
+    email: str = ""
+
+    @property
+    def account(self) -> str:
+        """A name for an account on a machine: what stands before the @."""
+        return self.name.partition("@")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """All tasks of an attempt, in the order of ranks."""
+
+    job_id: str
+    attempt_id: str
+    job_name: str
+    spec: WorkloadSpec
+    places: tuple[Place, ...]
+    person: Person = field(default_factory=Person)
+    workspace: str = ""
+    token: str = field(default="", repr=False)  # of the attempt: what people may sign in to its tasks with
+
+    @property
+    def first(self) -> Place:
+        """The one that the others look for."""
+        return self.places[0]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is but one task."""
+        return len(self.places) == 1
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """Whether all tasks share a node."""
+        return len({place.node for place in self.places}) == 1
+
+    def of_role(self, *roles: str) -> tuple[Place, ...]:
+        """The tasks of these roles."""
+        return tuple(place for place in self.places if place.role in roles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a kind gives to one task."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    late: Mapping[str, str] = field(default_factory=dict)  # variables with marks
+    ports: Mapping[str, int] = field(
+        default_factory=dict
+    )  # variable → the port that it takes where that is free
+    files: Mapping[str, str] = field(default_factory=dict)  # path → text with marks
+    command: str = ""  # instead of the spec's
+
+
+def host(place: Place) -> str:
+    """The mark for a task's host."""
+    return f"%host:{place.name}%"
+
+
+def port(place: Place, variable: str) -> str:
+    """The mark for a port that a task took."""
+    return f"%port:{place.name}:{variable}%"
+
+
+def path(name: str) -> str:
+    """The mark for where a file was written."""
+    return f"%path:{name}%"

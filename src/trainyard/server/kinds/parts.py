@@ -1,0 +1,54 @@
+"""What a task of an attempt gets in all: of its kind, of its devices, and of the launcher that starts its processes. Pure."""
+
+from __future__ import annotations
+
+from trainyard.server.kinds import apulis, ascend, find_kind, has_ssh, mpi, pytorch
+from trainyard.server.kinds.gang import Gang, Part, Place, host, path
+
+_OWN_RANKS = (apulis.REGULAR.name, apulis.DISTRIBUTED.name)  # kinds that write rank tables of their own
+
+
+def part_of(gang: Gang, place: Place) -> Part:
+    """All of it; what a kind says goes before what its devices and its launcher say."""
+    kind = find_kind(gang.spec.kind)
+    found = kind.part(gang, place)
+    if kind.meets or gang.spec.launcher:
+        found = joined(_common(gang, place), found)
+    if gang.spec.launcher and "WORLD_SIZE" not in found.env:
+        found = joined(pytorch.meeting(gang, place, pytorch.TORCH_PORT), found)
+    if has_ssh(gang.spec) and not kind.has_ssh:
+        late, files = mpi.launching(gang, place)
+        found = joined(Part(late=late, files=files), found)
+    if place.devices and ascend.is_npu(place.device_type) and kind.name not in _OWN_RANKS:
+        found = joined(ascend.part(gang, place), found)
+    return found
+
+
+def joined(one: Part, other: Part) -> Part:
+    """Both; the second goes before the first."""
+    return Part(
+        env={**one.env, **other.env},
+        late={**one.late, **other.late},
+        ports={**one.ports, **other.ports},
+        files={**one.files, **other.files},
+        command=other.command or one.command,
+    )
+
+
+def _common(gang: Gang, place: Place) -> Part:
+    """What launchers go by: see spec/launching.py."""
+    env = {
+        "NNODES": str(len(gang.places)),
+        "NODE_RANK": str(place.rank),
+        "TRAINYARD_NUM_DEVICES": str(len(place.devices)),
+    }
+    if not has_ssh(gang.spec):
+        return Part(env=env)
+    hosts = mpi.hosts_of(gang)
+    return Part(
+        env={**env, "TRAINYARD_NUM_SLOTS": str(sum(mpi.slots_of(gang, one) for one in hosts))},
+        late={
+            "TRAINYARD_HOSTFILE": path(mpi.HOSTFILE),
+            "TRAINYARD_HOROVOD_HOSTS": ",".join(f"{host(one)}:{mpi.slots_of(gang, one)}" for one in hosts),
+        },
+    )

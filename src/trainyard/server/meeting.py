@@ -1,0 +1,177 @@
+"""How the tasks of one attempt meet: whom each waits for, where, by which ports and keys. Pure.
+
+One task, the first that runs the command, has a gate: all others that run it report there, and it lets them begin when all
+have. What stands by is known to be ready when its ssh answers.
+
+Tasks on one machine share its addresses, so each has an address of its own out of 127.0.0.0/8 for the others there. It also
+keeps mpirun and horovodrun from taking another task for their own, which would start its processes in the wrong one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from trainyard.engines.api import Entry, Peer
+from trainyard.lib.errors import InvalidError
+from trainyard.server.kinds import Gang, Kind, Part, Place, find_kind, has_ssh
+from trainyard.server.kinds.sshkeys import derive, key_pair
+from trainyard.spec.workload import WorkloadSpec
+
+FIRST_PORT = 40000
+PORTS = 9800  # and up to 200 tasks of a job on one machine
+LOOPBACK = "127.0.0.1"
+_OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight million after it
+_MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
+
+
+def is_met(gang: Gang) -> bool:
+    """Whether its tasks begin together."""
+    spec = gang.spec
+    if gang.is_alone:
+        return False
+    return find_kind(spec.kind).meets or bool(spec.launcher) or any(role.after for role in spec.roles)
+
+
+def has_errands(spec: WorkloadSpec) -> bool:
+    """Whether something is to be fetched before the command."""
+    return bool(spec.code or spec.requirements or spec.requirements_dir)
+
+
+def with_errands(entry: Entry, spec: WorkloadSpec) -> Entry:
+    """Say what is to be fetched."""
+    return replace(entry, requirements=spec.requirements, requirements_dir=spec.requirements_dir)
+
+
+def with_ports(gang: Gang) -> Gang:
+    """Say where each task's ssh listens: one port for all, but for those that share a machine and are seen by another."""
+    if gang.is_alone or not has_ssh(gang.spec):
+        return gang
+    base = port_of(gang.attempt_id)
+    if _is_together(gang):
+        return replace(gang, places=tuple(replace(place, ssh_port=base) for place in gang.places))
+    counts: dict[str, int] = {}
+    places = []
+    # Workers first: they are to have one port, and a launcher beside one of them can do with another.
+    for place in sorted(gang.places, key=lambda one: not one.devices and one.role != "worker"):
+        number = counts[place.address] = counts.get(place.address, -1) + 1
+        places.append(replace(place, ssh_port=base + number))
+    return replace(gang, places=tuple(sorted(places, key=lambda one: one.rank)))
+
+
+def port_of(attempt_id: str) -> int:
+    """A port of an attempt's own, by its name."""
+    return FIRST_PORT + _number(attempt_id) % PORTS
+
+
+def own_address(attempt_id: str, rank: int) -> str:
+    """A task's address for those on its machine."""
+    number = (_number(f"address {attempt_id}") % 2048 << 12) + rank % 4096
+    return str(ipaddress.IPv4Address(_OWN_ADDRESSES + number))
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
+def _is_together(gang: Gang) -> bool:
+    """Whether all tasks are on one machine, whatever many nodes that machine is."""
+    return gang.is_on_one_node or len({place.address for place in gang.places}) == 1
+
+
+def _is_beside(gang: Gang, one: Place, other: Place) -> bool:
+    return _is_together(gang) or one.node == other.node or one.address == other.address
+
+
+def address_for(gang: Gang, viewer: Place, place: Place) -> str:
+    """Where one task reaches another. InvalidError where its node has no address for others."""
+    ssh = has_ssh(gang.spec)
+    if place.rank != viewer.rank and ssh and _is_beside(gang, viewer, place):
+        return own_address(gang.attempt_id, place.rank)
+    if gang.is_alone or _is_together(gang):
+        return LOOPBACK
+    if not place.address or _is_loopback(place.address):
+        raise InvalidError(
+            f"the node {place.node} has no address at which other nodes reach it",
+            hint=f"Add the option address to the node {place.node}.",
+        )
+    return place.address
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes) -> Entry:
+    """What a task does before its command."""
+    entry = Entry(
+        files=part.files,
+        env=part.late,
+        ready_seconds=float(gang.spec.ready_seconds),
+        stands_by=not place.runs and not kind.all_begin,
+    )
+    meets = is_met(gang)
+    runners = [one for one in gang.places if one.runs or kind.all_begin]
+    keeper = (runners or list(gang.places))[0]
+    peers = _peers(gang, place, part, keeper, everybody=has_ssh(gang.spec))
+    if not meets:
+        return replace(entry, peers=peers)
+    together = _is_together(gang)
+    entry = replace(
+        entry,
+        peers=peers,
+        gate_port=port_of(f"gate {gang.attempt_id}"),
+        gate_address=own_address(gang.attempt_id, keeper.rank) if together else "",
+        token=derive(secret, f"gate {gang.attempt_id}").hex(),
+    )
+    if not entry.stands_by:
+        others = [one for one in runners if one is not keeper]
+        waiting = [one.name for one in gang.places if one not in runners and one.ssh_port]
+        entry = replace(
+            entry,
+            reports=place is not keeper,
+            meets=tuple(one.name for one in others) if place is keeper else (),
+            waits_for=tuple(waiting) if place is keeper else (),
+        )
+    return _with_ssh(entry, gang, place, secret=secret, together=together) if place.ssh_port else entry
+
+
+def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together: bool) -> Entry:
+    private, public = key_pair(derive(secret, f"ssh {gang.attempt_id}"), gang.job_id)
+    host_private, host_public = key_pair(derive(secret, f"host {gang.attempt_id}"), gang.job_id)
+    return replace(
+        entry,
+        ssh_port=place.ssh_port,
+        ssh_address=own_address(gang.attempt_id, place.rank) if together else "",
+        ssh_key=private,
+        ssh_public_key=public,
+        host_key=host_private,
+        host_public_key=host_public,
+    )
+
+
+def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: bool) -> tuple[Peer, ...]:
+    """Those whom a task has to know: not all of a thousand, unless it names them."""
+    named = {keeper.name, viewer.name, *_named([*part.files.values(), *part.late.values()])}
+    kind = find_kind(gang.spec.kind)
+    wanted = [keeper, *(one for one in gang.places if one is not keeper)]
+    return tuple(
+        Peer(
+            task=one.name,
+            names=kind.names(gang, one),
+            address=address_for(gang, viewer, one),
+            ssh_port=one.ssh_port,
+        )
+        for one in wanted
+        if everybody or one.name in named
+    )
+
+
+def _named(texts: Iterable[str]) -> set[str]:
+    return {name for text in texts for name in _MARKED.findall(text)}

@@ -1,0 +1,75 @@
+"""What launches have to know beside the jobs themselves: nodes, people, workspaces, the secret. Loaded before, so that
+`launching.launch_of` stays pure; every lookup of one that is not known gives something empty and harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import Connection
+
+from trainyard.server.kinds import Person
+from trainyard.server.store import users, workspaces
+from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.workflow import Job
+from trainyard.spec.ascend import entry_addresses, simulated_addresses
+
+PLAIN = "job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Facts for some launches."""
+
+    nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
+    people: Mapping[str, Person] = field(default_factory=dict)
+    workspaces: Mapping[str, str] = field(default_factory=dict)
+    secret: bytes = field(default=b"", repr=False)
+
+    def device_of(self, node: str) -> str:
+        """The type of a node's devices, for who named none; of several, the first."""
+        record = self.nodes.get(node)
+        return next(iter(record.devices), "") if record is not None else ""
+
+    def address_of(self, node: str) -> str:
+        """Where other nodes reach it."""
+        record = self.nodes.get(node)
+        if record is None:
+            return ""
+        return str(record.options.get("address") or record.facts.get("address") or "")
+
+    def device_addresses(self, node: str, place: int) -> Mapping[int, str]:
+        """The devices' own addresses, by number. `place` is the node's among those of the job, for devices that are made up."""
+        record = self.nodes.get(node)
+        if record is None:
+            return {}
+        found = entry_addresses(record.options) or entry_addresses(record.facts)
+        return found or (simulated_addresses(place) if record.simulated else {})
+
+
+def needs_store(job: Job) -> bool:
+    """Whether a job's launch asks for more than its nodes."""
+    spec = job.record.spec
+    return spec.kind != PLAIN or len(job.tasks) > 1 or bool(spec.mounts or spec.code)
+
+
+def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
+    """For jobs that need nothing of the store."""
+    wanted = {name for job in jobs for name in job.nodes}
+    return Surroundings(nodes={record.name: record for record in nodes if record.name in wanted})
+
+
+def load(
+    c: Connection, jobs: Sequence[Job], nodes: Iterable[NodeRecord], *, secret: bytes = b""
+) -> Surroundings:
+    """Read what these jobs' launches need."""
+    return replace(
+        plain(jobs, nodes),
+        people={
+            one.id: Person(name=one.name, email=one.email)
+            for one in users.load_many(c, {job.record.user_id for job in jobs})
+        },
+        workspaces=workspaces.names(c),
+        secret=secret,
+    )
