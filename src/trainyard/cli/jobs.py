@@ -15,6 +15,7 @@ from trainyard.cli.output import Output
 from trainyard.cli.platform import (
     STATE_STYLES,
     age,
+    complete_job,
     complete_workspace,
     find_job,
     job_argument,
@@ -29,7 +30,7 @@ from trainyard.spec.workload import FINAL, Desired, State
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Event, Job, JobDetail, Task
+    from trainyard.client.shapes import Event, Job, JobDetail, Sweep, Task
 
 INTERRUPTED = 130
 STATES = [state.value for state in State]
@@ -71,6 +72,7 @@ jobs_command.add_command(clone_command)
 )
 @click.option("--user", default="", metavar="NAME", help="Only of this user.")
 @click.option("--name", default="", metavar="TEXT", help="Only with this in the name.")
+@click.option("--sweep", default="", metavar="ID", help="Only of this sweep.")
 @click.option(
     "-n",
     "--limit",
@@ -80,14 +82,17 @@ jobs_command.add_command(clone_command)
     help="At most so many.  [default: 50]",
 )
 def ls_command(
-    everybody: bool, states: tuple[str, ...], workspace: str, user: str, name: str, limit: int
+    everybody: bool, states: tuple[str, ...], workspace: str, user: str, name: str, sweep: str, limit: int
 ) -> int:
     """List jobs, newest first: your own, or with -a everybody's."""
     invocation = current()
 
     async def work(client: Client) -> tuple[tuple[Job, ...], bool]:
-        whose = user or ("" if everybody else "me")
-        page = await client.jobs.page(state=states, workspace=workspace, user=whose, name=name, limit=limit)
+        whose = user or ("" if everybody or sweep else "me")
+        origin = f"sweep:{sweep}" if sweep else ""
+        page = await client.jobs.page(
+            state=states, workspace=workspace, user=whose, name=name, origin=origin, limit=limit
+        )
         return page.items, page.next is not None
 
     found, has_more = run(work)
@@ -192,10 +197,51 @@ def _on_each(jobs: Sequence[str], one: object, done: str) -> int:
     return 0
 
 
+@jobs_command.command("sweeps", cls=PlainVerb)
+@click.option("-a", "--all", "everybody", is_flag=True, help="Of everybody, where you may look.")
+def sweeps_command(everybody: bool) -> int:
+    """List sweeps, newest first."""
+    invocation = current()
+
+    async def work(client: Client) -> list[Sweep]:
+        return [one async for one in client.sweeps.list(user="" if everybody else "me")]
+
+    found = run(work)
+    if invocation.json:
+        invocation.output.json(record_all(found))
+        return 0
+    rows = [
+        [
+            one.id,
+            one.user,
+            str(one.jobs),
+            ", ".join(f"{count} {state}" for state, count in one.states.items()),
+            " ".join(f"{name}={','.join(values)}" for name, values in one.parameters.items()),
+        ]
+        for one in found
+    ]
+    columns = [
+        Column("Sweep"),
+        Column("User", drop=2),
+        Column("Jobs", right=True),
+        Column("States", shrink=12),
+    ]
+    Table([*columns, Column("Parameters", shrink=16, drop=1)], rows).print(invocation.output)
+    return 0
+
+
 @jobs_command.command("stop", cls=PlainVerb)
-@jobs_argument()
-def stop_command(jobs: tuple[str, ...]) -> int:
+@click.option("--sweep", default="", metavar="ID", help="All jobs of this sweep.")
+@click.argument("jobs", metavar="JOB...", nargs=-1, shell_complete=complete_job)
+def stop_command(jobs: tuple[str, ...], sweep: str) -> int:
     """Stop jobs: what runs is asked to go, and killed after the job's grace; what waits leaves the queue."""
+    if sweep:
+        run(lambda client: client.sweeps.set_desired(sweep, Desired.CANCEL))
+        current().output.line(f"{sweep} is being stopped")
+        if not jobs:
+            return 0
+    if not jobs:
+        raise InvalidError("No job was named.", hint="Name jobs, or a sweep with --sweep ID.")
     return _desire(jobs, Desired.CANCEL, "is being stopped")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ from trainyard.spec.workload import Condition, NeedSpec, Restart, RoleSpec, Work
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Explanation, Job, JobDetail
+    from trainyard.client.shapes import Explanation, Job, JobDetail, SweepDetail
+    from trainyard.spec.sweep import Axis
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
 MIB = 2**20
@@ -99,6 +101,13 @@ class SubmitVerb(PlainVerb):
     metavar="JOB[:HOW]",
     help="Only when this job has succeeded; or failed or ended, as HOW says.",
 )
+@click.option(
+    "--sweep",
+    "sweep",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="One job for each value: lr=0.1,0.01 or seed=1..5; {NAME} in the command and the variable NAME have it.",
+)
 @click.option("--hold", is_flag=True, help="Wait for an approval before the queue.")
 @click.option(
     "--key", default="", metavar="TEXT", help="Submit it once, however often this is run with the same text."
@@ -117,11 +126,15 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
     words: tuple[str, ...] = options.pop("command")
     if path is None and len(words) == 1 and Path(words[0]).suffix in FORMATS:
         path, words = words[0], ()
-    spec = _changed(_document(path) if path else None, words, options)
+    document, axes = _document(path) if path else (None, ())
+    spec = _changed(document, words, options)
+    axes = _axes(axes, options["sweep"])
 
     async def look(client: Client) -> Explanation:
         return await client.jobs.dry_run(await _with_needs(client, spec, options["needs"]))
 
+    if axes:
+        return submit_sweep(invocation, spec, axes, options, dry_run=dry_run)
     if dry_run:
         return tell(invocation, run(look))
 
@@ -209,8 +222,56 @@ def _submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -
     return tell_end(invocation, ended)
 
 
-def _document(path: str) -> WorkloadSpec:
-    from trainyard.spec.document import parse
+def submit_sweep(
+    invocation: Invocation,
+    spec: WorkloadSpec,
+    axes: Sequence[Axis],
+    options: Mapping[str, Any],
+    *,
+    dry_run: bool,
+) -> int:
+    """Submit a sweep, and say its id; the ids of its jobs follow, one a line."""
+    from trainyard.cli.jobs import record
+    from trainyard.spec.sweep import expand
+
+    output = invocation.output
+    several = expand(spec, axes)
+    if dry_run:
+        for one in several:
+            output.line(f"{one.name}: {one.command}")
+        return 0
+    if options["waits"] or options["follow"]:
+        raise InvalidError("A sweep is not waited for.", hint="See `trainyard jobs ls --sweep ID`.")
+
+    async def work(client: Client) -> SweepDetail:
+        wanted = await _with_needs(client, spec, options["needs"])
+        values = {axis.name: axis.values for axis in axes}
+        return await client.sweeps.submit(wanted, values, key=options["key"], hold=options["hold"])
+
+    made = run(work)
+    if invocation.json:
+        output.json(record(made))
+        return 0
+    output.note(f"{made.jobs} jobs are submitted; `trainyard jobs ls --sweep {made.id}` lists them.")
+    output.line(made.id)
+    return 0
+
+
+def _axes(own: Sequence[Axis], words: Sequence[str]) -> list[Axis]:
+    """The document's parameters, with those of the flags over them."""
+    if not own and not words:
+        return []
+    from trainyard.spec.sweep import parse_axis
+
+    found = {axis.name: axis for axis in own}
+    for word in words:
+        axis = parse_axis(word)
+        found[axis.name] = axis
+    return list(found.values())
+
+
+def _document(path: str) -> tuple[WorkloadSpec, Sequence[Axis]]:
+    from trainyard.spec.document import parse_with_sweep as parse
 
     if path == "-":
         return parse(sys.stdin.read(), "yaml", source="standard input")

@@ -14,6 +14,7 @@ from trainyard.client.connection import TIMEOUT_SECONDS, Connection
 from trainyard.client.jobs import Events, Jobs
 from trainyard.client.pools import Pools
 from trainyard.client.shapes import Health, Version
+from trainyard.client.sweeps import Sweeps
 
 
 class Client:
@@ -34,6 +35,7 @@ class Client:
     ) -> None:
         self.connection = Connection(url, token, timeout=timeout, transport=transport, verify=verify)
         self.jobs = Jobs(self.connection)
+        self.sweeps = Sweeps(self.connection)
         self.events = Events(self.connection)
         self.nodes = Nodes(self.connection)
         self.pools = Pools(self.connection)

@@ -57,6 +57,7 @@ class Job:
     stopped_at: datetime | None  # when the program ended
     ended_at: datetime | None  # when the state became final
     retain_until: datetime | None
+    origin: str = ""  # what submitted it: sweep:…, schedule:…, template:…
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,26 @@ class JobDetail(Job):
     """A job with what its user asked for. Values of variables that are named like secrets are shown as ***."""
 
     spec: WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """One job for every combination of some parameters."""
+
+    id: str
+    workspace: str  # its name
+    user: str
+    submitted_at: datetime
+    jobs: int
+    states: Mapping[State, int]  # how many jobs are in each
+    parameters: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepDetail(Sweep):
+    """A sweep with its jobs."""
+
+    items: tuple[Job, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

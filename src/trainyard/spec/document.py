@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.lib.units import parse_duration, parse_size
+from trainyard.spec.sweep import Axis, axis_between, axis_of
 from trainyard.spec.workload import (
     CodeSpec,
     CommandOn,
@@ -76,6 +77,19 @@ class Problems:
 
 def parse(text: str, format: str = YAML, *, source: str = "document") -> WorkloadSpec:  # noqa: A002  # says what it is
     """Read a job. InvalidError names every line that is wrong, and the key that was probably meant."""
+    spec, axes = parse_with_sweep(text, format, source=source)
+    if axes:
+        raise InvalidError(f"{source} is a sweep of many jobs.", hint="Leave `sweep` out for one job.")
+    return spec
+
+
+def parse_with_sweep(
+    text: str,
+    format: str = YAML,  # noqa: A002  # as above
+    *,
+    source: str = "document",
+) -> tuple[WorkloadSpec, tuple[Axis, ...]]:
+    """The same for a document that may have a `sweep`, or Apulis' `hyperparametername` and its range."""
     problems = Problems(source)
     if _brackets(text) > MOST_BRACKETS:  # the parsers would take minutes to find out
         raise InvalidError(f"{source} is too deep.", hint="Write one job.")
@@ -90,9 +104,12 @@ def parse(text: str, format: str = YAML, *, source: str = "document") -> Workloa
         raise InvalidError(
             f"{source} is not a table of keys and values.", hint="Write `name: …` in the first line."
         )
-    spec = _spec(root, problems)
+    axes = _axes(root.data, problems)
+    spec = _spec(
+        Value({name: one for name, one in root.data.items() if name not in _SWEEP_KEYS}, root.line), problems
+    )
     problems.check()
-    return spec
+    return spec, axes
 
 
 def _brackets(text: str) -> int:
@@ -223,6 +240,47 @@ def _mounts(value: Value) -> tuple[MountSpec, ...]:
 
 def _needs(value: Value) -> tuple[NeedSpec, ...]:
     return tuple(_part(NeedSpec, _NEED_KEYS, "job", one) for one in _several(value))
+
+
+_APULIS_SWEEP = (
+    "hyperparametername",
+    "hyperparameterstartvalue",
+    "hyperparameterendvalue",
+    "hyperparameterstep",
+)
+_SWEEP_KEYS = frozenset({"sweep", *_APULIS_SWEEP})
+
+
+def _axes(given: Mapping[str, Value], problems: Problems) -> tuple[Axis, ...]:
+    """The parameters of a sweep: a table of lists, of texts like `1..5`, or of single values."""
+    found: list[Axis] = []
+    table = given.get("sweep")
+    if table is not None and not isinstance(table.data, dict):
+        problems.add(table.line, "`sweep` is not a table of parameters", "Write `sweep: {lr: [0.1, 0.01]}`.")
+    for name, value in _mapping(table).items() if table is not None else ():
+        try:
+            found.append(axis_of(name, _axis_values(value)))
+        except (InvalidError, TypeError) as error:
+            problems.add(value.line, f"{name!r}: {str(error).rstrip('.')}")
+    wanted = [given[key] for key in _APULIS_SWEEP if key in given]
+    if wanted and not all(key in given for key in _APULIS_SWEEP[:3]):
+        problems.add(
+            wanted[0].line,
+            "a range needs hyperparametername, hyperparameterstartvalue and hyperparameterendvalue",
+        )
+    elif wanted:
+        words = [_string(one) for one in wanted]
+        try:
+            found.append(axis_between(*words))
+        except InvalidError as error:
+            problems.add(wanted[0].line, str(error).rstrip("."))
+    return tuple(found)
+
+
+def _axis_values(value: Value) -> list[str]:
+    if isinstance(value.data, list):
+        return [_string(one) for one in value.data]
+    return _string(value).split(",")
 
 
 _JOB_KEYS: Mapping[str, Callable[[Value], object]] = {

@@ -102,6 +102,9 @@ async def list_jobs(
     name: Annotated[str, Query(max_length=256, description="Only with this in the name.")] = "",
     since: Annotated[datetime | None, Query(description="Only submitted at this time or later.")] = None,
     until: Annotated[datetime | None, Query(description="Only submitted before this time.")] = None,
+    origin: Annotated[
+        str, Query(max_length=64, description="Only submitted by this: sweep:…, schedule:…, template:….")
+    ] = "",
     cursor: Annotated[str, Query(max_length=64)] = "",
     limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = LIMIT,
     order: Annotated[Literal["newest", "oldest"], Query()] = "newest",
@@ -118,6 +121,7 @@ async def list_jobs(
         name_part=name,
         since=None if since is None else since.timestamp(),
         until=None if until is None else until.timestamp(),
+        origin=origin,
         cursor=cursor,
         limit=limit,
         newest_first=order == "newest",
@@ -125,7 +129,7 @@ async def list_jobs(
 
     async def render() -> tuple[bytes, str]:
         found = await parts.services.jobs.list(actor, query)
-        return rendered(await _views(parts, found.items), found.cursor or None)
+        return rendered(await jobs_shown(parts, found.items), found.cursor or None)
 
     return kept(request, await parts.answers.get(key_of_list(actor, request.scope["query_string"]), render))
 
@@ -157,7 +161,7 @@ async def submit_jobs(request: Request, batch: JobBatch, idempotency_key: Key = 
     parts = parts_of(request)
     actor = await actor_of(request)
     records = await parts.services.jobs.submit_many(actor, batch.jobs, idempotency_key=idempotency_key)
-    return answer(page(await _views(parts, records)), 201)
+    return answer(page(await jobs_shown(parts, records)), 201)
 
 
 @router.post("/explanations", responses=described(Explanation))
@@ -260,7 +264,8 @@ async def _detail(parts: Parts, record: WorkloadRecord, status: int = 200, *, lo
     return answer(shown, status, version=record.version, location=location)
 
 
-async def _views(parts: Parts, records: Sequence[WorkloadRecord]) -> list[views.Data]:
+async def jobs_shown(parts: Parts, records: Sequence[WorkloadRecord]) -> list[views.Data]:
+    """Jobs as lists show them."""
     users, workspaces = await _names(parts, records)
     return [views.job(record, users, workspaces) for record in records]
 

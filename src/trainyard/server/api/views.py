@@ -91,6 +91,7 @@ def job(record: WorkloadRecord, users: Mapping[str, str], workspaces: Mapping[st
         "stopped_at": when(record.stopped_at),
         "ended_at": when(record.ended_at),
         "retain_until": when(record.retain_until),
+        "origin": record.origin,
     }
 
 

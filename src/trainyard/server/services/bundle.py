@@ -22,6 +22,7 @@ from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
 from trainyard.server.services.signing import Signing
+from trainyard.server.services.sweeps import Sweeps
 from trainyard.server.services.users import Tokens, Users
 from trainyard.server.services.workspaces import Workspaces
 from trainyard.server.settings import ServerSettings
@@ -50,6 +51,7 @@ class Services:
         self.keys = Keys(context, self.signing, Seal(settings.data / "sealing.key"))
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs)
+        self.sweeps = Sweeps(context, self.jobs)
         self.nodes = Nodes(context)
         self.pools = Pools(context)
         self.workspaces = Workspaces(context, self.signing)

@@ -5,8 +5,6 @@ Why a job waits is explaining.py's.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -14,29 +12,31 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
-from trainyard.lib.ids import Serials
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.services import checks
+from trainyard.server.services import checks, submitting
 from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
-from trainyard.server.services.needs import check_needs, hold_for_needs, open_needs, waits_on
+from trainyard.server.services.needs import open_needs, waits_on
 from trainyard.server.services.places import choose_workspace, find_workspace
 from trainyard.server.services.secrecy import for_eyes_of, is_secret, masked, without_secrets
-from trainyard.server.store import audit, dependencies, events, idempotency, specs, users, workloads
-from trainyard.server.store.idempotency import AnswerRecord, KeyTakenError
+from trainyard.server.services.submitting import (
+    NEEDS_APPROVAL,
+    answered,
+    digest_of,
+    keep_answer,
+    submit_in,
+)
+from trainyard.server.store import users, workloads
+from trainyard.server.store.idempotency import KeyTakenError
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
-from trainyard.spec.events import Event, Subject
+from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL, Desired, RoleSpec, State, WorkloadSpec
 
 BULK = 10_000
 PAGE = 1000
 FURTHEST = 10_000_000  # nobody turns so many pages; larger numbers do not fit into a query
-NEEDS_APPROVAL = "needs_approval"
 _UNSTARTED = frozenset({State.HELD, State.WAITING})
 _CHANGEABLE = frozenset(one.name for one in fields(WorkloadSpec))
-
-
-_ids = Serials()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,7 @@ class JobQuery:
     since: float | None = None
     until: float | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""  # sweep:…, schedule:…
     cursor: str = ""
     limit: int = 50
     offset: int = 0
@@ -81,18 +82,25 @@ class Jobs:
         idempotency_key: str = "",
         dlc: Mapping[str, Any] | None = None,
         hold: bool = False,
+        origin: str = "",
     ) -> WorkloadRecord:
         """Put a job into the queue. With the same key it is submitted once, however often this is called."""
-        records = await self._submit(actor, [spec], idempotency_key, dlc=dlc, hold=hold)
+        records = await self._submit(actor, [spec], idempotency_key, dlc=dlc, hold=hold, origin=origin)
         return records[0]
 
     async def submit_many(
-        self, actor: Actor, specs: Sequence[WorkloadSpec], *, idempotency_key: str = "", hold: bool = False
+        self,
+        actor: Actor,
+        specs: Sequence[WorkloadSpec],
+        *,
+        idempotency_key: str = "",
+        hold: bool = False,
+        origin: str = "",
     ) -> list[WorkloadRecord]:
         """Submit many, all or none, in their order."""
         if not 1 <= len(specs) <= BULK:
             raise InvalidError(f"There are {len(specs)} jobs.", hint=f"Submit 1 to {BULK} at once.")
-        return await self._submit(actor, specs, idempotency_key, dlc=None, hold=hold)
+        return await self._submit(actor, specs, idempotency_key, dlc=None, hold=hold, origin=origin)
 
     async def _submit(
         self,
@@ -102,31 +110,20 @@ class Jobs:
         *,
         dlc: Mapping[str, Any] | None,
         hold: bool,
+        origin: str,
     ) -> list[WorkloadRecord]:
         for spec in several:
-            checks.check_spec(spec)
-            check_needs(spec)
+            submitting.check(spec)
         checks.check_text("idempotency_key", key, longest=200)
-        digest = _digest(several, dlc) if key else ""
+        digest = digest_of(several, dlc) if key else ""
         now = self._context.now()
 
         def work(connection: Connection) -> list[WorkloadRecord]:
-            if key and (known := _answered(connection, actor, key, digest)) is not None:
+            if key and (known := answered(connection, actor, key, digest)) is not None:
                 return known
-            records = _new_records(connection, actor, several, now, dlc=dlc, hold=hold)
-            records, needs = hold_for_needs(connection, actor, records)
-            workloads.insert_many(connection, records)
-            dependencies.insert_needs(connection, needs)
-            events.append_many(connection, [_submitted(actor, record, now) for record in records])
-            audit.append_many(
-                connection,
-                [
-                    self._context.entry(actor, "jobs.submit", record.id, workspace_id=record.workspace_id)
-                    for record in records
-                ],
-            )
+            records = submit_in(connection, self._context, actor, several, dlc=dlc, hold=hold, origin=origin)
             if key:
-                _keep_answer(connection, actor, key, digest, records, now)
+                keep_answer(connection, actor, key, digest, records, now)
             return records
 
         try:
@@ -216,7 +213,7 @@ class Jobs:
 
         def work(connection: Connection) -> tuple[WorkloadRecord, TaskRecord]:
             record = _visible(connection, actor, job_id)
-            _require_own(actor, record, "jobs:exec")
+            require_own(actor, record, "jobs:exec")
             self._context.audit(
                 connection, actor, "jobs.exec", f"{job_id}/{task}", workspace_id=record.workspace_id
             )
@@ -243,8 +240,7 @@ class Jobs:
 
     async def dry_run(self, actor: Actor, spec: WorkloadSpec, *, language: str = "en") -> Explanation:
         """What would happen to this job now. Nothing is kept."""
-        checks.check_spec(spec)
-        check_needs(spec)
+        submitting.check(spec)
 
         def work(connection: Connection) -> tuple[WorkloadSpec, str]:
             workspace = choose_workspace(connection, actor, spec.workspace)
@@ -343,7 +339,7 @@ class Jobs:
         def work(connection: Connection) -> WorkloadRecord:
             record = _visible(connection, actor, job_id, lock=True)
             if own:
-                _require_own(actor, record, "jobs:write")
+                require_own(actor, record, "jobs:write")
             if version is not None and version != record.version:
                 raise StaleError(
                     f"The job {job_id} has version {record.version} by now, not {version}.",
@@ -401,7 +397,8 @@ def _visible(connection: Connection, actor: Actor, job_id: str, *, lock: bool = 
     return record
 
 
-def _require_own(actor: Actor, record: WorkloadRecord, scope: str) -> None:
+def require_own(actor: Actor, record: WorkloadRecord, scope: str) -> None:
+    """Raise DeniedError unless the job is the actor's own, or they manage jobs of others there."""
     require(actor, scope, record.workspace_id)
     if record.user_id == actor.user_id:
         return
@@ -422,6 +419,7 @@ def _criteria(connection: Connection, actor: Actor, query: JobQuery) -> dict[str
         "since": query.since,
         "until": query.until,
         "tags": query.tags,
+        "origin": query.origin,
     }
     if query.workspace:
         record = find_workspace(connection, actor, query.workspace)
@@ -437,91 +435,6 @@ def _criteria(connection: Connection, actor: Actor, query: JobQuery) -> dict[str
             return None
         criteria["user_id"] = found.id
     return criteria
-
-
-def _new_records(
-    connection: Connection,
-    actor: Actor,
-    several: Sequence[WorkloadSpec],
-    now: float,
-    *,
-    dlc: Mapping[str, Any] | None,
-    hold: bool,
-) -> list[WorkloadRecord]:
-    places = {
-        name: choose_workspace(connection, actor, name) for name in {spec.workspace for spec in several}
-    }
-    for place in places.values():
-        require(actor, "jobs:write", place.id)
-    ids = [_ids.new("dlc") for _ in several]
-    records = []
-    for job_id, asked in zip(ids, several, strict=True):
-        place = places[asked.workspace]
-        spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
-        approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
-        held = approval or hold
-        records.append(
-            WorkloadRecord(
-                id=job_id,
-                name=spec.name,
-                kind=spec.kind,
-                workspace_id=place.id,
-                user_id=actor.user_id,
-                spec=spec,
-                priority=spec.priority,
-                preemptible=spec.preemptible,
-                state=State.HELD if held else State.WAITING,
-                desired=Desired.PAUSE if held else Desired.RUN,
-                reason=NEEDS_APPROVAL if approval else "",
-                message="It waits for approval." if approval else "",
-                submitted_at=now,
-                queued_at=None if held else now,
-                dlc=dlc,
-            )
-        )
-    return records
-
-
-def _submitted(actor: Actor, record: WorkloadRecord, now: float) -> Event:
-    return Event(
-        time=now,
-        subject=Subject.WORKLOAD,
-        subject_id=record.id,
-        workspace_id=record.workspace_id,
-        code="submitted",
-        message=f"{actor.name} submitted it." + (f" {record.message}" if record.message else ""),
-        state=record.state.value,
-        actor=actor.name,
-    )
-
-
-def _digest(several: Sequence[WorkloadSpec], dlc: Mapping[str, Any] | None) -> str:
-    data = [specs.encode(spec) for spec in several]
-    text = json.dumps([data, dlc], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-def _answered(connection: Connection, actor: Actor, key: str, digest: str) -> list[WorkloadRecord] | None:
-    """What was submitted with this key before."""
-    answer = idempotency.find(connection, actor.user_id, f"jobs:{key}", digest)
-    if answer is None:
-        return None
-    known = workloads.load_many(connection, answer.body.decode().split())
-    if not known:  # all of them were removed since
-        idempotency.forget(connection, actor.user_id, answer.key)
-    return list(known.values()) or None
-
-
-def _keep_answer(
-    connection: Connection, actor: Actor, key: str, digest: str, records: Sequence[WorkloadRecord], now: float
-) -> None:
-    body = " ".join(record.id for record in records).encode()
-    idempotency.keep(
-        connection,
-        AnswerRecord(
-            user_id=actor.user_id, key=f"jobs:{key}", digest=digest, status=201, body=body, created_at=now
-        ),
-    )
 
 
 __all__ = [

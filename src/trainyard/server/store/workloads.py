@@ -78,6 +78,7 @@ class WorkloadRecord:
     due_at: float | None = None
     deleted_at: float | None = None
     dlc: Mapping[str, Any] | None = None
+    origin: str = ""  # sweep:…, schedule:…, template:…
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ class Step:
     data: Mapping[str, object] | None = None  # goes into the event
 
 
-_FIXED = frozenset({"id", "name", "kind", "workspace_id", "user_id", "spec", "submitted_at", "dlc"})
+_FIXED = frozenset({"id", "name", "kind", "workspace_id", "user_id", "spec", "submitted_at", "dlc", "origin"})
 _NAMES = tuple(one.name for one in fields(WorkloadRecord))
 _CHANGING = tuple(name for name in _NAMES if name not in _FIXED and name != "version")
 _UPDATE = versioned_update(workloads, "id", _CHANGING)
@@ -204,7 +205,7 @@ def count(connection: Connection, **criteria: Any) -> int:
     """How many workloads match.
 
     Criteria: workspace_ids (None: all), user_id, states, kind, name_part (any case), id_part, since and until
-    (of submission), tags.
+    (of submission), tags, origin.
     """
     found: int = connection.execute(_matching(select(func.count(workloads.c.id)), **criteria)).scalar_one()
     return found
@@ -216,6 +217,33 @@ def counts_by_state(connection: Connection, workspace_id: str | None = None) -> 
     if workspace_id is not None:
         query = query.where(workloads.c.workspace_id == workspace_id)
     return {State(state): number for state, number in connection.execute(query.group_by(workloads.c.state))}
+
+
+def of_origin(connection: Connection, origin: str) -> list[WorkloadRecord]:
+    """All workloads that one thing submitted, oldest first."""
+    query = _SELECT.where(workloads.c.origin == origin, workloads.c.deleted_at.is_(None))
+    return [_record(row) for row in connection.execute(query.order_by(workloads.c.id))]
+
+
+def origins(
+    connection: Connection,
+    prefix: str,
+    workspace_ids: Collection[str] | None,
+    *,
+    user_id: str = "",
+    limit: int = 100,
+) -> list[str]:
+    """What begins with `prefix` and submitted workloads of these workspaces (None: all), newest first."""
+    newest = func.max(workloads.c.id)
+    query = select(workloads.c.origin).where(
+        workloads.c.origin.startswith(prefix, autoescape=True), workloads.c.deleted_at.is_(None)
+    )
+    if workspace_ids is not None:
+        query = query.where(workloads.c.workspace_id.in_(list(workspace_ids)))
+    if user_id:
+        query = query.where(workloads.c.user_id == user_id)
+    query = query.group_by(workloads.c.origin).order_by(newest.desc()).limit(limit)
+    return list(connection.execute(query).scalars())
 
 
 def ended_before(connection: Connection, time: float, *, limit: int = 1000) -> list[WorkloadRecord]:
@@ -376,6 +404,7 @@ def _matching(
     since: float | None = None,
     until: float | None = None,
     tags: Mapping[str, str] | None = None,
+    origin: str = "",
 ) -> Select[Any]:
     wanted: list[ColumnElement[bool]] = [workloads.c.deleted_at.is_(None)]
     if workspace_ids is not None:
@@ -394,6 +423,8 @@ def _matching(
         wanted.append(workloads.c.submitted_at >= since)
     if until is not None:
         wanted.append(workloads.c.submitted_at < until)
+    if origin:
+        wanted.append(workloads.c.origin == origin)
     wanted += [
         specs.tag_of(workloads.c.spec, literal(key, Text)) == literal(value, Text)
         for key, value in (tags or {}).items()
@@ -444,6 +475,8 @@ __all__ = [
     "list_page",
     "load",
     "load_many",
+    "of_origin",
+    "origins",
     "purge",
     "save",
     "save_many",

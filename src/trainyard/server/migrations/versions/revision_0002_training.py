@@ -261,3 +261,4 @@ def _dependencies() -> None:
 def _columns() -> None:
     op.add_column("nodes", sa.Column("options", sa.JSON(), nullable=False, server_default="{}"))
     op.add_column("workloads", sa.Column("origin", sa.String(length=64), nullable=False, server_default=""))
+    op.create_index("ix_workloads_origin_id", "workloads", ["origin", "id"], unique=False)
