@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from trainyard.engines.api import (
+    Entry,
     Launch,
     NodeAddress,
     NodeSeen,
@@ -19,6 +20,7 @@ from trainyard.engines.api import (
     TaskLaunch,
     TaskStarted,
     TaskUnknown,
+    View,
 )
 from trainyard.engines.nodes.engine import NodeEngine
 from trainyard.engines.nodes.link import Patience
@@ -125,6 +127,10 @@ def launch_of(
     devices: tuple[int, ...] = (),
     device_type: str = "",
     grace: float = 5.0,
+    cpu_milli: int = 0,
+    memory_mib: int = 0,
+    view: View | None = None,
+    entry: Entry | None = None,
 ) -> Launch:
     """An attempt with one task on each node."""
     workload, _, number = attempt.rpartition(".")
@@ -147,6 +153,10 @@ def launch_of(
                 working_dir=working_dir,
                 devices=devices,
                 device_type=device_type,
+                cpu_milli=cpu_milli,
+                memory_mib=memory_mib,
+                view=view,
+                entry=entry,
             )
             for index, node in enumerate(nodes)
         ),

@@ -10,6 +10,7 @@ from trainyard.engines.api import (
     Observation,
     TaskCleared,
     TaskEnded,
+    TaskNoted,
     TaskStarted,
     TaskUnknown,
 )
@@ -28,6 +29,7 @@ class Reports:
         self._sink = sink
         self.expected: set[Key] = set(expected)
         self._said: dict[Key, int] = {}
+        self._noted: dict[Key, int] = {}  # how many notes of a task were passed on
         self._logs: dict[
             Key, tuple[str, int]
         ] = {}  # workload and number of the attempt, as the sink wants them
@@ -39,6 +41,7 @@ class Reports:
     def launched(self, key: Key, workload_id: str, attempt: int) -> None:
         """A task is about to be sent to the node; its log may come before its first report."""
         self._logs[key] = (workload_id, attempt)
+        self._noted.setdefault(key, 0)
 
     def is_running(self, key: Key) -> bool:
         """Whether the node said that its program runs."""
@@ -47,7 +50,7 @@ class Reports:
     def forget(self, attempt_ids: Iterable[str]) -> None:
         """Nothing more comes of these attempts."""
         gone = set(attempt_ids)
-        for known in (self._said, self._logs, self._taken):
+        for known in (self._said, self._logs, self._taken, self._noted):
             for key in [key for key in known if key[0] in gone]:
                 del known[key]
         self.expected = {key for key in self.expected if key[0] not in gone}
@@ -79,6 +82,7 @@ class Reports:
             ran = max(0.0, task.get("ran", 0.0))
             yield TaskStarted(attempt, name, task["started"] - self.skew, self.place, ran)
             said |= STARTED
+        yield from self._notes(key, task.get("notes", ()))
         if "code" in task and not said & ENDED:
             yield TaskEnded(
                 attempt,
@@ -95,6 +99,13 @@ class Reports:
             yield TaskCleared(attempt, name, task["bytes"])
             said |= CLEARED
         self._said[key] = said
+
+    def _notes(self, key: Key, notes: Sequence[Sequence[Any]]) -> Iterable[Observation]:
+        """Notes that are new. Those of a task that another server has launched were told to that one."""
+        known = self._noted.setdefault(key, len(notes))
+        self._noted[key] = max(known, len(notes))
+        for code, message, time in notes[known:]:
+            yield TaskNoted(*key, code, message, time - self.skew)
 
     def offsets(self) -> list[list[Any]]:
         """From where each log is wanted."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Any, NoReturn
 
+from . import kernel
 from .folder import TaskFolder
-from .supervisor import base_environment, enter_working_folder, task_environment
+from .supervisor import MARK, base_environment, enter_working_folder, task_environment
+from .view import place_of
 from .wire import NO_TASK, NOT_THERE
 
 
-def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end is another program
-    """Become the command; an empty one is a login shell. Returns only where the task does not run."""
+def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its end may be another program
+    """Become the command, inside of the task's view where it has one; an empty one is a login shell."""
     folder = TaskFolder(attempt, name)
     order = folder.order()
     if order is None:
@@ -23,14 +26,36 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
     os.makedirs(folder.file("beside"), exist_ok=True)
     with open(folder.file(f"beside/{os.getpid()}"), "wb"):
         pass
-    if folder.history()["at"] != "running":
+    known = folder.history()
+    if known["at"] != "running":
         sys.stderr.write(NOT_THERE)
         return NO_TASK
-    _become(folder, order, command)
+    if known.get("view"):
+        return _inside(folder, order, known, command)
+    _become(folder, order, command, int(known.get("child", 0)))
 
 
-def _become(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn:
-    env = task_environment(base_environment(), folder, order)
+def _inside(folder: TaskFolder, order: dict[str, Any], known: dict[str, Any], command: str) -> int:
+    entering = import_module(".entering", __package__)  # not needed by who has no view
+    try:
+        pid = entering.program_of(known)
+        env = entering.environment_of(pid)
+    except (OSError, LookupError):
+        sys.stderr.write(NOT_THERE)
+        return NO_TASK
+    if "TERM" in os.environ:
+        env["TERM"] = os.environ["TERM"]
+    place = os.path.abspath(folder.file("work"))
+    if order["working_dir"]:
+        place = place_of(order["working_dir"], env.get("HOME", "/"))
+    shell = find_shell()
+    words = [shell, "-c", command] if command else [shell, "-l"]
+    status: int = entering.become_inside(order, pid, folder=place, words=words, env=env)
+    return status
+
+
+def _become(folder: TaskFolder, order: dict[str, Any], command: str, child: int) -> NoReturn:
+    env = _environment(child, order) or task_environment(base_environment(), folder, order)
     if "TERM" in os.environ:
         env["TERM"] = os.environ["TERM"]
     shell = find_shell()
@@ -38,6 +63,16 @@ def _become(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn
     # The mark must be in the environment that this process *began* with, so it becomes another one.
     words = [shell, "-c", command] if command else [shell, "-l"]
     os.execve(shell, words, env)  # noqa: S606  # it is a shell
+
+
+def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
+    """What the task's program began with: it has ports and names that were found only then. Nothing where that cannot be read."""
+    try:
+        pairs = [word.partition(b"=") for word in kernel.read_file(f"/proc/{child}/environ").split(b"\0")]
+    except OSError:
+        return {}
+    found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
+    return found if found.get(MARK) == order["mark"] else {}
 
 
 def find_shell() -> str:

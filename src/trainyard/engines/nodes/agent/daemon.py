@@ -348,6 +348,9 @@ class Agent:
             report["ran"] = boot_seconds() - known["since"]
         if at in ("cleared", "unknown"):
             report["bytes"] = stream.acked
+        if known.get("notes"):
+            report["notes"] = known["notes"]
+            task.told = f"{at} {len(known['notes'])}"
         return {
             "a": task.folder.attempt,
             "t": task.folder.name,
@@ -364,7 +367,7 @@ class Agent:
         for task in self.to_tell:
             before = task.told
             report = self._report(task)
-            if report["at"] != before:
+            if task.told != before:
                 reports.append(report)
         self.to_tell.clear()
         if reports:

@@ -141,7 +141,7 @@ class TaskFolder:
         return read_json(self.file("task.json"))
 
     def history(self) -> dict[str, Any]:
-        """All lines of the state file as one: `at` is the last, other keys stay from the line that had them."""
+        """All lines of the state file as one: `at` is the last, other keys stay from the line that had them, notes are all."""
         known: dict[str, Any] = {"at": "created"}
         try:
             lines = kernel.read_file(self.file("state")).split(b"\n")
@@ -149,7 +149,11 @@ class TaskFolder:
             return known
         for line in lines[:-1]:  # what follows the last newline is half a line
             with contextlib.suppress(ValueError):
-                known.update(json.loads(line))
+                found = json.loads(line)
+                if "note" in found:
+                    known.setdefault("notes", []).append(found["note"])
+                else:
+                    known.update(found)
         return known
 
     def log_size(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import signal
@@ -19,8 +20,18 @@ import time
 from importlib import import_module
 from typing import Any
 
-from . import kernel
-from .folder import LONGEST_MESSAGE, TaskFolder, boot_seconds, find_tombstone, note, silent_seconds
+from . import cgroups, kernel, view
+from .folder import (
+    LONGEST_MESSAGE,
+    TaskFolder,
+    boot_seconds,
+    find_tombstone,
+    note,
+    remove_tree,
+    silent_seconds,
+    write_file,
+)
+from .ground import Ground
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
@@ -28,6 +39,7 @@ LEFTOVER_GRACE_SECONDS = 5.0  # at most, for what a program that has ended by it
 KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
 MARK = "TRAINYARD_MARK"
 NOT_STARTED = 126
+SIGNALLED, LAST_SIGNAL = 128, 64
 # SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
 SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1))
 UNBLOCK, IGNORE = int(signal.SIG_UNBLOCK), int(signal.SIG_IGN)
@@ -43,7 +55,14 @@ class Supervisor:
     """Runs in the forked process, and never returns to the agent's code."""
 
     def __init__(
-        self, folder: TaskFolder, state: int, order: dict[str, Any], *, shell: str, env: dict[str, str]
+        self,
+        folder: TaskFolder,
+        state: int,
+        order: dict[str, Any],
+        *,
+        shell: str,
+        env: dict[str, str],
+        ground: Ground,
     ) -> None:
         # Made in the agent, before the fork: every page that the child touches first is copied for it.
         self.folder = folder
@@ -51,6 +70,15 @@ class Supervisor:
         self.order = order
         self.words = words_of(folder, order, shell)
         self.env = task_environment(env, folder, order)
+        self.view = ""  # of which kind its view is; empty: none
+        self.limits = cgroups.limits_of(order)
+        self.group: cgroups.Group | None = None
+        self.ground = ground
+        if order.get("view") is not None:
+            ground.bwrap  # noqa: B018  # found out once, for all tasks to come
+        if any(self.limits):
+            self.group = ground.trees.group(cgroups.name_of(order["mark"]))
+        self.claims: list[object] = []  # what holds ports of the node for the task
         self.child = 0
         self.has_children = True
         self.deadline: float | None = None  # when what is left is killed, in seconds of boot
@@ -94,21 +122,81 @@ class Supervisor:
         os.set_blocking(self.pipe, False)
         here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            enter_working_folder(self.folder, self.order)
-            self.child = spawn(self.words, self.env, writer)
-        except (OSError, ValueError) as error:
-            place = getattr(error, "filename", None) or self.words[0]
-            message = f"{os.fsdecode(place)}: {getattr(error, 'strerror', None) or error}"
-            self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
-            self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
-            self.has_children = False
+            if self.order.get("ports"):
+                self._claim_ports()
+            if self.order.get("entry"):
+                self._prepare_entry()
+            wrapped = view.wrap(self.ground, self.folder, self.order, self.words, self.env)
+            self.view = wrapped.kind
+            self._note_all(wrapped.notes)
+            if not self.view:
+                enter_working_folder(self.folder, self.order)
+            self._spawn(wrapped, writer)
+        except (OSError, ValueError, view.RefusalError) as error:
+            self._could_not_start(error)
             return
         finally:
             os.close(writer)
             os.fchdir(here)
             os.close(here)
-        os.write(self.state, b'{"at":"running","child":%d}\n' % self.child)
+        os.write(self.state, b'{"at":"running","child":%d,"view":"%s"}\n' % (self.child, self.view.encode()))
         self._offer_to_oom()
+
+    def _spawn(self, wrapped: view.Wrapped, writer: int) -> None:
+        """Start it inside of its group, without being counted there ourselves."""
+        is_limited = self._enter_group()
+        try:
+            self.child = spawn(wrapped.words, wrapped.env, writer)
+        finally:
+            if self.group is not None and is_limited:
+                self.group.leave()
+            for handle in wrapped.handles:
+                os.close(handle)
+
+    def _enter_group(self) -> bool:
+        if self.group is None:
+            return False
+        try:
+            self.group.limit(*self.limits)
+            self.group.enter()
+        except (OSError, KeyError):
+            self.group.leave()
+            self.group.remove()
+            self.group = None
+            self._note_all([("limits_missing", "The node cannot hold tasks to their memory and cores.")])
+            return False
+        return True
+
+    def _note_all(self, notes: list[tuple[str, str]]) -> None:
+        for code, message in notes:
+            note(self.state, {"note": [code, message, time.time()]})
+
+    def _could_not_start(self, error: Exception) -> None:
+        place = getattr(error, "filename", None) or self.words[0]
+        message = f"{os.fsdecode(place)}: {getattr(error, 'strerror', None) or error}"
+        if isinstance(error, view.RefusalError):
+            message = str(error)
+        self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
+        self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
+        self.has_children = False
+
+    def _claim_ports(self) -> None:
+        """Take ports of the node for the task; the claims are ours, and go with us."""
+        taken = {}
+        for variable, wanted in self.order["ports"].items():
+            claimed = import_module(".ports", __package__).claim(wanted)
+            if claimed is None:
+                raise OSError(errno.EADDRINUSE, "no port of the node is free", str(wanted))
+            taken[variable] = str(claimed[0])
+            self.claims.append(claimed[1])
+        self.env.update(taken)
+
+    def _prepare_entry(self) -> None:
+        """Say to what comes before the command what it has to do, where the task sees it."""
+        own = self.folder.file("entry")
+        os.makedirs(own, mode=0o700, exist_ok=True)
+        order = {**self.order["entry"], "name": self.order["name"], "ports": self.order.get("ports") or {}}
+        write_file(f"{own}/order.json", json.dumps(order).encode())
 
     def _offer_to_oom(self) -> None:
         try:
@@ -194,6 +282,8 @@ class Supervisor:
 
     def _signal_all(self, number: int) -> None:
         for pid in kernel.descendants_of(os.getpid()):
+            if number == signal.SIGTERM and self.view and pid == self.child:
+                continue  # it only holds the view, and would take it away before the program has heard
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
                 if number == signal.SIGTERM:
@@ -217,11 +307,15 @@ class Supervisor:
     def _program_ended(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 128 + number if number else os.WEXITSTATUS(status)
+        if self.view and SIGNALLED < code <= SIGNALLED + LAST_SIGNAL:  # all that bubblewrap tells of a signal
+            number = code - SIGNALLED
         message = f"ended by signal {number} ({signal_name(number)})" if number else ""
         if self.is_fenced:
             message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
         elif self.deadline is None and number == signal.SIGKILL:
             message += "; the node may have run out of memory"
+        if self.group is not None and code and self.group.kills():
+            message = f"out of memory: it used more than its {self.limits[0]} MiB"
         self.was_told = self.deadline is not None
         self.ended = self._verdict(code, number, message)
 
@@ -253,6 +347,11 @@ class Supervisor:
         if self.lost_bytes:
             ended["message"] += f"{'; ' if ended['message'] else ''}the disk of the node is full, "
             ended["message"] += f"{self.lost_bytes} bytes of output are lost"
+        if self.group is not None:
+            self.group.remove()
+        if self.view:
+            remove_tree(self.folder.file("tmp"))
+            remove_tree(self.folder.file("files"))
         lines = []
         if not self.is_said or self.lost_bytes:
             lines.append({"at": "ended", "ended": time.time(), **ended})
@@ -329,7 +428,11 @@ def mark_of(order: dict[str, Any]) -> bytes:
 
 def base_environment() -> dict[str, str]:
     """What of the node's own environment tasks get."""
-    return {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in FOREIGN and not name.startswith("TRAINYARD_SERVER_")
+    }
 
 
 def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, Any]) -> dict[str, str]:
@@ -397,6 +500,8 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
     if session and kernel.start_time(session) and not kernel.has_mark(session, mark):
         session = 0
     end_marked(mark, session, {os.getpid()})
+    if any(cgroups.limits_of(order)):
+        cgroups.Trees().group(cgroups.name_of(order["mark"])).remove()
     lines = []
     if "ended" not in known:
         message = "its supervisor on the node was killed, and so was it"

@@ -15,6 +15,7 @@ from typing import Any
 from . import kernel
 from .beside import find_shell
 from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
+from .ground import Ground
 from .supervisor import (
     MARK,
     SIGNALS,
@@ -54,9 +55,9 @@ class Task:
 
     def refresh(self) -> bool:
         """Read its state; True where that has changed."""
-        before = self.history["at"]
+        before = self.history["at"], len(self.history.get("notes", ()))
         self.history = self.folder.history()
-        return bool(self.history["at"] != before)
+        return (self.history["at"], len(self.history.get("notes", ()))) != before
 
     def signal(self, number: int) -> None:
         """Send a signal to its supervisor, and to nobody who has got its number since."""
@@ -85,6 +86,7 @@ class Tasks:
         self._ended = set(os.listdir(ENDED))  # attempts with a tombstone
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
+        self._ground = Ground()
         self._discarded = 0
 
     def load(self) -> None:
@@ -168,7 +170,9 @@ class Tasks:
         return None
 
     def _supervise(self, task: Task, state: int) -> None:
-        supervisor = Supervisor(task.folder, state, task.order, shell=self._shell, env=self._env)
+        supervisor = Supervisor(
+            task.folder, state, task.order, shell=self._shell, env=self._env, ground=self._ground
+        )
         try:
             task.pid = self._fork(supervisor.run, state)
         finally:

@@ -1,0 +1,188 @@
+"""A task's share of its node, kept by the kernel: groups of processes with a limit of memory and of processor time.
+
+Both layouts: a tree for each resource (version 1), and one tree for all (version 2). Where the node lets us make no groups,
+there are none, and who asked is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from . import kernel
+
+ROOT = "/sys/fs/cgroup"
+OURS = "trainyard"
+PERIOD = 100_000  # microseconds, in which a task may use its quota
+LEAST_QUOTA = 1000  # the kernel takes no less
+MEMORY, CPU = "memory", "cpu"
+
+
+class Trees:
+    """Where groups can be made below our own: a folder for each resource; none where it cannot be."""
+
+    def __init__(self, root: str = ROOT, own: str = "/proc/self/cgroup") -> None:
+        self.version = 0
+        self.folders: dict[str, str] = {}
+        self.homes: list[str] = []  # where we are counted ourselves
+        lines = _read(own).splitlines()
+        parts = (line.split(":", 2) for line in lines)
+        paths = {name: path for _, names, path in parts for name in names.split(",")}
+        for name in (MEMORY, CPU):
+            if name in paths:
+                self._find(name, f"{root}/{name}", paths[name])
+        if not self.folders and "" in paths:
+            self._find_unified(root, paths[""])
+
+    def _find(self, name: str, tree: str, path: str) -> None:
+        for parent in (
+            f"{tree}{path.rstrip('/')}",
+            tree,
+        ):  # in a container, paths may begin outside of what it sees
+            if os.path.isdir(parent):
+                folder = _made(f"{parent}/{OURS}")
+                if folder:
+                    self.folders[name] = folder
+                    self.homes.append(parent)
+                    self.version = 1
+                return
+
+    def _find_unified(self, root: str, path: str) -> None:
+        """A group that has processes gives no limits to groups below it, but for the first of all."""
+        for parent in (f"{root}{path.rstrip('/')}", root):
+            if not os.path.isdir(parent) or (parent != root and _read(f"{parent}/cgroup.procs").strip()):
+                continue
+            folder = _made(f"{parent}/{OURS}") if _enable(parent) else ""
+            if folder and _enable(folder):
+                self.version = 2
+                self.folders = {MEMORY: folder, CPU: folder}
+                self.homes = [f"{root}{path.rstrip('/')}"]
+                return
+
+    def group(self, name: str) -> Group:
+        """The group of a task; made when it gets its limits."""
+        return Group(self, name)
+
+
+class Group:
+    """One task's group. `name` is that of a file."""
+
+    def __init__(self, trees: Trees, name: str) -> None:
+        self.version = trees.version
+        self.homes = trees.homes
+        self.folders = {kind: f"{folder}/{name}" for kind, folder in trees.folders.items()}
+
+    def limit(self, memory_mib: int, cpu_milli: int) -> None:
+        """Make it, with these limits; 0: none. OSError where it cannot be."""
+        if memory_mib:
+            self._limit_memory(memory_mib << 20)
+        if cpu_milli:
+            folder = self._make(CPU)
+            quota = max(cpu_milli * PERIOD // 1000, LEAST_QUOTA)
+            if self.version == 2:
+                _write(f"{folder}/cpu.max", f"{quota} {PERIOD}")
+            else:
+                _write(f"{folder}/cpu.cfs_period_us", str(PERIOD))
+                _write(f"{folder}/cpu.cfs_quota_us", str(quota))
+
+    def _limit_memory(self, amount: int) -> None:
+        folder = self._make(MEMORY)
+        if self.version == 2:
+            _write(f"{folder}/memory.max", str(amount))
+            with contextlib.suppress(OSError):  # a kernel without swap
+                _write(f"{folder}/memory.swap.max", "0")
+        else:
+            _write(f"{folder}/memory.limit_in_bytes", str(amount))
+            with contextlib.suppress(OSError):
+                _write(f"{folder}/memory.memsw.limit_in_bytes", str(amount))
+
+    def _make(self, kind: str) -> str:
+        folder = self.folders[kind]
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+        return folder
+
+    def enter(self) -> None:
+        """Have us be counted here; what we start is too."""
+        for folder in sorted(set(self.folders.values())):
+            if os.path.isdir(folder):
+                _write(f"{folder}/cgroup.procs", str(os.getpid()))
+
+    def kills(self) -> int:
+        """How many of its processes were killed for want of memory."""
+        folder = self.folders.get(MEMORY, "")
+        text = _read(f"{folder}/memory.events" if self.version == 2 else f"{folder}/memory.oom_control")
+        words = text.split()
+        with contextlib.suppress(ValueError, IndexError):
+            return int(words[words.index("oom_kill") + 1])
+        return 0
+
+    def leave(self) -> None:
+        """Have us be counted where we were before; what we have started stays."""
+        for folder in self.homes:
+            with contextlib.suppress(OSError):
+                _write(f"{folder}/cgroup.procs", str(os.getpid()))
+
+    def remove(self) -> None:
+        """Remove it, where nobody is in it."""
+        for folder in set(self.folders.values()):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+
+
+def sweep(trees: Trees, prefix: str, kept: set[str]) -> None:
+    """Remove groups of ours that nobody is in: their tasks ended while no agent was there to see it."""
+    for folder in set(trees.folders.values()):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith(prefix) and name not in kept:
+                    with contextlib.suppress(OSError):
+                        os.rmdir(f"{folder}/{name}")
+
+
+def name_of(mark: str) -> str:
+    """The name of a task's group, from its mark."""
+    return mark.replace("/", ".")
+
+
+def limits_of(order: dict[str, Any]) -> tuple[int, int]:
+    """MiB of memory and thousandths of a core that a task is held to. One without a view is trusted with the processor."""
+    view = order.get("view")
+    if view is not None and view.get("isolation") == "off":
+        return 0, 0
+    is_closed = view is not None and view.get("isolation") != "open"
+    return int(order.get("memory_mib") or 0), int(order.get("cpu_milli") or 0) if is_closed else 0
+
+
+def _made(folder: str) -> str:
+    """The folder, where we may make groups in it; else nothing."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return ""
+    return folder if os.access(folder, os.W_OK | os.X_OK) else ""
+
+
+def _enable(folder: str) -> bool:
+    """Whether groups in a folder of the one tree get limits of both kinds."""
+    wanted = {MEMORY, CPU}
+    if not wanted <= set(_read(f"{folder}/cgroup.subtree_control").split()):
+        with contextlib.suppress(OSError):
+            _write(f"{folder}/cgroup.subtree_control", "+memory +cpu")
+    return wanted <= set(_read(f"{folder}/cgroup.subtree_control").split())
+
+
+def _read(path: str) -> str:
+    try:
+        return kernel.read_file(path).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)

@@ -1,0 +1,114 @@
+"""Into the view of a task that runs: what a person runs beside it sees what it sees, and may no more than it may."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from typing import Any, NoReturn
+
+from . import cgroups, kernel, view
+
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+ROOMS = ("user", "mnt", "pid", "ipc")  # the first gives the right to enter the others
+PATIENCE_SECONDS = 10.0  # a view is being put together when its task says that it runs
+LOOK_SECONDS = 0.01
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def program_of(known: dict[str, Any]) -> int:
+    """The process of a task's own program inside of its view; LookupError where it has ended."""
+    depth = 2 if known["view"] == view.CLOSED else 1  # what holds the view, and the first process in it
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while kernel.start_time(int(known["child"])) and time.monotonic() < deadline:
+        pid = int(known["child"])
+        for _ in range(depth):
+            pid = next(iter(kernel.children_of(pid)), 0)
+            if not pid:
+                break
+        if pid and not _is_holder(pid, int(known["child"])):
+            return pid
+        time.sleep(LOOK_SECONDS)
+    raise LookupError("the program has ended")
+
+
+def _is_holder(pid: int, outer: int) -> bool:
+    """Whether a process has not become the program yet."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe") == os.readlink(f"/proc/{outer}/exe")
+    return True
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """What a process began with."""
+    words = kernel.read_file(f"/proc/{pid}/environ").split(b"\0")
+    pairs = (os.fsdecode(word).partition("=") for word in words if b"=" in word)
+    return {name: value for name, _, value in pairs}
+
+
+def become_inside(
+    order: dict[str, Any], pid: int, *, folder: str, words: list[str], env: dict[str, str]
+) -> int:
+    """Run words in the view of a process, counted with it; their status."""
+    memory, cpu = cgroups.limits_of(order)
+    if memory or cpu:
+        with contextlib.suppress(OSError):
+            cgroups.Trees().group(cgroups.name_of(order["mark"])).enter()
+    _join(pid)
+    child = os.fork()  # only what we start is in the other tree of processes
+    if child == 0:
+        _run(folder, words, env)
+    return _wait(child)
+
+
+def _join(pid: int) -> None:
+    handles = []
+    for name in ROOMS:
+        path = f"/proc/{pid}/ns/{name}"
+        if os.readlink(path) != os.readlink(f"/proc/self/ns/{name}"):
+            handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    for handle in handles:
+        if _libc.setns(handle, 0) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        os.close(handle)
+
+
+def _run(folder: str, words: list[str], env: dict[str, str]) -> NoReturn:
+    try:
+        try:
+            os.chdir(folder)
+        except OSError:
+            os.chdir("/")
+        give_up_rights()
+        os.execve(words[0], words, env)  # noqa: S606  # it is a shell
+    finally:
+        os._exit(126)
+
+
+def give_up_rights() -> None:
+    """Keep no more rights than a task in a closed view has. For good: no program gets them back."""
+    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if os.getuid() == 0:
+        last = int(kernel.read_file("/proc/sys/kernel/cap_last_cap"))
+        for number in range(last + 1):
+            if number not in view.CAPABILITY_NUMBERS:
+                _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
+
+
+def _wait(child: int) -> int:
+    def pass_on(number: int, _frame: object) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(child, number)
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    while True:
+        with contextlib.suppress(InterruptedError):
+            _, status = os.waitpid(child, 0)
+            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -1,0 +1,109 @@
+"""What this node can: keep tasks apart, hold them to their limits. Found out once, when it is first needed."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+from . import cgroups
+
+PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+TRY_SECONDS = 10.0
+NO_BUBBLEWRAP = "it has no bubblewrap (bwrap)"
+
+
+class Ground:
+    """What this node can. Found out once, when it is first needed."""
+
+    def __init__(self) -> None:
+        self._bwrap: tuple[str, str] | None = None
+        self._trees: cgroups.Trees | None = None
+        self.takes_handles = (
+            False  # its bubblewrap mounts an open folder, which nobody can exchange meanwhile
+        )
+
+    @property
+    def bwrap(self) -> str:
+        """The path of a bubblewrap that works; empty where there is none."""
+        return self._tried()[0]
+
+    @property
+    def why_not(self) -> str:
+        """Why there is none."""
+        return self._tried()[1]
+
+    @property
+    def trees(self) -> cgroups.Trees:
+        """Where groups of processes can be made."""
+        if self._trees is None:
+            self._trees = cgroups.Trees()
+        return self._trees
+
+    def _tried(self) -> tuple[str, str]:
+        if self._bwrap is None:
+            self._bwrap = self._try()
+        return self._bwrap
+
+    def _try(self) -> tuple[str, str]:
+        path = find_program("bwrap")
+        if not path:
+            return "", NO_BUBBLEWRAP
+        words = [
+            path,
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--ro-bind",
+            "/",
+            "/",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "true",
+        ]
+        status, said = run_briefly(words)
+        if status:
+            return "", f"its bubblewrap does not work: {said.strip().rpartition(chr(10))[2]}"
+        self.takes_handles = "--bind-fd" in run_briefly([path, "--help"])[1]
+        return path, ""
+
+
+def find_program(name: str) -> str:
+    """Where a program is; empty where the node does not have it."""
+    for folder in [*os.environ.get("PATH", "").split(":"), *PATHS.split(":")]:
+        path = os.path.join(folder, name)
+        if folder and os.access(path, os.X_OK) and os.path.isfile(path):
+            return path
+    return ""
+
+
+def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, str]:
+    """Run a program that takes no time; its status and what it said. Importing subprocess would make every agent larger."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, writer, 1),
+        (os.POSIX_SPAWN_DUP2, writer, 2),
+    ]
+    try:
+        pid = os.posix_spawn(words[0], words, os.environ, file_actions=actions)
+    except OSError as error:
+        os.close(reader)
+        return 127, error.strerror or "cannot be run"
+    finally:
+        os.close(writer)
+    said, deadline = b"", time.monotonic() + seconds
+    try:
+        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = os.read(reader, 65536)
+            if not piece:
+                break
+            said += piece
+        else:
+            os.kill(pid, 9)
+            said += b"no answer in time"
+    finally:
+        os.close(reader)
+        _, status = os.waitpid(pid, 0)
+    return status, said.decode(errors="replace")

@@ -1,0 +1,456 @@
+"""What a task sees of its node: its own folder, its storages, its devices, the node's programs, and nobody else's.
+
+Made by bubblewrap, where the node has it and lets it work. A closed view is for people who share a node; an open one adds
+storages to all that the node has, for who owns the machine anyway. Images are containers.py's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any
+
+from . import kernel
+from .devices import device_nodes
+from .folder import TaskFolder
+from .ground import PATHS, Ground
+
+CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
+# What of a node's files a closed view has; the rest of `/` is not there.
+SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc", "sys")
+# Secrets of the node inside of those.
+SECRET = (
+    "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-", "etc/sudoers", "etc/sudoers.d", "etc/ssl/private",
+    "etc/ssh", "etc/krb5.keytab", "etc/wireguard", "etc/NetworkManager", "etc/netplan", "etc/trainyard", "etc/kubernetes",
+    "etc/docker", "etc/containers/auth.json", "sys/firmware", "sys/kernel/debug", "sys/kernel/tracing", "sys/kernel/security",
+)  # fmt: skip
+# Of /proc: what changes the node itself, and what tells of it.
+SETTINGS = ("sys", "sysrq-trigger", "fs")
+MASKED = ("kcore", "keys", "acpi", "scsi", "timer_list", "sched_debug")
+# What programs look for below /var and /run, where a node has it.
+SHOWN_BELOW = (
+    "var/lib/dpkg",
+    "var/lib/dbus",
+    "var/cache/fontconfig",
+    "run/systemd/resolve",
+    "run/nvidia-persistenced",
+)
+# As much as root has in a container: enough for sshd and chown, not for mount, ptrace of others, modules or raw disks.
+CAPABILITIES = (
+    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_AUDIT_WRITE", "CAP_SETFCAP", "CAP_IPC_LOCK",
+)  # fmt: skip
+CAPABILITY_NUMBERS = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31, 14})
+# Variables of the node itself that programs in a closed view get; others may hold the operator's secrets.
+KEPT = re.compile(
+    r"(?i)(PATH|LANG|LANGUAGE|LC_\w+|TZ|LD_LIBRARY_PATH|PYTHONPATH|(https?|no|all|ftp)_proxy"
+    r"|(CUDA|NCCL|GLOO|ASCEND|HCCL|NVIDIA|MPI|OMPI|UCX|PIP|CONDA|OPENBLAS|OMP|MKL)_\w+)\Z"
+)
+OWN = ("TRAINYARD_MARK", "TRAINYARD_TASK_DIR")
+ETC = "/.etc"  # beside /etc, so that links of it that lead upwards lead to the same
+NAMED = ("hosts", "passwd", "group")  # files of /etc that a task may have its own of
+NOT_FILES = ("/proc/", "/sys/", "/dev/")
+
+SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/run", "/sbin",
+          "/sys", "/usr", "/var")  # fmt: skip
+RUN_BYTES = 64 << 20  # what a task may keep below /run and /var: these are memory
+MOST_ENTRIES = 500  # of a folder that has to be put together anew, in an open view
+FROM_STORAGE = "the folder {path} of the storage at {target} {problem}"
+
+
+class RefusalError(Exception):
+    """The node cannot give a task what it needs; the message is a sentence for its user."""
+
+
+class Wrapped:
+    """A program's words with its view around them, the environment for it, and what its user should know."""
+
+    def __init__(self, words: list[str], env: dict[str, str], kind: str = "") -> None:
+        self.words = words
+        self.env = env
+        self.kind = kind  # empty: it sees the node as it is
+        self.notes: list[tuple[str, str]] = []
+        self.handles: list[int] = []  # that the program inherits; to be closed after its start
+
+
+def wrap(
+    ground: Ground, folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
+) -> Wrapped:
+    """Put a task's view around its words. RefusalError where it needs what the node cannot give."""
+    view = order.get("view")
+    if view is None:
+        return Wrapped(words, env)
+    wanted = view.get("isolation") or CLOSED
+    if wanted == OFF or not ground.bwrap:
+        return _without(ground, wanted, view, Wrapped(words, env))
+    builder = Builder(ground, folder, order, env)
+    wrapped = builder.open(words) if wanted == OPEN else builder.closed(words)
+    if builder.notes:
+        wrapped.notes += builder.notes
+    return wrapped
+
+
+def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) -> Wrapped:
+    if wanted == REQUIRED:
+        raise RefusalError(f"the node must keep tasks apart and cannot: {ground.why_not}")
+    for mount in view["mounts"]:
+        source = source_of(mount)
+        if os.path.normpath(source) != os.path.normpath(mount["target"]):
+            if mount.get("options", {}).get("default"):
+                continue  # nobody asked for it by name
+            why = "its isolation is off" if wanted == OFF else ground.why_not
+            raise RefusalError(f"the storage at {mount['target']} cannot be shown on this node: {why}")
+    if wanted not in (OFF, OPEN):
+        message = f"Tasks are not kept apart on this node: {ground.why_not}."
+        plain.notes.append(("isolation_missing", message))
+    return plain
+
+
+def source_of(mount: dict[str, Any]) -> str:
+    """Where a mount's files are on the node; one that is not absolute is below the node's folder."""
+    return os.path.abspath(str(mount["source"]))
+
+
+class Builder:
+    """Puts the words of bubblewrap together."""
+
+    def __init__(
+        self, ground: Ground, folder: TaskFolder, order: dict[str, Any], env: dict[str, str]
+    ) -> None:
+        self.ground = ground
+        self.folder = folder
+        self.order = order
+        self.view: dict[str, Any] = order["view"]
+        self.env = dict(env)
+        self.words: list[str] = [ground.bwrap]
+        self.notes: list[tuple[str, str]] = []
+        self.handles: list[int] = []
+
+    def closed(self, words: list[str]) -> Wrapped:
+        """Only what is the task's own, and the node's programs to read."""
+        self.words += ["--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
+        if os.getuid() == 0:
+            for name in CAPABILITIES:
+                self.words += ["--cap-add", name]
+        self._show_node()
+        self._show_devices()
+        self._show_own()
+        self._mount_all()
+        self._name_things()
+        self._put_files()
+        words = self._show_python(words)
+        self.words += ["--remount-ro", "/"]
+        self._clean_environment()
+        self.env["TRAINYARD_VIEW"] = CLOSED
+        return self._finished(words, CLOSED)
+
+    def open(self, words: list[str]) -> Wrapped:
+        """All that the node has, and storages at their places."""
+        targets = [mount["target"] for mount in self.view["mounts"]]
+        self._rebind("/", ["--dev-bind"], targets)
+        for parent in sorted({_existing(target) for target in targets} - {"/", *targets}):
+            self.words += ["--tmpfs", parent]
+            self._rebind(parent, ["--dev-bind"], targets)
+        self._mount_all()
+        self._name_things()
+        if self.view.get("home"):
+            self.env["HOME"] = self.view["home"]
+        return self._finished(words, OPEN)
+
+    def _finished(self, words: list[str], kind: str) -> Wrapped:
+        inner = self._enter(words)
+        wrapped = Wrapped([*self.words, "--", *inner], self.env, kind)
+        wrapped.handles = self.handles
+        return wrapped
+
+    def _enter(self, words: list[str]) -> list[str]:
+        """Go to the working folder. Inside: a link that the user put into a storage leads nowhere else from there."""
+        wanted = self.order["working_dir"]
+        if not wanted:
+            own = os.path.abspath(self.folder.file("work"))
+            os.makedirs(own, mode=0o700, exist_ok=True)
+            self.words += ["--chdir", own]
+            return words
+        path = place_of(wanted, self.env.get("HOME") or "/")
+        script = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec "$@"'
+        return ["/bin/sh", "-c", script, "sh", path, *words]
+
+    def _show_node(self) -> None:
+        for name in SHOWN:
+            path = f"/{name}"
+            if os.path.islink(path):
+                self.words += ["--symlink", os.readlink(path), path]
+            elif os.path.isdir(path):
+                self.words += ["--ro-bind", path, path]
+        for name in SECRET:
+            self._cover(f"/{name}")
+        self._open_etc()
+        for path in self.view.get("hidden", ()):
+            self._cover(path)
+        self._cover(os.getcwd())
+        self.words += ["--proc", "/proc", "--dev", "/dev"]
+        for name in (
+            SETTINGS
+        ):  # NB: root's to write, whatever rights it gave up; bubblewrap looks at the folder alone
+            if os.path.exists(f"/proc/{name}"):
+                self.words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
+        for name in MASKED:
+            self._mask(f"/proc/{name}")
+        for path in ("/run", "/var"):
+            self.words += ["--size", str(RUN_BYTES), "--tmpfs", path]
+        self.words += [
+            "--symlink",
+            "/run",
+            "/var/run",
+            "--dir",
+            "/var/log",
+            "--dir",
+            "/var/lib",
+            "--dir",
+            "/run/lock",
+        ]
+        for name in SHOWN_BELOW:
+            if os.path.isdir(f"/{name}"):
+                self.words += ["--ro-bind", f"/{name}", f"/{name}"]
+
+    def _cover(self, path: str) -> None:
+        """Put nothing in the place of something, where a folder that is shown has it."""
+        top = path.split("/", 2)[1]
+        if top not in SHOWN or os.path.islink(f"/{top}"):
+            return
+        self._mask(path)
+
+    def _mask(self, path: str, target: str = "") -> None:
+        if os.path.isdir(path):
+            self.words += ["--tmpfs", target or path]
+        elif os.path.exists(path):
+            self.words += ["--ro-bind", "/dev/null", target or path]
+
+    def _show_devices(self) -> None:
+        nodes, renumbered = device_nodes(self.order)
+        for path in nodes:
+            self.words += ["--dev-bind", path, path]
+        self.env.update(renumbered)
+        size = int(self.view.get("shared_memory_mib") or 0) or int(self.order.get("memory_mib") or 0)
+        self.words += [
+            "--perms",
+            "1777",
+            *(["--size", str(size << 20)] if size else []),
+            "--tmpfs",
+            "/dev/shm",
+        ]
+
+    def _show_own(self) -> None:
+        """What of the task's own folder it sees, at the same place as on the node."""
+        for name, target in (("tmp", "/tmp"), ("tmp", "/var/tmp"), ("work", "")):
+            path = os.path.abspath(self.folder.file(name))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            if name == "tmp":
+                os.chmod(path, 0o1777)  # noqa: S103  # as every /tmp; what it is in is ours alone
+            self.words += ["--bind", path, target or path]
+        command = os.path.abspath(self.folder.file("command"))
+        self.words += ["--ro-bind", command, command]
+        if self.order.get("entry"):
+            own, program = os.path.abspath(self.folder.file("entry")), agent_file()
+            self.words += ["--bind", own, own, "--ro-bind", program, program]
+
+    def _show_python(self, words: list[str]) -> list[str]:
+        """Our own program runs inside too, before the command: by the Python that runs us, or that which it stands for."""
+        if not self.order.get("entry") or _is_shown(words[0]):
+            return words
+        real = os.path.realpath(words[0])
+        if not _is_shown(real):
+            prefix = os.path.dirname(os.path.dirname(real))
+            self.words += ["--ro-bind", prefix, prefix]
+        return [real, *words[1:]]
+
+    def _put_files(self) -> None:
+        """A file of the task's own for each that is written before its command, wherever that is."""
+        wanted = sorted((self.order.get("entry") or {}).get("files", ()))
+        if not wanted:
+            return
+        folder = os.path.abspath(self.folder.file("files"))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        for number, name in enumerate(wanted):
+            target = os.path.normpath(name)
+            if target.startswith(NOT_FILES):
+                continue
+            path = f"{folder}/{number}"
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self.words += ["--bind", path, target]
+
+    def _open_etc(self) -> None:
+        """Let files be put where the node's /etc has none: a folder of links to it, in its place."""
+        names = (self.order.get("entry") or {}).get("files", ())
+        if all(not name.startswith("/etc/") or os.path.isfile(name) for name in names):
+            return
+        taken = {name.split("/")[2] for name in names if name.startswith("/etc/")}
+        self.words += ["--ro-bind", "/etc", ETC]
+        for name in SECRET:
+            if name.startswith("etc/"):
+                self._mask(f"/{name}", f"{ETC}{name[3:]}")
+        self.words += ["--tmpfs", "/etc"]
+        for name in sorted(os.listdir("/etc")):
+            if name in taken and os.path.isdir(f"/etc/{name}"):
+                self.words += ["--dir", f"/etc/{name}"]
+                for inner in sorted(os.listdir(f"/etc/{name}")):
+                    if f"/etc/{name}/{inner}" not in names:
+                        self.words += ["--symlink", f"{ETC}/{name}/{inner}", f"/etc/{name}/{inner}"]
+            elif f"/etc/{name}" not in names and name not in NAMED:
+                self.words += ["--symlink", f"{ETC}/{name}", f"/etc/{name}"]
+        for name in NAMED:
+            if os.path.exists(f"/etc/{name}"):
+                self.words += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
+
+    def _mount_all(self) -> None:
+        home = self.view.get("home")
+        mounts = sorted(self.view["mounts"], key=lambda one: one["target"].count("/"))
+        if home and not any(one["target"] == home for one in mounts):
+            self.words += ["--tmpfs", home]
+        for mount in mounts:
+            self._mount(mount)
+
+    def _mount(self, mount: dict[str, Any]) -> None:
+        options = mount.get("options") or {}
+        target = os.path.normpath(mount["target"])
+        if not target.startswith("/") or target in SYSTEM:
+            raise RefusalError(
+                f"a storage cannot be shown at {mount['target']}: the node's own files are there"
+            )
+        source = source_of(mount)
+        if options.get("create"):
+            try:
+                os.makedirs(source, mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise RefusalError(
+                    f"the folder {source} of the storage at {target} cannot be made: {error.strerror}"
+                ) from error
+        verb = "--ro-bind" if mount["read_only"] else "--bind"
+        if mount["kind"] == "device":
+            verb = "--dev-bind"
+        if options.get("path"):
+            handle = self._beneath(source, options, target)
+            if self.ground.takes_handles:
+                self.words += [f"{verb}-fd", str(handle), target]
+                return
+            source = os.path.join(source, options["path"])
+        if not os.path.exists(source):
+            raise RefusalError(f"the node has no {source} for the storage at {target}")
+        self.words += [verb, source, target]
+
+    def _beneath(self, source: str, options: dict[str, Any], target: str) -> int:
+        """Open a folder inside a storage, by no link: one that its users made could lead anywhere on the node."""
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        handle = os.open(source, flags)
+        for part in options["path"].split("/"):
+            if part in ("", "."):
+                continue
+            try:
+                if options.get("create") and part != "..":
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o700, dir_fd=handle)
+                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle) if part != ".." else -1
+            except OSError as error:
+                inner, problem = -1, "is a link or no folder" if error.errno in (20, 40) else "is not there"
+            else:
+                problem = "leads out of it"
+            os.close(handle)
+            if inner < 0:
+                raise RefusalError(FROM_STORAGE.format(path=options["path"], target=target, problem=problem))
+            handle = inner
+        os.set_inheritable(handle, True)
+        self.handles.append(handle)
+        return handle
+
+    def _name_things(self) -> None:
+        """Who and where the task is, as the files of its system say."""
+        files = {}
+        if self.view.get("hosts"):
+            known = "".join(f"{address}\t{name}\n" for name, address in self.view["hosts"].items())
+            files["/etc/hosts"] = known + _text("/etc/hosts")
+        user, home = self.view.get("user"), self.view.get("home")
+        if user and home:
+            uid, gid = os.getuid(), os.getgid()
+            # The first that has the number is whom programs take it for; root stays known by its name.
+            files["/etc/passwd"] = f"{user}:x:{uid}:{gid}::{home}:/bin/bash\n" + _text("/etc/passwd")
+            files["/etc/group"] = f"{user}:x:{gid}:\n" + _text("/etc/group")
+        for path, text in files.items():
+            if os.path.exists(path):
+                self.words += ["--ro-bind", self._file(os.path.basename(path), text), path]
+
+    def _file(self, name: str, text: str) -> str:
+        path = os.path.abspath(self.folder.file(name))
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(handle, text.encode(errors="surrogateescape"))
+        finally:
+            os.close(handle)
+        return path
+
+    def _rebind(self, parent: str, verb: list[str], targets: list[str]) -> None:
+        """Put a folder together from what it has, so that more can be put into it."""
+        entries = sorted(os.scandir(parent), key=lambda one: one.name)
+        if len(entries) > MOST_ENTRIES:
+            raise RefusalError(f"a storage cannot be shown below {parent}: too much else is there")
+        for entry in entries:
+            if entry.path in targets:
+                continue
+            if entry.is_symlink():
+                self.words += ["--symlink", os.readlink(entry.path), entry.path]
+            else:
+                self.words += [*verb, entry.path, entry.path]
+
+    def _clean_environment(self) -> None:
+        given = self.order["env"]
+        self.env = {
+            name: value
+            for name, value in self.env.items()
+            if name in given or name in OWN or KEPT.match(name)
+        }
+        user, home = self.view.get("user"), self.view.get("home")
+        self.env.setdefault("PATH", PATHS)
+        for name, value in (
+            ("HOME", home or "/tmp"),
+            ("USER", user),
+            ("LOGNAME", user),
+            ("SHELL", "/bin/sh"),
+        ):
+            if value and name not in given:
+                self.env[name] = value
+
+
+def place_of(wanted: str, home: str) -> str:
+    """The working folder that a user named, as the task sees it."""
+    if wanted == "~" or wanted.startswith("~/"):
+        wanted = wanted[2:]
+    return os.path.join(home, wanted)
+
+
+def agent_file() -> str:
+    """The file that we run from, for programs of ours inside of a view."""
+    path = os.path.abspath(__file__)
+    while path != "/" and not os.path.isfile(path):  # inside of an archive
+        path = os.path.dirname(path)
+    return path
+
+
+def _is_shown(path: str) -> bool:
+    """Whether a closed view has it."""
+    return path.split("/", 2)[1] in SHOWN
+
+
+def _existing(path: str) -> str:
+    """The lowest folder on the way to a path that is there."""
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _text(path: str) -> str:
+    try:
+        return kernel.read_file(path).decode(errors="surrogateescape")
+    except OSError:
+        return ""
