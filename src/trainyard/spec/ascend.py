@@ -285,18 +285,18 @@ def _tf_table(servers: Sequence[Server], group: str) -> dict[str, object]:
 
 
 def _versioned_table(servers: Sequence[Server], version: str) -> dict[str, object]:
-    entries: dict[str, list[dict[str, str]]] = {each.address: [] for each in servers}
+    entries: list[list[dict[str, str]]] = [[] for _ in servers]
     for seat in seats(servers):
         entry = {**_pair(seat.device), "rank_id": str(seat.rank)}
         if version == "1.2":
             entry["super_device_id"] = seat.device.super_id or str(seat.device.index)
-        entries[seat.server.address].append(entry)
+        entries[seat.server_rank].append(entry)
     table: dict[str, object] = {
         "version": version,
         "server_count": str(len(servers)),
         "server_list": [
-            {"server_id": address, "device": devices, "host_nic_ip": "reserve"}
-            for address, devices in entries.items()
+            {"server_id": each.address, "device": devices, "host_nic_ip": "reserve"}
+            for each, devices in zip(servers, entries, strict=True)
         ],
         "status": "completed",
     }

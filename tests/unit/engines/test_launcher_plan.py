@@ -116,6 +116,19 @@ def test_two_launchers_do_not_meet_when_they_run_on_one_machine():
     assert (given["MASTER_ADDR"], given["MASTER_PORT"]) == ("10.0.0.1", "23456")
 
 
+def test_processes_meet_at_the_first_worker_when_the_first_task_is_no_worker():
+    environ = {
+        "DLWS_NUM_WORKER": "2",
+        "DLWS_ROLE_IDX": "1",
+        "DLWS_SD_worker0_IP": "10.0.0.2",
+        "MASTER_ADDR": "10.0.0.1",  # the parameter server's
+        "MASTER_PORT": "",
+    }
+    (member,) = members(environ, processes=1, mindspore=True)
+    assert (member.env["MASTER_ADDR"], member.env["MASTER_PORT"]) == ("10.0.0.2", "29500")
+    assert (member.env["MS_SCHED_HOST"], member.env["MS_SCHED_PORT"]) == ("10.0.0.2", "8118")
+
+
 @pytest.mark.parametrize("layout", ["lab", "1.0", "1.2"])
 @pytest.mark.parametrize("by_address", [False, True])
 def test_ranks_are_the_tables_when_there_is_one(two_servers, table, layout, by_address):
@@ -152,6 +165,17 @@ def test_the_server_is_found_by_its_number_when_several_addresses_are_ours(tmp_p
     path.write_text(ascend.rank_table(servers, "lab"))
     environ = {"RANK_TABLE_FILE": str(path), "SERVER_ID": "1"}
     assert variables(environ, "RANK_ID", "SERVER_ID")[0] == ("8", "1")
+
+
+@pytest.mark.parametrize("layout", ["lab", "1.0"])
+def test_servers_are_told_apart_by_number_when_they_share_a_machine(tmp_path, layout):
+    servers = [ascend.server("127.0.0.1", ascend.simulated_addresses(number)) for number in (0, 1)]
+    path = tmp_path / "hccl.json"
+    path.write_text(ascend.rank_table(servers, layout))
+    for number in (0, 1):
+        environ = {"RANK_TABLE_FILE": str(path), "NNODES": "2", "NODE_RANK": str(number)}
+        got = variables(environ, "RANK_ID", "DEVICE_ID", "RANK_SIZE", "DEVICE_NUM")
+        assert got == [(str(8 * number + index), str(index), "16", "8") for index in range(8)]
 
 
 def test_a_parameter_server_is_not_counted_when_the_job_has_one():

@@ -31,6 +31,8 @@ WRONG = 2  # the exit code for what a person has to change
 LINES = "lines.json"  # beside this module in the archive
 POLL_SECONDS = 0.5
 SCHEDULER_PORT = "8118"  # as MindSpore's own launcher has it
+MEETING_PORT = "29500"  # as torchrun has it, where a job says a place but no port
+FIRST_WORKER = "DLWS_SD_worker0_IP"  # in the compatible jobs the first task of all is a parameter server
 
 # Which devices this process may use, by what says so. The first that is set decides.
 VISIBLE = (
@@ -293,13 +295,26 @@ def seats_of(table: Mapping[str, Any]) -> list[Seat]:
     return sorted(found)
 
 
+def servers_of(table: list[Seat]) -> list[list[Seat]]:
+    """The table by server. Where simulated ones share a machine, and so an address, a device's number begins anew."""
+    found: list[list[Seat]] = []
+    for seat in table:
+        last = found[-1] if found else []
+        if not last or last[0].server != seat.server or seat.device in [each.device for each in last]:
+            found.append([])
+        found[-1].append(seat)
+    return found
+
+
 def plan_by_table(
     settings: Mapping[str, Any], environ: Mapping[str, str], table: list[Seat], *, is_renumbered: bool
 ) -> Plan:
     """The processes that the table has for this machine."""
-    servers = list(dict.fromkeys(seat.server for seat in table))
-    server = find_server(servers, settings["server"], environ)
-    ours = [seat for seat in table if seat.server == server]
+    servers = servers_of(table)
+    number = environ.get("SERVER_ID", "")
+    told = int(number) if number.isdigit() else find_nodes(settings, environ)[1]
+    place = find_server([each[0].server for each in servers], settings["server"], environ, told)
+    ours, server = servers[place], servers[place][0].server
     if settings["devices"]:
         wanted = _listed(settings["devices"])
         ours = [seat for seat in ours if seat.device in wanted]
@@ -313,29 +328,30 @@ def plan_by_table(
     for local, seat in enumerate(ours):
         called = str(local) if is_renumbered else seat.device
         places.append(Place(seat.rank, local, _seen(settings, called), seat.device))
-    return Plan(places, len(table), len(servers), servers.index(server), server)
+    return Plan(places, len(table), len(servers), place, server)
 
 
-def find_server(servers: Sequence[str], wanted: str, environ: Mapping[str, str]) -> str:
-    """Which server of a table we are: as we are told, or the one whose address is ours."""
-    if wanted:
-        if wanted not in servers:
-            raise LaunchError(f"the rank table has no server {wanted}", f"It has {', '.join(servers)}.")
-        return wanted
-    told = [environ[name] for name in ADDRESSES if environ.get(name) in servers]
-    if told:
-        return told[0]
-    ours = [server for server in servers if _is_ours(server)]
+def find_server(servers: Sequence[str], wanted: str, environ: Mapping[str, str], told: int) -> int:
+    """Which server of a table we are: the one whose address is ours. `told` is our number, for where several are."""
+    if wanted and wanted not in servers:
+        raise LaunchError(f"the rank table has no server {wanted}", f"It has {', '.join(servers)}.")
+    address = wanted or next((environ[name] for name in ADDRESSES if environ.get(name) in servers), "")
+    ours = [
+        place
+        for place, server in enumerate(servers)
+        if server == address or (not address and _is_ours(server))
+    ]
     if len(ours) == 1:
         return ours[0]
-    number = environ.get("SERVER_ID", "")
-    if number.isdigit() and int(number) < len(servers):
-        return servers[int(number)]
+    if told in ours or (not ours and "SERVER_ID" in environ and told < len(servers)):
+        return told
     if len(servers) == 1:
-        return servers[0]
+        return 0
     raise LaunchError(
-        f"no address of this machine is in the rank table, which has {', '.join(servers)}",
-        "Say which of them it is with --server.",
+        f"no address of this machine is in the rank table, which has {', '.join(servers)}"
+        if not ours
+        else f"several servers of the rank table are this machine: {', '.join(servers)}",
+        "Say which of them it is with --server, or its number with --node-rank.",
     )
 
 
@@ -396,6 +412,10 @@ def meeting_place(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
         common["MASTER_ADDR"] = "127.0.0.1"
         if not environ.get("MASTER_PORT"):  # another launcher on this machine must not get the same
             common["MASTER_PORT"] = str(_free_port())
+    elif environ.get(FIRST_WORKER):
+        common["MASTER_ADDR"] = environ[FIRST_WORKER]
+    if not common.get("MASTER_PORT"):
+        common["MASTER_PORT"] = MEETING_PORT
     return common
 
 
@@ -412,8 +432,9 @@ def process_variables(place: Place) -> dict[str, str]:
 def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | None) -> dict[str, str]:
     """MindSpore's dynamic cluster; without a place, for its scheduler. The rank table is not for it."""
     variables = {
-        "MS_SCHED_HOST": common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR", "127.0.0.1"),
-        "MS_SCHED_PORT": common.get("MS_SCHED_PORT") or common.get("MASTER_PORT", SCHEDULER_PORT),
+        "MS_SCHED_HOST": common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR") or "127.0.0.1",
+        "MS_SCHED_PORT": common.get("MS_SCHED_PORT")
+        or (common["MASTER_PORT"] if plan.nodes == 1 else SCHEDULER_PORT),
         "MS_WORKER_NUM": str(plan.size),
         "MS_SERVER_NUM": "0",
     }
