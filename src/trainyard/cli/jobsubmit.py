@@ -20,8 +20,9 @@ from trainyard.lib.units import parse_size
 from trainyard.spec.workload import Condition, NeedSpec, Restart, RoleSpec, WorkloadSpec
 
 if TYPE_CHECKING:
+    from trainyard.cli.output import Output
     from trainyard.client import Client
-    from trainyard.client.shapes import Explanation, Job, JobDetail, SweepDetail
+    from trainyard.client.shapes import Diagnosis, Explanation, Job, JobDetail, SweepDetail
     from trainyard.spec.sweep import Axis
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -167,7 +168,7 @@ def clone_command(job: str, waits: bool, follow: bool, **changes: Any) -> int:
 @click.command("explain", cls=PlainVerb)
 @job_argument()
 def explain_command(job: str) -> int:
-    """Say why a job waits: its position, what holds it, what would help, and when it may start."""
+    """Say why a job waits: its position, what holds it, what would help, when it may start; or why it has failed."""
 
     async def work(client: Client) -> Explanation:
         return await client.jobs.explain((await find_job(client, job)).id)
@@ -196,7 +197,18 @@ def tell(invocation: Invocation, said: Explanation) -> int:
         output.line(f"Position in the queue: {said.position}.")
     if said.estimated_start is not None:
         output.line(f"Estimated start: {said.estimated_start.astimezone():%Y-%m-%d %H:%M:%S}.")
+    if said.diagnosis is not None:
+        _tell_failure(output, said.diagnosis)
     return 0
+
+
+def _tell_failure(output: Output, found: Diagnosis) -> None:
+    if found.meaning:
+        output.line(f"Exit code {found.exit_code}: {found.meaning}.")
+    if found.cause:
+        output.line(f"Likely cause: {found.cause}. {found.task} says:")
+        output.line(f"    {found.line}")
+        output.line(found.remedy)
 
 
 def _submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -> int:

@@ -128,8 +128,22 @@ class MetricsAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the exit code and the log of a job that failed tell."""
+
+    exit_code: int | None
+    meaning: str  # of the exit code
+    code: str = ""  # of the cause; empty: the log tells none
+    kind: str = ""  # network, image, memory, runtime, resources, configuration, system
+    task: str = ""
+    line: str = ""  # of its log, that tells it
+    cause: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Why a job waits, or what would happen to one that is not submitted yet."""
+    """Why a job waits or has failed, or what would happen to one that is not submitted yet."""
 
     state: str
     starts_now: bool
@@ -139,6 +153,7 @@ class Explanation:
     remedy: str = ""
     estimated_start: datetime | None = None
     nodes: tuple[str, ...] = ()  # where it would run, or runs
+    diagnosis: Diagnosis | None = None  # only of one that has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -29,6 +29,7 @@ from trainyard.server.api.answers import (
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.auth.actor import Actor
+from trainyard.server.failures import diagnose_job
 from trainyard.server.services.jobs import JobQuery
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, WorkloadSpec
@@ -236,10 +237,12 @@ async def delete_job(request: Request, job_id: Id) -> Response:
 
 @router.get("/{job_id}/explanation", responses=described(Explanation))
 async def explain_job(request: Request, job_id: Id, language: Language = "en") -> Response:
-    """Say why a job waits: position, what holds it, what would help, when it may start."""
+    """Say why a job waits: position, what holds it, what would help, when it may start; or why it has failed."""
     actor = await actor_of(request)
-    said = await parts_of(request).services.jobs.explain(actor, job_id, language=language)
-    return answer(views.explanation(said))
+    parts = parts_of(request)
+    said = await parts.services.jobs.explain(actor, job_id, language=language)
+    found = await diagnose_job(parts.services, parts.logs, actor, job_id, chinese=language == "zh")
+    return answer({**views.explanation(said), "diagnosis": None if found is None else asdict(found)})
 
 
 def key_of_list(actor: Actor, query: bytes) -> Hashable:

@@ -151,6 +151,7 @@ def explanation(said: Explanation) -> Data:
         "remedy": said.remedy,
         "estimated_start": when(said.estimated_start),
         "nodes": list(said.nodes),
+        "diagnosis": None,
     }
 
 

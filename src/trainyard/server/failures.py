@@ -1,0 +1,44 @@
+"""Why a job has failed: the logs of the tasks that failed, and what diagnosis.py finds in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from trainyard.server.auth.actor import Actor
+from trainyard.server.diagnosis import Diagnosis, diagnose
+from trainyard.server.logs import LogStore
+from trainyard.server.services import Services
+from trainyard.server.store.workloads import TaskRecord
+from trainyard.spec.workload import State
+
+LOOKED_AT_BYTES = 256 * 1024  # at the end of a log, of as many tasks:
+LOOKED_AT_TASKS = 32
+FAILING = frozenset({State.FAILED, State.RETAINED, State.FINISHING})
+
+
+async def diagnose_job(
+    services: Services, logs: LogStore, actor: Actor, job_id: str, *, chinese: bool = False
+) -> Diagnosis | None:
+    """What is known of the failure of a job's last attempt; None where it has not failed."""
+    record = await services.jobs.get(actor, job_id)
+    if record.state not in FAILING or not record.exit_code:
+        return None
+    tasks = [one for one in await services.jobs.tasks(actor, record.id) if one.exit_code]
+    # What ended first is more likely the cause than what ended because of it.
+    tasks.sort(key=lambda task: (task.was_told, task.ended_at or 0.0))
+    return await asyncio.to_thread(
+        lambda: diagnose(record.exit_code, _logs(logs, tasks[:LOOKED_AT_TASKS]), chinese=chinese)
+    )
+
+
+def _logs(logs: LogStore, tasks: Sequence[TaskRecord]) -> list[tuple[str, list[str]]]:
+    return [
+        (
+            task.name,
+            logs.before(task.workload_id, task.attempt, task.name, limit=LOOKED_AT_BYTES)
+            .data.decode(errors="replace")
+            .splitlines(),
+        )
+        for task in tasks
+    ]
