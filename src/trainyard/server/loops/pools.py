@@ -389,7 +389,7 @@ class Pools:
     def _list(self, view: View) -> None:
         for backend in view.backends:
             ours = [row for row in view.rows.values() if row.backend == backend and row.state != Stage.WANTED]
-            pause = self._list_seconds if ours else QUIET_LIST_SECONDS
+            pause = self._list_seconds if ours or self._listing(backend).strays else QUIET_LIST_SECONDS
             if any(row.state == Stage.JOINING for row in ours):
                 pause = min(pause, LOOK_SECONDS)
             if self._term.clock.monotonic() - self._listing(backend).at >= pause:

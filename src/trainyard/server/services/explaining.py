@@ -32,6 +32,7 @@ OLDEST_ANSWER_SECONDS = 10.0  # to somebody who asks about one job
 FIRST_LOOK_SECONDS = 0.3  # so long a list waits for the first view; later it takes the last one
 DRY_RUN = "dry-run"
 _QUOTAS = frozenset({Code.SELF_QUOTA, Code.ANCESTOR_QUOTA})
+_NO_ROOM = frozenset({Code.NODE_FIT, Code.GANG, Code.NEVER_FITS})
 _ROLES = frozenset({Code.NODE_FIT, Code.GANG, Code.TOPOLOGY, Code.NEVER_FITS, Code.ACQUIRING})
 
 _STATES: Mapping[State, tuple[str, str]] = {
@@ -258,9 +259,13 @@ def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  
 
 def _with_trouble(said: Explanation, reason: Reason, view: _View) -> Explanation:
     """Who waits for machines is told why they cannot be bought."""
-    if reason.code is not Code.ACQUIRING:
+    if reason.code is Code.ACQUIRING:
+        pools = [reason.subject] if reason.subject else list(view.troubles)
+    elif reason.code in _NO_ROOM:  # whether a pool could help is not known where its figures are not
+        promised = {pool.name for pool in view.snapshot.pools if pool.promise is not None}
+        pools = [pool for pool in view.troubles if pool not in promised]
+    else:
         return said
-    pools = [reason.subject] if reason.subject else list(view.troubles)
     told = [f"{pool}: {view.troubles[pool]}" for pool in pools if view.troubles.get(pool)]
     if not told:
         return said

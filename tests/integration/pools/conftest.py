@@ -1,0 +1,103 @@
+"""An emulated cloud with real machines for the tests of this folder, and platforms whose only nodes are bought there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emulation import Emulation, emulated
+from platforms import Up, platform
+
+PATIENCE = 120.0
+
+
+class Yard:
+    """One platform and the cloud that it buys from."""
+
+    def __init__(self, up: Up, cloud: Emulation) -> None:
+        self.up = up
+        self.cloud = cloud
+
+    def create(self, name: str = "cpu", **given: Any) -> Any:
+        body = {"name": name, "types": ["ecs.g6.large"], "most": 2, "idle_seconds": 2, **given}
+        return self.up.call("POST", "/api/v1/pools", body)
+
+    def pool(self, name: str = "cpu") -> Any:
+        return self.up.call("GET", f"/api/v1/pools/{name}")
+
+    def explain(self, job: str) -> Any:
+        return self.up.call("GET", f"/api/v1/jobs/{job}/explanation")
+
+    def lines(self, job: str, attempt: int) -> list[str]:
+        """What one attempt has printed."""
+        found = self.up.call("GET", f"/api/v1/jobs/{job}/logs?attempt={attempt}")["items"]
+        return [line["text"] for line in found]
+
+    def until(self, is_so: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (found := is_so()):
+            assert time.monotonic() < deadline, (self.up.folder / "up.err").read_text()[-3000:]
+            time.sleep(0.1)
+        return found
+
+    def until_empty(self, name: str = "cpu") -> Any:
+        """Wait until the pool has no machine, and the provider none of ours."""
+        pool = self.until(lambda: (found := self.pool(name))["size"] == 0 and found)
+        assert self.cloud.instances() == []
+        return pool
+
+    def events(self, code: str) -> list[Any]:
+        found = self.up.call("GET", "/api/v1/events?limit=500")["items"]
+        return [event for event in found if event["subject"] == "pool" and event["code"] == code]
+
+    def bought(self) -> int:
+        """Instances that were ever billed."""
+        return sum(line["kind"] == "instance" for line in self.cloud.control("GET", "bill")["lines"])
+
+    def spent(self) -> Decimal:
+        return Decimal(self.cloud.control("GET", "bill")["spent"])
+
+    def platform_id(self) -> str:
+        with contextlib.closing(sqlite3.connect(self.up.data / "platform.db")) as db:
+            row = db.execute("SELECT value FROM settings WHERE key = 'platform_id'").fetchone()
+        return str(row[0]).strip('"')
+
+    def program(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`trainyard`, logged in by the environment."""
+        env = {**os.environ, "TRAINYARD_SERVER": self.up.url, "TRAINYARD_TOKEN": self.up.token}
+        argv = [sys.executable, "-m", "trainyard.cli.main", *words]
+        return subprocess.run(
+            argv, env=env, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL
+        )
+
+
+@pytest.fixture(scope="module")
+def module_cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
+    with emulated(tmp_path_factory.mktemp("cloud") / "state") as emulation:
+        yield emulation
+
+
+@pytest.fixture
+def cloud(module_cloud: Emulation) -> Iterator[Emulation]:
+    yield module_cloud
+    module_cloud.control("DELETE", "faults")
+    left = [row["InstanceId"] for row in module_cloud.instances()]
+    if left:
+        module_cloud.ecs("DeleteInstances", InstanceId=left, Force=True)
+
+
+@pytest.fixture
+def yard(cloud: Emulation, tmp_path: Path) -> Iterator[Yard]:
+    """An empty platform: nothing runs on the server's own machine."""
+    with platform(tmp_path / "p", "--no-local-node", env=cloud.environ()) as up:
+        yield Yard(up, cloud)
