@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -199,6 +200,39 @@ def test_no_log_is_said_plainly(dlc, up, tmp_path):
     assert dlc("logs", job).stderr == "[WARN] No logs found for the pod\n"
     followed = dlc("logs", "-f", job)
     assert followed.stderr == "[WARN] No logs found for the pod\n"
+
+
+def test_a_log_is_followed_whole_when_it_is_longer_than_one_answer_and_the_job_starts_again(
+    dlc, up, tmp_path
+):
+    many = 130_000
+    mark = tmp_path / "tried once"
+    command = (
+        f"seq 1 {many}; sleep 0.5; printf 'no newline \\377'; [ -e '{mark}' ] || {{ touch '{mark}'; exit 137; }};"
+        " echo; echo last"
+    )
+    job = up.submit(command, name="long", max_retries=1)
+    seen = dlc("logs", "-f", job).stdout.splitlines()
+    assert up.job(job)["state"] == "succeeded"
+    once = [*map(str, range(1, many + 1)), "no newline \ufffd"]
+    # Who comes late begins with the start that runs then.
+    assert seen in ([*once, *once, "last"], [*once, "last"])
+
+
+def test_a_span_of_time_of_a_log_is_printed_when_it_is_asked_for(dlc, up, tmp_path):
+    job = up.submit("echo early; sleep 2.5; echo late", name="span")
+    up.until(job, "succeeded")
+    times = {line["text"]: line["time"] for line in up.call("GET", f"/api/v1/jobs/{job}/logs")["items"]}
+    early, late = (datetime.fromisoformat(times[text]) for text in ("early", "late"))
+    between = early + (late - early) / 2
+    elsewhere = between.astimezone(timezone(timedelta(hours=8)))
+    for moment in (between.strftime("%Y-%m-%dT%H:%M:%SZ"), elsewhere.isoformat()):
+        assert dlc("logs", job, "--start_time", moment).stdout == "late\n", moment
+        assert dlc("logs", job, "--end_time", moment).stdout == "early\n", moment
+    assert dlc("logs", job, "--start_time", "2001-01-01T00:00:00").stdout == "early\nlate\n"
+    assert dlc("logs", job, "--end_time", "2001-01-01").stderr == "[WARN] No logs found for the pod\n"
+    refused = dlc("logs", job, "--start_time", "yesterday", ok=False)
+    assert "'yesterday' is not a time" in refused.stderr + refused.stdout
 
 
 def test_quotas_types_events_and_help_are_shown(dlc, up, tmp_path):

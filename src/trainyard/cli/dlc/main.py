@@ -379,26 +379,42 @@ def logs_command(
 ) -> int:
     """Print a pod's log; without POD, that of the job's first."""
     connection = session.connect()
-    found = connection.call("GET", f"/api/v1/jobs/{job}")
-    seen, printed = 0, False
-    query = {"StartTime": span["start_time"], "EndTime": span["end_time"]}
-    while True:
-        name = _pod_of(found, job, pod)
-        lines: Sequence[str] = []
-        if name:
-            most = 100_000 if follow else max_events_num
-            path = f"/api/v1/jobs/{job}/pods/{name}/logs"
-            lines = connection.call("GET", path, {"MaxLines": most, **query})["Logs"]
-        for line in lines[seen:]:
-            click.echo(line)
-        printed, seen = printed or len(lines) > 0, max(seen, len(lines))
-        if not follow or found["Status"] in ENDED:
-            break
-        time.sleep(POLL_SECONDS)
-        found = connection.call("GET", f"/api/v1/jobs/{job}")
-    if not printed:
+    if follow:
+        is_printed = _follow_log(connection, job, pod)
+    else:
+        name = _pod_of(connection.call("GET", f"/api/v1/jobs/{job}"), job, pod)
+        query = {"MaxLines": max_events_num, "StartTime": span["start_time"], "EndTime": span["end_time"]}
+        is_printed = name != "" and _print_log(connection.call("GET", _log_path(job, name), query))
+    if not is_printed:
         click.echo("[WARN] No logs found for the pod", err=True)
     return 0
+
+
+def _follow_log(connection: Connection, job: str, pod: str) -> bool:
+    """Print all of a log, and what comes, until the job has ended; whether there was anything."""
+    cursor, is_printed = "start", False
+    while True:
+        found = connection.call("GET", f"/api/v1/jobs/{job}")  # first: what came until its end is read below
+        name = _pod_of(found, job, pod)
+        while name:
+            answer = connection.call("GET", _log_path(job, name), {"Cursor": cursor})
+            is_printed = _print_log(answer) or is_printed
+            if answer["Cursor"] == cursor:
+                break
+            cursor = answer["Cursor"]
+        if found["Status"] in ENDED:
+            return is_printed
+        time.sleep(POLL_SECONDS)
+
+
+def _print_log(answer: dict[str, Any]) -> bool:
+    if answer["Logs"]:
+        click.echo("\n".join(answer["Logs"]))
+    return bool(answer["Logs"])
+
+
+def _log_path(job: str, pod: str) -> str:
+    return f"/api/v1/jobs/{job}/pods/{pod}/logs"
 
 
 get_group.add_command(logs_command, "logs")

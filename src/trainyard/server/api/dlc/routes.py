@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
-from trainyard.server.api.dlc import views
+from trainyard.server.api.dlc import podlogs, views
 from trainyard.server.api.dlc.door import BODY_LIMIT, Identification, answer, problem
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.parts import Parts
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 Handler = Callable[["Call"], Awaitable[Response]]
 
 MOST_LINES = 2000
-MOST_BYTES = 4 << 20
 PAGE_SIZE = 10
 MOST_JOBS = 100
 
@@ -56,16 +56,17 @@ class Call:
         return min(int(text), most)
 
     def time(self, name: str) -> float | None:
-        """A time of the query, as RFC 3339 or seconds."""
+        """A time of the query, as RFC 3339; without a zone it is UTC."""
         text = self.query.get(name, "").strip()
         if not text:
             return None
         try:
-            return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+            found = datetime.fromisoformat(text)
         except ValueError as error:
             raise InvalidError(
                 f"{name} {text!r} is not a time.", hint="Write it like 2026-11-16T08:00:00Z."
             ) from error
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
     async def job(self) -> WorkloadRecord:
         """The job that the path names."""
@@ -193,17 +194,27 @@ async def pod_events(call: Call) -> Response:
 
 
 async def pod_logs(call: Call) -> Response:
-    """GET jobs/{id}/pods/{pod}/logs: the last lines."""
+    """GET jobs/{id}/pods/{pod}/logs: the last lines, of a span of time where one is given.
+
+    With `Cursor`, which the vendor's clients do not know: all lines that follow, some at a time. `start` is the first; the answer
+    has the next, which is the same again where nothing more has come.
+    """
     record, task = await call.task()
-    lines = call.number("MaxLines", MOST_LINES, 100_000)
-    part = call.parts.logs.tail(record.id, task.attempt, task.name, lines=lines, limit=MOST_BYTES)
-    text = part.data.decode(errors="replace")
+    read = podlogs.page if call.query.get("Cursor") else podlogs.last
+    most = call.number("MaxLines", MOST_LINES, podlogs.MOST_LINES)
+    given = podlogs.Wanted(
+        cursor=call.query.get("Cursor", ""),
+        lines=most,
+        since=call.time("StartTime"),
+        until=call.time("EndTime"),
+    )
+    found = await asyncio.to_thread(read, call.parts.logs, record, task, given)
     return answer(
         {
             "JobId": record.id,
             "PodId": views.pod_id(record.id, task.name),
             "PodUid": views.pod_view(record, task)["PodUid"],
-            "Logs": text.splitlines(),
+            **found,
         }
     )
 
