@@ -15,8 +15,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ class Postgres:
     folder: Path
     port: int
     password: str
+    env: Mapping[str, str] = field(default_factory=dict)  # above what it gets anyway
     process: subprocess.Popen[bytes] | None = None
     _shared: str = ""
 
@@ -73,7 +74,7 @@ class Postgres:
                 "-c", "fsync=off", "-c", "max_connections=200", "-c", "shared_buffers=32MB",
             ],
             stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder, start_new_session=True,
-            env={"PATH": os.defpath, "HOME": str(self.folder), "LC_ALL": "C"}, **_account(),
+            env={"PATH": os.defpath, "HOME": str(self.folder), "LC_ALL": "C", **self.env}, **_account(),
         )  # fmt: skip
         log.close()
         self._wait()
@@ -137,7 +138,7 @@ def _free_port() -> int:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Postgres]:
+def running(env: Mapping[str, str] | None = None) -> Iterator[Postgres]:
     """A server for as long as the block lasts; nothing is left of it."""
     # Not under the test's own folder: a socket's path may have 107 bytes, and the account must be able to reach it.
     folder = Path(tempfile.mkdtemp(prefix="ty-pg-", dir="/tmp"))
@@ -159,7 +160,7 @@ def running() -> Iterator[Postgres]:
         )  # fmt: skip
         if made.returncode:
             raise RuntimeError(made.stderr.decode(errors="replace"))
-        server = Postgres(folder, _free_port(), password)
+        server = Postgres(folder, _free_port(), password, dict(env or {}))
         server.start()
         try:
             yield server

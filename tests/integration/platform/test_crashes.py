@@ -1,4 +1,5 @@
-"""Everything dies: servers, the database, the way to nodes. Every job still ends once, in the right state, and nothing stays.
+"""Everything dies: servers, the database, the way to nodes; and clocks are set. Every job still ends once, in the right state, and
+nothing stays.
 
 `TRAINYARD_CRASH_SEEDS=20` tries more; a failure names its seed.
 """
@@ -16,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from clocks import Clock, Clocks, clocks  # noqa: F401  # a fixture
 from lab import entry
 from platforms import Up, platform, processes_of
-from postgres import Postgres, postgres  # noqa: F401  # a fixture
+from postgres import running
 from sshd import start_sshds
 from trainyard.backends.ssh import inventory
 
@@ -28,18 +30,29 @@ JOBS = int(os.environ.get("TRAINYARD_CRASH_JOBS", "500"))
 SEEDS = range(int(os.environ.get("TRAINYARD_CRASH_SEEDS", "1")))
 SECONDS = 240.0
 LIMIT = 3000  # thousandths of a core, for all jobs together
+HOUR = 3600.0
+STEPS = (-2 * HOUR, -100.0, 0.0, 0.0, 100.0, 6 * HOUR)  # of clocks, from the real time
+LONG, SHORT = 1800, 1  # seconds that a job may run: less than some steps, and less than it sleeps
+LATE = "time_limit"
 
 
 class Yard:
     """A platform with this machine and two hosts as nodes, and a ledger that every job writes its name into."""
 
-    def __init__(self, up: Up, folder: Path, hosts: list) -> None:
+    def __init__(self, up: Up, folder: Path, hosts: list, clocks: dict[str, Clock]) -> None:  # noqa: F811
         self.up = up
         self.hosts = hosts
+        self.clocks = clocks
         self.ledger = folder / "ledger"
         self.ledger.touch(mode=0o666)
-        self.wanted: dict[str, int] = {}
+        self.wanted: dict[str, int | str] = {}
         self.most = 0  # that was seen in use at once
+
+    def step_clocks(self, chance: random.Random) -> None:
+        """Set one clock, or all of them, forth or back."""
+        ahead = chance.choice(STEPS)
+        for name in chance.choice([*([name] for name in self.clocks), list(self.clocks)]):
+            self.clocks[name].set(ahead)
 
     def add_nodes(self) -> None:
         path = Path(self.up.env["TRAINYARD_HOME"]) / "hosts.toml"
@@ -66,12 +79,14 @@ class Yard:
 
     def submit(self, number: int, chance: random.Random) -> None:
         """Some jobs, with a key, so that a request whose answer was lost is not a second job."""
-        code = chance.choice([0, 0, 0, 0, 3])
-        nap = chance.choice(["", "", "sleep 0.05;", "sleep 0.3;"])
+        code: int | str = chance.choice([0, 0, 0, 0, 3]) if chance.random() < 0.98 else LATE
+        nap = chance.choice(["", "", "sleep 0.05;", "sleep 0.3;"]) if code != LATE else "exec sleep 60;"
         body = {
             "name": f"job-{number}",
             "command": f'echo "$TRAINYARD_JOB_ID $TRAINYARD_TASK" >> "{self.ledger}"; {nap} exit {code}',
             "roles": [{"cpu": 0.2, "replicas": chance.choice([1, 1, 1, 2])}],
+            "max_run_seconds": LONG if code != LATE else SHORT,
+            "env": {"LD_PRELOAD": ""},  # who steps is the platform, not the job
         }
         deadline = time.monotonic() + 60
         while True:
@@ -115,7 +130,8 @@ class Yard:
         assert found.keys() == self.wanted.keys(), "none was lost, none was made twice"
         assert self.most > 0, "somebody has looked while jobs ran"
         for job, code in self.wanted.items():
-            assert found[job]["state"] == ("failed" if code else "succeeded"), found[job]
+            assert found[job]["state"] == ("failed" if code else "succeeded"), self.story(job)
+            assert (found[job]["reason"] == LATE) == (code == LATE), self.story(job)
         ran = Counter(self.ledger.read_text().splitlines())
         twice = [name.split()[0] for name, times in ran.items() if times > 1]
         assert not twice, "\n".join(self.story(job) for job in twice[:3])
@@ -130,12 +146,16 @@ class Yard:
 
 
 @contextlib.contextmanager
-def yard_of(folder: Path, *options: str):
+def yard_of(folder: Path, clocks: Clocks, *options: str):  # noqa: F811  # the fixture
     folder.mkdir(parents=True, exist_ok=True)
-    hosts = start_sshds(2, folder, first_address=70)
+    times = {name: clocks.make() for name in ("server", "h0", "h1")}
+    hosts = [
+        start_sshds(1, folder / name, first_address=place, env=times[name].env)[0]
+        for name, place in (("h0", 70), ("h1", 71))
+    ]
     try:
-        with platform(folder, *options, "--cpu", "6") as up:
-            yard = Yard(up, folder, hosts)
+        with platform(folder, *options, "--cpu", "6", env=times["server"].env) as up:
+            yard = Yard(up, folder, hosts, times)
             yard.add_nodes()
             yard.limit()
             yield yard
@@ -146,14 +166,19 @@ def yard_of(folder: Path, *options: str):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die(tmp_path, seed):
+def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die_and_clocks_are_set(
+    tmp_path,
+    seed,
+    clocks: Clocks,  # noqa: F811  # the fixture
+):
     chance = random.Random(seed)
-    with yard_of(tmp_path / "yard") as yard:
+    with yard_of(tmp_path / "yard", clocks) as yard:
         up = yard.up
         port = up.port
         for number in range(JOBS):
             yard.submit(number, chance)
-            yard.check_quota()
+            if number % 4 == 0:
+                yard.check_quota()
             dice = chance.random()
             if dice < 0.012:
                 up.kill()
@@ -167,6 +192,8 @@ def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die(tmp_path,
                 host.stop()
                 time.sleep(chance.random())
                 host.restart()
+            elif dice < 0.06:
+                yard.step_clocks(chance)
         yard.wait()
         up.kill(signal.SIGTERM)
         up.start(port=port)
@@ -177,36 +204,45 @@ def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die(tmp_path,
 def test_every_job_ends_once_when_postgres_restarts_and_one_of_two_servers_is_killed(
     tmp_path,
     seed,
-    postgres: Postgres,  # noqa: F811  # the fixture
+    clocks: Clocks,  # noqa: F811  # the fixture
 ):
     chance = random.Random(1000 + seed)
-    url = postgres.database()
-    with yard_of(tmp_path / "yard", "--database", url) as yard:
+    time_of_database = clocks.make()
+    with (
+        running(time_of_database.env) as postgres,
+        yard_of(tmp_path / "yard", clocks, "--database", postgres.database()) as yard,
+    ):
+        yard.clocks["database"] = time_of_database
         first = yard.up
+        url = first.options[1]
         second = Up(
             tmp_path / "second",
             "--database",
             url,
             "--no-local-node",
-            env={"TRAINYARD_HOME": first.env["TRAINYARD_HOME"]},
+            env={"TRAINYARD_HOME": first.env["TRAINYARD_HOME"], **yard.clocks["server"].env},
         )
         second.data = first.data  # replicas share their folder, where the logs are
         second.start()
         second.token = first.token
         ports = {first: first.port, second: second.port}
         try:
-            for number in range(JOBS // 2):
+            for number in range(JOBS):
                 yard.up = chance.choice([first, second])
                 yard.submit(number, chance)
+                if number % 4 == 0:
+                    yard.check_quota()
                 dice = chance.random()
-                if dice < 0.02:
+                if dice < 0.012:
                     victim = chance.choice([first, second])
                     victim.kill()
                     yard.up = second if victim is first else first
                     yard.submit(JOBS + number, chance)
                     victim.start(port=ports[victim])
-                elif dice < 0.03:
+                elif dice < 0.02:
                     postgres.restart(chance.choice([signal.SIGINT, signal.SIGQUIT]))
+                elif dice < 0.05:
+                    yard.step_clocks(chance)
             yard.up = first
             yard.wait()
             yard.check()
