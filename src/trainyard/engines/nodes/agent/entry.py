@@ -78,6 +78,7 @@ class Entry:
     def _fetch(self) -> None:
         if self.entry["code"] or self.entry["requirements"] or self.entry["requirements_dir"]:
             fetch: Callable[..., str | None] = import_module(".fetching", __package__).fetch
+            self.entry["folder"] = self.folder
             problem = fetch(self.entry, say)
             if problem:
                 raise EntryError(NO_ENVIRONMENT, problem)
