@@ -272,6 +272,13 @@ def test_the_scheduler_ends_with_the_workers_when_mindspore_is_wanted(launch):
     assert ["[scheduler]", "MS_SCHED"] in shown
 
 
+def test_a_job_can_say_more_when_its_command_was_wrapped_for_it(launch):
+    env = {"TRAINYARD_LAUNCH_OPTIONS": "--processes 3 --log-dir '' --nodes 2"}
+    code, out, _ = finish(launch("--processes", "2", "--", "echo $WORLD_SIZE", env=env))
+    assert (code, sorted(out.splitlines())) == (0, ["[0] 4", "[1] 4"])
+    assert not list(launch.folder.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -15,6 +15,7 @@ import glob
 import json
 import os
 import pkgutil
+import shlex
 import shutil
 import socket
 import sys
@@ -28,6 +29,7 @@ from .probe import _devices as devices_of_drivers
 from .supervisor import MARK
 
 WRONG = 2  # the exit code for what a person has to change
+MORE = "TRAINYARD_LAUNCH_OPTIONS"  # by which a job that only says `launcher: own` can say more
 LINES = "lines.json"  # beside this module in the archive
 POLL_SECONDS = 0.5
 SCHEDULER_PORT = "8118"  # as MindSpore's own launcher has it
@@ -122,7 +124,11 @@ def main(words: Sequence[str]) -> int:
         else:
             parser.add_argument(name, type=type(default), default=default, metavar=metavar, help=option.text)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="What each process runs.")
-    settings = vars(parser.parse_args(list(words)))
+    try:
+        more = shlex.split(os.environ.get(MORE, ""))
+    except ValueError as error:
+        parser.error(f"{MORE}: {error}")
+    settings = vars(parser.parse_args([*more, *words]))
     command = settings.pop("command")
     if command[:1] == ["--"]:
         command = command[1:]
