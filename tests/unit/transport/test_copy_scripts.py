@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import os
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -79,8 +82,15 @@ def test_an_archive_is_unpacked_and_stamped_when_complete(shell, tree):
     assert [path.name for path in (shell.home / ".trainyard/uploads").iterdir()] == ["k"]
 
 
+def needs_gnu(shell) -> None:
+    """busybox-static's shell takes its own tools before those of the PATH."""
+    if b"GNU" not in shell("tar --version").stdout:
+        pytest.skip("this shell brings tools of its own")
+
+
 @pytest.mark.parametrize("blocks", [3, 4, 7, 11])
 def test_the_half_file_goes_and_the_old_stamp_stays_when_the_archive_is_cut(shell, tree, blocks):
+    needs_gnu(shell)
     shell("mkdir -p .trainyard/uploads; echo 100 >.trainyard/uploads/k")
     result = shell(tar_script(), archive(tree, b".end")[: blocks * 512])
     assert result.stdout == b"trainyard-mark failed 1\n"
@@ -88,6 +98,37 @@ def test_the_half_file_goes_and_the_old_stamp_stays_when_the_archive_is_cut(shel
         if path.is_file():
             assert path.read_text() == str(path.relative_to(shell.home / "a b")) * 1000
     assert (shell.home / ".trainyard/uploads/k").read_text() == "100\n"
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="no perl")
+def test_the_pipe_is_enlarged_when_the_stream_is_long(tmp_path, tree):
+    size = getattr(fcntl, "F_GETPIPE_SZ", 0)
+    process = subprocess.Popen(
+        ["sh", "-c", tar_script(wide=1)],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        process.stdin.write(archive(tree, b".end"))
+        process.stdin.flush()
+        kept = os.dup(process.stdin.fileno())
+        process.stdin.close()
+        process.stdin = None
+        try:
+            deadline = time.monotonic() + 10
+            while fcntl.fcntl(kept, size) < 1024 * 1024 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert fcntl.fcntl(kept, size) == 1024 * 1024
+        finally:
+            os.close(kept)
+        assert process.stdout.read() == b"trainyard-mark ok\n"
+
+
+def test_a_long_stream_is_taken_when_its_pipe_cannot_be_enlarged(shell, tree):
+    without = f"perl() {{ false; }}\n{tar_script(wide=1)}"
+    result = shell(without, archive(tree, b".end"))
+    assert (result.stdout, result.stderr) == (b"trainyard-mark ok\n", b"")
 
 
 def test_the_reason_is_told_when_the_target_cannot_be_made(shell, tree):
@@ -184,6 +225,7 @@ def survey_script(**changes) -> str:
 
 
 def test_the_survey_lists_what_there_is_when_something_differs(shell):
+    needs_gnu(shell)
     (shell.home / "t").mkdir()
     (shell.home / "t/a b").write_text("x")
     (shell.home / "t/new\nline").write_text("y")

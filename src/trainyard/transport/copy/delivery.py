@@ -22,6 +22,7 @@ from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.survey import Findings, Plan, part_signature
 
 TAIL = 1024 * 1024
+WIDE = 8 * 1024 * 1024  # from here on, enlarging the pipe on the machine is worth the process that does it
 WINDOW = 2  # archives in memory at once: one being sent, one being made
 STALE, BUSY = "3", "4"  # exit statuses of receive_part
 
@@ -39,7 +40,7 @@ class ArchiveDelivery:
     end: str
     stamp: str = ""
     in_all: int = 0
-    is_alone: bool = False  # one machine wants it, once
+    is_streamed: bool = False  # one machine wants it, once, and over the open connection
     ledger: Ledger | None = None  # hears the sums of what goes by
 
     @property
@@ -54,7 +55,7 @@ class ArchiveDelivery:
 
     def make(self) -> Payload | Stream:
         """Pack it, or get ready to pack it while it is sent. Blocking."""
-        if self.is_alone and not is_bulk(self.length, self.in_all):
+        if self.is_streamed:
             return Stream(self._pack, self.length)
         return self.make_shared()
 
@@ -146,7 +147,7 @@ class DeltaDelivery:
     patch: Patch
     stamp: str = ""
     in_all: int = 0
-    is_alone: bool = False
+    is_streamed: bool = False
     ledger: Ledger | None = None
 
     @property
@@ -160,7 +161,7 @@ class DeltaDelivery:
 
     def make(self) -> Payload | Stream:
         """Read the blocks, or get ready to read them while they are sent. Blocking."""
-        if self.is_alone and not is_bulk(self.length, self.in_all):
+        if self.is_streamed:
             return Stream(self._write, self.length)
         return self.make_shared()
 
@@ -192,8 +193,13 @@ class DeltaDelivery:
 Delivery = ArchiveDelivery | PartDelivery | DeltaDelivery
 
 
-def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int) -> list[Delivery]:
-    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload."""
+def deliveries(
+    plan: Plan, findings: Findings, notes: list[str], *, copies: int, pours: bool
+) -> list[Delivery]:
+    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload.
+
+    `pours`: bulk goes over their open connections.
+    """
     deltas = findings.deltas
     whole = [entry for entry in findings.files if entry.name not in deltas]
     ledger = make_ledger(plan.manifest.files, findings.files, findings.known)
@@ -215,7 +221,7 @@ def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int)
     for item in made:
         item.in_all = in_all
         if not isinstance(item, PartDelivery):
-            item.is_alone = copies == 1
+            item.is_streamed = copies == 1 and (pours or not is_bulk(item.length, in_all))
     if made:
         made[-1].stamp = plan.stamp
     return made
@@ -291,7 +297,8 @@ async def _receive(
     transport: Transport, payload: Payload | Stream, variables: Variables, on_bytes: OnBytes, in_all: int
 ) -> Outcome:
     mark = new_id("trainyard-")
-    script = compose("sinks.sh", "receive.sh", mark=mark, **variables)
+    wide = int(payload.length >= WIDE)
+    script = compose("sinks.sh", "receive.sh", mark=mark, wide=wide, **variables)
     return await feed(transport, script, payload, mark, on_bytes, in_all=in_all)
 
 

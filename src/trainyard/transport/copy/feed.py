@@ -1,5 +1,6 @@
-"""One payload into one script on one machine. Small ones go over the open connection; bulk goes through the system's
-`ssh`, which encrypts on a core of its own and reads the payload without passing it through Python.
+"""One payload into one script on one machine, over the open connection. Where that is slow with bulk (see `Pouring`), bulk
+goes through the system's `ssh`, which encrypts on a core of its own and reads the payload without passing it through
+Python.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from trainyard.lib.aio import end_task, finish
+from trainyard.lib.aio import end_task, finish, readable
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport.api import Attachable, Process, Transport, read_all
+from trainyard.transport.api import Attachable, Pourable, Pouring, Process, Transport, read_all
 from trainyard.transport.copy.payload import Payload, Stream
 
 # From these sizes on, of one payload and of all payloads to all machines, a second connection pays: a login costs about
@@ -83,7 +84,7 @@ async def feed(
     Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
     """
     words = None
-    if isinstance(payload, Payload) and is_bulk(payload.length, in_all):
+    if isinstance(payload, Payload) and is_bulk(payload.length, in_all) and not await pours(transport):
         words = bulk_argv(transport, script)
     if words is not None and isinstance(payload, Payload):
         outcome = await _through_program(words, payload, mark, on_bytes)
@@ -95,6 +96,11 @@ async def feed(
 def is_bulk(length: int, in_all: int) -> bool:
     """Whether a payload of `length`, of `in_all` to all machines, is worth a connection of its own."""
     return length > BULK and in_all > BULK_IN_ALL
+
+
+async def pours(transport: Transport) -> bool:
+    """Whether the open connection is as good as one of its own. UnreachableError where there is none."""
+    return isinstance(transport, Pouring) and await transport.pours()
 
 
 def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
@@ -177,15 +183,14 @@ async def _through_channel(
 
 
 async def _write(process: Process, payload: Payload | Stream, on_bytes: Callable[[int], None]) -> None:
-    limited = isinstance(payload, Payload)
     descriptor = payload.open()
     try:
-        done = 0
         # A stream is read to its end: its maker waits for that.
-        while chunk := await _read(descriptor, payload.length - done if limited else CHUNK):
-            await process.write(chunk)
-            done += len(chunk)
-            on_bytes(done)
+        limit = payload.length if isinstance(payload, Payload) else None
+        if isinstance(process, Pourable):
+            await process.pour(descriptor, limit, on_bytes)
+        else:
+            await _copy(process, descriptor, limit, on_bytes)
         if isinstance(payload, Stream):
             await payload.ended()
         await process.write_eof()
@@ -195,28 +200,23 @@ async def _write(process: Process, payload: Payload | Stream, on_bytes: Callable
             await finish(payload.settled())
 
 
+async def _copy(
+    process: Process, descriptor: int, limit: int | None, on_bytes: Callable[[int], None]
+) -> None:
+    done = 0
+    while chunk := await _read(descriptor, CHUNK if limit is None else limit - done):
+        await process.write(chunk)
+        done += len(chunk)
+        on_bytes(done)
+
+
 async def _read(descriptor: int, limit: int) -> bytes:
     """The next bytes; b'' at the end. Only a stream is ever waited for."""
     while True:
         try:
             return os.read(descriptor, min(CHUNK, limit))
         except BlockingIOError:
-            await _readable(descriptor)
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(descriptor, _wake, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+            await readable(descriptor)
 
 
 async def _close(process: Process) -> None:
