@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pytest
 
+from emulation import emulated, until
 from platforms import platform
 from sshd import Sshd, start_sshds
 
@@ -57,6 +58,8 @@ WITH_PLATFORM = frozenset(
         "docs/guides/from-slurm.md",
     }
 )
+
+WITH_POOLS = frozenset({"docs/operations/pools.md"})
 
 WORKER = """
 import json, sys, traceback
@@ -284,7 +287,9 @@ def named_hosts(tmp_path: Path, isolation: Path) -> Iterator[list[Sshd]]:
 
 @pytest.mark.slow  # a page is a dozen runs of the program
 @pytest.mark.parametrize(
-    "page", [path for path in PAGES if name_of(path) not in WITH_HOSTS | WITH_PLATFORM], ids=name_of
+    "page",
+    [path for path in PAGES if name_of(path) not in WITH_HOSTS | WITH_PLATFORM | WITH_POOLS],
+    ids=name_of,
 )
 def test_the_examples_of_a_page_work(page, reader):
     follow(reader, name_of(page), page.read_text("utf-8"))
@@ -306,6 +311,19 @@ def test_the_examples_about_the_platform_work(page, tmp_path, reader):
         reader.env |= {"URL": up.url, "PASSWORD": up.ready["password"]}
         reader.env |= {"TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
         follow(reader, name_of(page), page.read_text("utf-8"))
+
+
+@pytest.mark.slow  # likewise, with a server and a cloud whose machines boot
+@pytest.mark.parametrize("page", [path for path in PAGES if name_of(path) in WITH_POOLS], ids=name_of)
+def test_the_examples_about_pools_work(page, tmp_path, reader):
+    with (
+        emulated(tmp_path / "cloud") as cloud,
+        platform(tmp_path / "yard", "--no-local-node", env=cloud.environ()) as up,
+    ):
+        reader.env |= {"TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
+        follow(reader, name_of(page), page.read_text("utf-8"))
+        until(lambda: not up.call("GET", "/api/v1/pools")["items"])
+        assert cloud.instances() == []
 
 
 def test_no_example_escapes_by_an_unknown_language():
