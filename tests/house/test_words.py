@@ -46,6 +46,12 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/spec/machine.py",
         "trainyard/settings.py",
         "trainyard/backends/local/description.py",
+        # Pools say where machines may be bought, in what order.
+        "trainyard/client/poolshapes.py",
+        "trainyard/server/api/pools.py",
+        "trainyard/server/loops/",
+        "trainyard/server/services/pools.py",
+        "trainyard/server/store/pools.py",
     ),
     "vpc": (*DOORS, EMULATOR, CLOUD, "trainyard/spec/machine.py"),
     "pod": DLC,
