@@ -24,6 +24,7 @@ from trainyard.spec.workload import WorkloadSpec
 FIRST_PORT = 40000
 PORTS = 9800  # and up to 200 tasks of a job on one machine
 LOOPBACK = "127.0.0.1"
+MOST_NAMES = 512  # in the table of hosts of every task of a job without ssh
 _OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight million after it
 _MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
 
@@ -79,7 +80,8 @@ def _number(text: str) -> int:
 
 def _is_together(gang: Gang) -> bool:
     """Whether all tasks are on one machine, whatever many nodes that machine is."""
-    return gang.is_on_one_node or len({place.address for place in gang.places}) == 1
+    addresses = {place.address for place in gang.places}
+    return gang.is_on_one_node or len(addresses) == 1 or all(map(_is_loopback, addresses))
 
 
 def _is_beside(gang: Gang, one: Place, other: Place) -> bool:
@@ -171,6 +173,15 @@ def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: b
         for one in wanted
         if everybody or one.name in named
     )
+
+
+def hosts_of(gang: Gang, viewer: Place) -> dict[str, str]:
+    """Names of the tasks' hosts, for /etc/hosts of one of them. Of a thousand, only the first and itself."""
+    if not is_met(gang) and not find_kind(gang.spec.kind).meets:
+        return {}
+    kind = find_kind(gang.spec.kind)
+    shown = gang.places if len(gang.places) <= MOST_NAMES else (gang.first, viewer)
+    return {name: address_for(gang, viewer, place) for place in shown for name in kind.names(gang, place)}
 
 
 def _named(texts: Iterable[str]) -> set[str]:

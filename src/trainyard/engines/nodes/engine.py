@@ -283,6 +283,7 @@ def _order(launch: Launch, node: str) -> dict[str, Any]:
                 "env": {**task.env, **_variables(launch, task)},
                 "cpu_milli": task.cpu_milli,
                 "memory_mib": task.memory_mib,
+                "ports": dict(task.ports),
                 "view": asdict(task.view) if task.view else None,
                 "entry": asdict(task.entry) if task.entry else None,
             }

@@ -107,6 +107,6 @@ def port(place: Place, variable: str) -> str:
     return f"%port:{place.name}:{variable}%"
 
 
-def path(name: str) -> str:
-    """The mark for where a file was written."""
-    return f"%path:{name}%"
+def path(name: str, otherwise: str = "") -> str:
+    """The mark for where a file was written; `otherwise` is for tasks that have it elsewhere, each in its own folder."""
+    return f"%path:{name}|{otherwise}%" if otherwise else f"%path:{name}%"

@@ -46,21 +46,22 @@ def launching(gang: Gang, _place: Place) -> tuple[dict[str, str], dict[str, str]
     }
     late = {
         "OMPI_MCA_orte_default_hostfile": path(HOSTFILE),
-        "OMPI_MCA_plm_rsh_agent": path(AGENT),
+        # OpenMPI hands this on to the other tasks, so it has to be the same there: ssh is, wherever it lies.
+        "OMPI_MCA_plm_rsh_agent": path(AGENT, "ssh"),
         "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
         "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
         # The same, as OpenMPI 5 calls it.
         "PRTE_MCA_prte_default_hostfile": path(HOSTFILE),
-        "PRTE_MCA_plm_ssh_agent": path(AGENT),
+        "PRTE_MCA_plm_ssh_agent": path(AGENT, "ssh"),
         "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",  # a task may be root in a view of its own, as in a container
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "I_MPI_HYDRA_HOST_FILE": path(HYDRA_HOSTFILE),
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": path(AGENT),
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": path(AGENT, "ssh"),
         "HYDRA_HOST_FILE": path(HYDRA_HOSTFILE),
         "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": path(AGENT),
+        "HYDRA_LAUNCHER_EXEC": path(AGENT, "ssh"),
     }
     return late, files
 

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
+from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks, submitting
 from trainyard.server.services.context import Context, Page
@@ -246,7 +247,7 @@ class Jobs:
             workspace = choose_workspace(connection, actor, spec.workspace)
             require(actor, "jobs:write", workspace.id)
             open_needs(connection, actor, spec)
-            return checks.fit_to_workspace(spec, workspace), workspace.id
+            return checks.fit_to_workspace(kinds.fit(spec), workspace), workspace.id
 
         fitted, workspace_id = await self._context.db.read(work)
         return await self._explainer.dry_run(actor, fitted, workspace_id, language=language)

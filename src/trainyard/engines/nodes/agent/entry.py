@@ -135,7 +135,9 @@ class Entry:
     def _fill(self, match: re.Match[str]) -> str:
         what, value = match[1], match[2]
         if what == "path":
-            return self.paths.get(value, value)
+            wanted, _, otherwise = value.partition("|")
+            place = self.paths.get(wanted, wanted)
+            return otherwise if otherwise and place != wanted else place
         task, _, rest = value.partition(":")
         if what == "port":
             return self.ports.get(task, {}).get(rest, "")

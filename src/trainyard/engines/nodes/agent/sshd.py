@@ -72,9 +72,9 @@ def client_config(entry: Entry, user: str, folder: str) -> str:
         names = [name for name in (*peer["names"], peer["address"]) if name not in seen]
         seen.update(names)
         if names and peer["ssh_port"]:
-            blocks.append(
-                f"Host {' '.join(names)}\n    HostName {peer['address']}\n    Port {peer['ssh_port']}\n"
-            )
+            own = entry.entry["ssh_address"] if peer["task"] == entry.name else ""
+            address = own or peer["address"]
+            blocks.append(f"Host {' '.join(names)}\n    HostName {address}\n    Port {peer['ssh_port']}\n")
     blocks.append(
         f"Host *\n    User {user}\n    IdentityFile {_path(folder + '/key')}\n    IdentitiesOnly yes\n"
         f"    UserKnownHostsFile {_path(folder + '/known_hosts')}\n    GlobalKnownHostsFile /dev/null\n"

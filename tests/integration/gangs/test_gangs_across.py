@@ -1,0 +1,188 @@
+"""Jobs over several nodes with addresses of their own and a real sshd each: MPI, the manual's jobs, nodes that go away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gang_yard import GangYard, gang_yard
+
+import netns
+import sshd
+
+REASON = netns.why_not()
+PYTHON = "/usr/bin/python3"
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.slow,  # hosts, a platform, and real launchers
+    pytest.mark.skipif(bool(REASON), reason=REASON or "-"),
+    pytest.mark.skipif(not os.path.exists(PYTHON), reason=f"the hosts have no {PYTHON}"),
+]
+needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="OpenMPI is not installed")
+ALLREDUCE = Path(__file__).with_name("allreduce_sockets.py")
+MPI_SUM = Path(__file__).parent.parent / "mpi" / "allreduce.py"
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangYard]:
+    with gang_yard(tmp_path_factory.mktemp("across"), 3, devices={"V100": 8}) as found:
+        yield found
+
+
+def worker(**more: Any) -> dict[str, Any]:
+    return {"name": "worker", "cpu": 0.1, **more}
+
+
+def spread(count: int, **more: Any) -> list[dict[str, Any]]:
+    """So many workers, no two on one node: each takes all devices."""
+    return [worker(replicas=count, devices=8, **{"device": "V100", **more})]
+
+
+def test_the_master_is_found_by_its_address_when_workers_are_elsewhere(yard):
+    command = 'echo "$RANK $WORLD_SIZE $MASTER_ADDR $MASTER_PORT $NPROC_PER_NODE $(hostname)"'
+    job, lines = yard.run(command, kind="PyTorchJob", roles=spread(3))
+    assert job["state"] == "succeeded", lines
+    told = sorted(line.split() for line in lines if line[:1].isdigit())
+    assert [words[:2] for words in told] == [["0", "3"], ["1", "3"], ["2", "3"]]
+    assert {words[3] for words in told} == {"23456"}
+    assert {words[4] for words in told} == {"8"}
+    assert len({words[5] for words in told}) == 3
+    assert len({words[2] for words in told}) == 1
+
+
+@needs_mpi
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_run_on_every_node_when_an_mpi_job_calls_mpirun(yard, count):
+    command = f"mpirun -np {2 * count} --map-by ppr:2:node {PYTHON} -S {MPI_SUM}"
+    job, lines = yard.run(command, kind="MPIJob", roles=spread(count))
+    assert job["state"] == "succeeded", lines
+    ranks = [line for line in lines if line.startswith("rank=")]
+    total = sum(range(1, 2 * count + 1))
+    assert len(ranks) == 2 * count, lines
+    assert all(f"sum={total} " in line for line in ranks), ranks
+    assert len({line.split("on=")[1].split()[0] for line in ranks}) == count
+
+
+@needs_mpi
+@pytest.mark.mpi
+def test_processes_run_in_the_workers_when_the_parameter_server_calls_mpirun(yard):
+    show = 'sh -c "echo rank=\\$OMPI_COMM_WORLD_RANK on=\\$DLWS_ROLE_NAME\\$DLWS_ROLE_IDX gpus=\\$CUDA_VISIBLE_DEVICES"'
+    command = (
+        f'mpirun -np 16 --hostfile "$TRAINYARD_HOSTFILE" --oversubscribe {show} && cat "$TRAINYARD_HOSTFILE"'
+    )
+    job, lines = yard.run(command, kind="Distributed Job", roles=spread(2))
+    assert job["state"] == "succeeded", lines
+    ranks = [line for line in lines if line.startswith("rank=")]
+    assert len(ranks) == 16
+    assert {line.split(" ", 1)[1] for line in ranks} == {
+        "on=worker0 gpus=0,1,2,3,4,5,6,7",
+        "on=worker1 gpus=0,1,2,3,4,5,6,7",
+    }
+    assert [line.split()[1] for line in lines[-2:]] == ["slots=8", "slots=8"]
+
+
+def test_the_command_runs_in_every_worker_and_not_in_ps0_when_the_devices_are_npus(yard):
+    yard.up.call("PATCH", "/api/v1/nodes/n0", {"devices": {"V100": 8, "huawei_npu_arm64": 8}})
+    yard.up.call("PATCH", "/api/v1/nodes/n1", {"devices": {"V100": 8, "huawei_npu_arm64": 8}})
+    command = (
+        'echo "role=$DLWS_ROLE_NAME index=$DLWS_ROLE_IDX npu=$DLWS_IS_NPU_JOB of=$DLWS_NUM_WORKER"; '
+        f'{PYTHON} -c \'import json,os; print("ranks", json.load(open(os.environ["RANK_TABLE_FILE"]))'
+        '["group_list"][0]["device_num"])\''
+    )
+    roles = [worker(replicas=2, devices=8, device="huawei_npu_arm64")]
+    job, lines = yard.run(command, kind="PSDistJob", roles=roles)
+    assert job["state"] == "succeeded", lines
+    assert sorted(line for line in lines if line.startswith("role=")) == [
+        "role=worker index=0 npu=true of=2",
+        "role=worker index=1 npu=true of=2",
+    ]
+    assert lines.count("ranks 16") == 2
+
+
+def test_the_missing_tasks_are_named_in_time_when_nodes_do_not_reach_each_other(yard):
+    with cut_off(yard, "n0"):
+        job, lines = yard.run("echo began", kind="PyTorchJob", roles=spread(3), ready_seconds=4)
+    assert (job["state"], job["exit_code"]) == ("failed", 204), job
+    assert "began" not in lines
+    said = [line for line in lines if "not reached within 4 s" in line]
+    assert said, lines
+    assert all("worker-" in line or "master-0" in line for line in said), said
+
+
+def test_the_job_fails_in_time_when_the_ssh_of_a_worker_is_not_reached(yard):
+    with cut_off(yard, "n0"):
+        job, lines = yard.run("echo began", kind="MPIJob", roles=spread(3), ready_seconds=4)
+    assert (job["state"], job["exit_code"]) == ("failed", 204), (job, lines)
+    assert any("not reached within 4 s" in line for line in lines), lines
+
+
+def test_a_job_that_waits_for_its_tasks_starts_elsewhere_when_a_node_is_lost_meanwhile(yard):
+    host = yard.network.add_host("n3")
+    yard.add_node(host, devices={"V100": 8})
+    for name in ("n1", "n2"):
+        yard.up.call("PUT", f"/api/v1/nodes/{name}/desired", {"desired": "cordoned"})
+    with cut_off(yard, "n3"):
+        job = yard.up.submit("echo began", kind="PyTorchJob", roles=spread(2))
+        _await(lambda: any("under initialization" in line for line in yard.up.lines(job)))
+        yard.lose(host)
+    for name in ("n1", "n2"):
+        yard.up.call("PUT", f"/api/v1/nodes/{name}/desired", {"desired": "ready"})
+    found = yard.up.until(job, "succeeded", "failed", seconds=120)
+    assert (found["state"], found["attempt"]) == ("succeeded", 2), found
+
+
+@contextlib.contextmanager
+def cut_off(yard: GangYard, name: str) -> Iterator[None]:
+    """The node reaches no other node, while the server reaches it."""
+    host = next(host for host in yard.network.hosts if host.name == name)
+    inner = sshd.children(host.process.pid)[0]
+    words = ["nsenter", f"--net=/proc/{inner}/ns/net", "ip", "route"]
+    others = [other.address for other in yard.network.hosts if other is not host]
+    for address in others:
+        subprocess.run([*words, "add", "blackhole", address], check=True)
+    try:
+        yield
+    finally:
+        if host.process.poll() is None:
+            for address in others:
+                subprocess.run([*words, "del", "blackhole", address], check=True)
+
+
+def test_the_result_is_the_same_when_a_node_is_lost_in_the_middle(yard, tmp_path):
+    # The hosts share this computer's files, as nodes share a storage.
+    def train(name: str, **more: Any) -> tuple[str, Path]:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = f"{PYTHON} -S {ALLREDUCE} {folder} 150 0.03"
+        roles = [worker(replicas=4)]
+        return yard.up.submit(command, kind="PyTorchJob", roles=roles, max_retries=3, **more), folder
+
+    plain, _ = train("undisturbed")
+    assert yard.up.until(plain, "succeeded", "failed")["state"] == "succeeded"
+    job, folder = train("disturbed")
+    _await(lambda: (folder / "checkpoint.json").exists())
+    tasks = yard.up.call("GET", f"/api/v1/jobs/{job}/tasks")["items"]
+    lost = next(task["node"] for task in tasks if task["name"] == "worker-1")
+    host = next(host for host in yard.network.hosts if host.name == lost)
+    yard.lose(host)
+    assert yard.up.until(job, "succeeded", "failed", seconds=120)["state"] == "succeeded"
+    weights = [{line for line in yard.up.lines(one) if line.startswith("weight")} for one in (plain, job)]
+    assert weights[0] == weights[1]
+    assert yard.up.job(job)["attempt"] > 1
+    resumed = [line for line in yard.up.lines(job) if "begins at step" in line]
+    assert any(not line.endswith("step 0") for line in resumed), resumed
+
+
+def _await(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
