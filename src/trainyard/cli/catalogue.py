@@ -42,6 +42,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "queue": ("queue", "Show what runs and what waits."),
         "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
         "pools": ("pools", "Manage machines that are bought when the queue needs them."),
+        "storages": ("storages", "Manage the folders that tasks see."),
+        "registries": ("storages", "Manage sign-ins for images."),
         "workspaces": ("workspaces", "Manage teams, their quota and members."),
         "quota": ("quota", "Show what teams may use, and what they use."),
     },

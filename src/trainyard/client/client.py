@@ -13,7 +13,9 @@ from trainyard.client.cluster import Audit, Nodes, Quotas, Workspaces
 from trainyard.client.connection import TIMEOUT_SECONDS, Connection
 from trainyard.client.jobs import Events, Jobs
 from trainyard.client.pools import Pools
+from trainyard.client.planning import CodeSources
 from trainyard.client.shapes import Health, Version
+from trainyard.client.storages import Registries, Storages
 from trainyard.client.sweeps import Sweeps
 
 
@@ -36,9 +38,12 @@ class Client:
         self.connection = Connection(url, token, timeout=timeout, transport=transport, verify=verify)
         self.jobs = Jobs(self.connection)
         self.sweeps = Sweeps(self.connection)
+        self.codes = CodeSources(self.connection)
         self.events = Events(self.connection)
         self.nodes = Nodes(self.connection)
         self.pools = Pools(self.connection)
+        self.storages = Storages(self.connection)
+        self.registries = Registries(self.connection)
         self.workspaces = Workspaces(self.connection)
         self.quotas = Quotas(self.connection)
         self.audit = Audit(self.connection)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from sqlalchemy import Connection
 
 from trainyard.engines.nodes.engine import NodeEngine
 from trainyard.engines.nodes.link import Patience
@@ -39,8 +40,10 @@ from trainyard.server.loops.shop import Shop
 from trainyard.server.services import Services
 from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
 from trainyard.server.services.hints import Hints
+from trainyard.server.services.storages import ensure_defaults, logins
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
+from trainyard.server.task_views import ViewFacts
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ class Platform:
         if self.first_admin is not None:
             write_atomic(self.token_file, self.first_admin.token + "\n", mode=0o600)
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
+        if self.settings.is_embedded:
+            self.db.write_now(lambda c: ensure_defaults(c, self.clock.now().timestamp()))
         self.visitor = NodeVisitor(platform_id(self.db), folder=self.nodes_folder)
 
     @property
@@ -123,6 +128,15 @@ class Platform:
                 self.changes.close()
             await asyncio.to_thread(self.db.close)
 
+    def _view_facts(self, c: Connection) -> ViewFacts:
+        """What of this server matters for what tasks see."""
+        return ViewFacts(
+            data=str(self.settings.data),
+            isolation=self.settings.isolation,
+            is_embedded=self.settings.is_embedded,
+            logins=logins(c, self.services.seal),
+        )
+
     async def _conduct(self, term: Term) -> None:
         metering = Metering(term)
         engine = NodeEngine(
@@ -137,7 +151,15 @@ class Platform:
         try:
             async with asyncio.TaskGroup() as group:
                 overcommit = self.settings.cpu_overcommit
-                conductor = Conductor(term, engine, self.hints, policy=Policy(), cpu_overcommit=overcommit)
+                conductor = Conductor(
+                    term,
+                    engine,
+                    self.hints,
+                    policy=Policy(),
+                    cpu_overcommit=overcommit,
+                    secret=self.services.seal.derive("launches"),
+                    views=self._view_facts,
+                )
                 group.create_task(conductor.run())
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(Pools(term, conductor, self.hints, shop).run())

@@ -13,6 +13,7 @@ from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_co
 from trainyard.server.kinds.parts import part_of
 from trainyard.server.kinds.sshkeys import derive
 from trainyard.server.surroundings import Surroundings
+from trainyard.server.task_views import view_of
 from trainyard.server.workflow import Job
 from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec
@@ -80,6 +81,8 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
         late={name: text for name, text in part.late.items() if name not in given},
         ports={name: number for name, number in part.ports.items() if name not in given},
     )
+    entry = _entry(gang, place, part, surroundings)
+    views, node = surroundings.views, surroundings.nodes.get(place.node)
     return TaskLaunch(
         name=place.name,
         role=place.role,
@@ -94,7 +97,8 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
         cpu_milli=round(role.cpu * 1000),
         memory_mib=role.memory_mib,
         ports=part.ports,
-        entry=_entry(gang, place, part, surroundings),
+        entry=entry,
+        view=None if views is None else view_of(job.record, role, node, entry, views),
     )
 
 

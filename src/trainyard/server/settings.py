@@ -16,6 +16,8 @@ from typing import Any
 
 from trainyard.lib.errors import InvalidError
 
+ISOLATIONS = ("auto", "required", "off")
+
 # variable → the setting that it is; the reference page is generated from this table.
 VARIABLES = {
     "TRAINYARD_SERVER_DATA": "data",
@@ -45,6 +47,8 @@ class ServerSettings:
     local_memory_mib: int = 0  # likewise
     # Cores handed out for each one that a node has. Most programs wait most of the time; `up`, for trying out, says 4.
     cpu_overcommit: float = 1.0
+    # Whether tasks see only what is theirs: auto (where a node can), required (or they are refused), off. A node may say otherwise.
+    isolation: str = "auto"
     simulated_devices: Mapping[str, int] = field(
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
@@ -152,6 +156,10 @@ def _check(settings: ServerSettings) -> None:
     if settings.sample_seconds and not 1 <= settings.sample_seconds <= 3600:
         raise InvalidError(
             f"sample_seconds cannot be {settings.sample_seconds:g}.", hint="Choose 10, or 0 for never."
+        )
+    if settings.isolation not in ISOLATIONS:
+        raise InvalidError(
+            f"isolation cannot be {settings.isolation!r}.", hint=f"Choose one of {', '.join(ISOLATIONS)}."
         )
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
+from trainyard.server import task_views
 from trainyard.server.kinds import Person
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.task_views import ViewFacts
 from trainyard.server.workflow import Job
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 
@@ -26,6 +28,7 @@ class Surroundings:
     people: Mapping[str, Person] = field(default_factory=dict)
     workspaces: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
+    views: ViewFacts | None = None  # None: tasks see their nodes as they are
 
     def device_of(self, node: str) -> str:
         """The type of a node's devices, for who named none; of several, the first."""
@@ -61,11 +64,17 @@ def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
 
 
 def load(
-    c: Connection, jobs: Sequence[Job], nodes: Iterable[NodeRecord], *, secret: bytes = b""
+    c: Connection,
+    jobs: Sequence[Job],
+    nodes: Iterable[NodeRecord],
+    *,
+    secret: bytes = b"",
+    views: Callable[[Connection], ViewFacts] | None = None,
 ) -> Surroundings:
     """Read what these jobs' launches need."""
     return replace(
         plain(jobs, nodes),
+        views=None if views is None else task_views.load(c, [job.record for job in jobs], views(c)),
         people={
             one.id: Person(name=one.name, email=one.email)
             for one in users.load_many(c, {job.record.user_id for job in jobs})

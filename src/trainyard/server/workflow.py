@@ -14,6 +14,7 @@ from trainyard.engines.api import (
     Observation,
     TaskCleared,
     TaskEnded,
+    TaskNoted,
     TaskStarted,
     TaskUnknown,
 )
@@ -40,6 +41,9 @@ WAITS_FOR_JOBS = "waits_for_jobs"
 MAX_START_FAILURES = 5
 
 
+OfTask = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown
+
+
 @dataclass(slots=True)
 class Job:
     """What the leader remembers of a workload that holds places. A cache: the store is right."""
@@ -50,6 +54,9 @@ class Job:
     began: float | None = None  # to run, as its nodes have said
     kept_until: float | None = None  # for a look, after its end
     leaves_at: float | None = None  # told to make room for another
+    noted: set[tuple[str, str]] = field(
+        default_factory=set
+    )  # what nodes had to say about it, and people were told
 
     @property
     def attempt_id(self) -> str:
@@ -295,8 +302,17 @@ def _was_done(task: TaskRecord) -> bool:
 # -- what nodes say
 
 
+def note(draft: Draft, job: Job, seen: TaskNoted) -> None:
+    """Tell people what a node has to say about a task: each thing once for a whole attempt."""
+    if (seen.code, seen.message) not in job.noted:
+        job.noted.add((seen.code, seen.message))
+        draft.tell(job.record, seen.time, seen.code, seen.message)
+
+
 def watch(draft: Draft, job: Job, seen: Observation, now: float) -> None:
     """Take over what a node said about a task of this attempt. Saying it twice changes nothing."""
+    if isinstance(seen, TaskNoted):
+        note(draft, job, seen)
     if not isinstance(seen, TaskStarted | TaskEnded | TaskCleared | TaskUnknown):
         return
     task = job.tasks.get(seen.task)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
@@ -20,8 +20,6 @@ from trainyard.engines.api import (
     NodeLost,
     NodeSeen,
     Observation,
-    TaskCleared,
-    TaskEnded,
     TaskStarted,
     TaskUnknown,
 )
@@ -38,7 +36,8 @@ from trainyard.server.store import dependencies, events, pastuse, workloads
 from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.surroundings import Surroundings
-from trainyard.server.workflow import Draft, Job
+from trainyard.server.task_views import ViewFacts
+from trainyard.server.workflow import Draft, Job, OfTask
 from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL, HOLDING, State
 
@@ -56,7 +55,6 @@ PAST_RUNS = 2000
 BY_ITSELF = frozenset({"succeeded", "failed"})
 
 Input = Observation | NotLaunched | Ended
-OfTask = TaskStarted | TaskEnded | TaskCleared | TaskUnknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,9 @@ class Conductor:
         policy: Policy,
         cpu_overcommit: float = 1.0,
         secret: bytes = b"",
+        views: Callable[[Connection], ViewFacts] | None = None,
     ) -> None:
+        self._views = views
         self._secret = secret  # from which the keys of jobs are made
         self.term = term
         self.engine = engine
@@ -567,9 +567,10 @@ class Conductor:
     async def _surround(self, jobs: Sequence[Job]) -> Surroundings:
         """What the launches of these have to know. Plain jobs need nothing of the store, and no turn of its threads."""
         nodes, secret = self.roster.records(), self._secret
-        if not any(surroundings.needs_store(job) for job in jobs):
+        if self._views is None and not any(surroundings.needs_store(job) for job in jobs):
             return surroundings.plain(jobs, nodes)
-        return await self.term.db.read(lambda c: surroundings.load(c, jobs, nodes, secret=secret))
+        read, views = surroundings.load, self._views
+        return await self.term.db.read(lambda c: read(c, jobs, nodes, secret=secret, views=views))
 
     def _act(self, draft: Draft) -> None:
         now = self._now()

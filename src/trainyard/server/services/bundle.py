@@ -22,6 +22,7 @@ from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
 from trainyard.server.services.signing import Signing
+from trainyard.server.services.storages import Registries, Storages
 from trainyard.server.services.sweeps import Sweeps
 from trainyard.server.services.users import Tokens, Users
 from trainyard.server.services.workspaces import Workspaces
@@ -48,12 +49,15 @@ class Services:
             attempts=settings.sign_in_attempts,
             requests=settings.requests_per_minute,
         )
-        self.keys = Keys(context, self.signing, Seal(settings.data / "sealing.key"))
+        self.seal = Seal(settings.data / "sealing.key")
+        self.keys = Keys(context, self.signing, self.seal)
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs)
         self.sweeps = Sweeps(context, self.jobs)
         self.nodes = Nodes(context)
         self.pools = Pools(context)
+        self.storages = Storages(context)
+        self.registries = Registries(context, self.seal)
         self.workspaces = Workspaces(context, self.signing)
         self.users = Users(context, self.passwords, self.signing)
         self.tokens = Tokens(context, self.signing)

@@ -14,11 +14,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.ids import Serials
+from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
 from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
 from trainyard.server.services.places import choose_workspace
+from trainyard.server.services.storages import check_mounts
 from trainyard.server.store import audit, dependencies, events, idempotency, specs, workloads
 from trainyard.server.store.idempotency import AnswerRecord
 from trainyard.server.store.workloads import WorkloadRecord
@@ -32,6 +34,7 @@ _ids = Serials()
 
 def check(spec: WorkloadSpec) -> None:
     """Everything about a job that can be said without looking at anything else."""
+    spec = kinds.fit(spec)
     checks.check_spec(spec)
     check_needs(spec)
 
@@ -48,6 +51,7 @@ def submit_in(
 ) -> list[WorkloadRecord]:
     """Write new jobs, their events and the audit, in the caller's transaction. They were checked before."""
     now = context.now()
+    several = [kinds.fit(spec) for spec in several]
     made = new_records(connection, actor, several, now, dlc=dlc, hold=hold, origin=origin)
     records, needs = hold_for_needs(connection, actor, made)
     workloads.insert_many(connection, records)
@@ -81,6 +85,7 @@ def new_records(
     for job_id, asked in zip(ids, several, strict=True):
         place = places[asked.workspace]
         spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
+        check_mounts(connection, spec, user=actor.name, workspace_id=place.id)
         approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
         held = approval or hold
         records.append(

@@ -149,9 +149,7 @@ def name_of(mark: str) -> str:
 def limits_of(order: dict[str, Any]) -> tuple[int, int]:
     """MiB of memory and thousandths of a core that a task is held to. One without a view is trusted with the processor."""
     view = order.get("view")
-    if view is not None and view.get("isolation") == "off":
-        return 0, 0
-    is_closed = view is not None and view.get("isolation") != "open"
+    is_closed = view is not None and view.get("isolation") not in ("open", "off")
     return int(order.get("memory_mib") or 0), int(order.get("cpu_milli") or 0) if is_closed else 0
 
 

@@ -146,7 +146,12 @@ class Builder:
         return self._finished(words, CLOSED)
 
     def open(self, words: list[str]) -> Wrapped:
-        """All that the node has, and storages at their places."""
+        """All that the node has, and storages at their places, where it has nothing there itself."""
+        self.view["mounts"] = [
+            mount
+            for mount in self.view["mounts"]
+            if not ((mount.get("options") or {}).get("default") and os.path.isdir(mount["target"]))
+        ]
         targets = [mount["target"] for mount in self.view["mounts"]]
         self._rebind("/", ["--dev-bind"], targets)
         for parent in sorted({_existing(target) for target in targets} - {"/", *targets}):

@@ -1,0 +1,171 @@
+"""What each task is to see: storages, image, names, and how strictly it is kept apart. Pure; the node does it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from trainyard.engines.api import Entry, Mount, View
+from trainyard.lib.errors import InvalidError
+from trainyard.server import mounts
+from trainyard.server.mounts import Chosen
+from trainyard.server.store import storages, users, workspaces
+from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.store.storages import StorageRecord
+from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.spec.workload import RoleSpec, WorkloadSpec
+
+AUTO, OFF, REQUIRED, OPEN = "auto", "off", "required", "open"
+ISOLATIONS = (AUTO, OFF, REQUIRED)
+IGNORE, REFUSE = "ignore", "refuse"
+IMAGES = (IGNORE, REFUSE)
+STORAGES = "storages"  # below the server's data, or a node's folder
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A sign-in at a registry, opened."""
+
+    host: str
+    username: str
+    password: str = field(repr=False)
+    workspace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFacts:
+    """What views have to know beside the job and its node."""
+
+    data: str = ""  # the server's own folder, which no task may see
+    isolation: str = AUTO
+    is_embedded: bool = False  # this computer's own platform
+    storages: Mapping[str, Sequence[StorageRecord]] = field(default_factory=dict)  # by workspace
+    groups: Mapping[str, str] = field(default_factory=dict)  # name of a workspace's group, else its own
+    people: Mapping[str, str] = field(default_factory=dict)
+    workspaces: Mapping[str, str] = field(default_factory=dict)
+    admins: frozenset[str] = frozenset()
+    logins: tuple[Login, ...] = field(default=(), repr=False)
+
+
+def load(c: Connection, records: Sequence[WorkloadRecord], facts: ViewFacts) -> ViewFacts:
+    """Read what the views of these jobs need."""
+    people = users.load_many(c, {record.user_id for record in records})
+    known = {one.id: one for one in workspaces.list_workspaces(c, with_archived=True)}
+    groups = {one.id: one.name for one in workspaces.list_groups(c)}
+    return replace(
+        facts,
+        storages={one: storages.list_storages(c, one) for one in {record.workspace_id for record in records}},
+        groups={one.id: groups.get(one.group_id or "", one.name) for one in known.values()},
+        people={one.id: one.name for one in people},
+        workspaces={one.id: one.name for one in known.values()},
+        admins=frozenset(one.id for one in people if one.is_admin),
+    )
+
+
+def words_of(*, user: str, workspace: str, group: str, job_id: str, submitted_at: float) -> Mapping[str, str]:
+    """What the words of storages stand for."""
+    day = datetime.fromtimestamp(submitted_at, UTC).strftime("%y%m%d")
+    return {"user": user, "workspace": workspace, "group": group, "job": job_id, "day": day}
+
+
+def view_of(
+    record: WorkloadRecord, role: RoleSpec, node: NodeRecord | None, entry: Entry | None, facts: ViewFacts
+) -> View | None:
+    """The view of a task of a role on a node; None where it sees the node as it is, which is the quickest start."""
+    options = node.options if node is not None else {}
+    is_local = node is not None and node.address.get("backend", "local") == "local"
+    isolation = str(options.get("isolation") or facts.isolation)
+    if isolation == AUTO and is_local and facts.is_embedded and record.user_id in facts.admins:
+        isolation = OPEN  # whoever administers a platform on this computer sees all of it anyway
+    chosen = chosen_of(record, facts)
+    if isolation in (OFF, OPEN):
+        chosen = [
+            one
+            for one in chosen
+            if not one.is_default or (isolation == OPEN and _names(record.spec, role, one))
+        ]
+        if not chosen and not role.image and not role.shared_memory_mib:
+            return None
+    own = f"{facts.data}/{STORAGES}" if is_local else STORAGES
+    user = facts.people.get(record.user_id, "")
+    home = f"/home/{user}" if user else ""
+    if isolation in (OFF, OPEN) and not any(one.target == home for one in chosen):
+        home = ""
+    login = _login(role.image, record.workspace_id, facts.logins)
+    visible = tuple(
+        Mount(source=path, target=path, read_only=True, options={"default": "1"})
+        for path in options.get("visible", ())
+        if isolation not in (OFF, OPEN)
+    )
+    return View(
+        image=role.image,
+        username=login.username if login else "",
+        password=login.password if login else "",
+        mounts=(*(mounts.mount_of(one, own=own) for one in chosen), *visible),
+        shared_memory_mib=role.shared_memory_mib,
+        home=home,
+        user=user if home else "",
+        hosts=_hosts(entry),
+        images=str(options.get("images") or (IGNORE if facts.is_embedded and is_local else REFUSE)),
+        isolation="" if isolation == AUTO else isolation,
+        hidden=(facts.data,) if is_local and facts.data else (),
+    )
+
+
+def chosen_of(record: WorkloadRecord, facts: ViewFacts) -> list[Chosen]:
+    """The storages of a job. One that was removed since it was submitted is left out: the program will say what it misses."""
+    words = words_of(
+        user=facts.people.get(record.user_id, ""),
+        workspace=facts.workspaces.get(record.workspace_id, ""),
+        group=facts.groups.get(record.workspace_id, ""),
+        job_id=record.id,
+        submitted_at=record.submitted_at,
+    )
+    known = facts.storages.get(record.workspace_id, ())
+    asked = []
+    for one in record.spec.mounts:
+        try:
+            mounts.find(known, one.source, words)
+        except InvalidError:
+            continue
+        asked.append(one)
+    return mounts.choose(known, asked, words)
+
+
+def _names(spec: WorkloadSpec, role: RoleSpec, one: Chosen) -> bool:
+    """Whether a job says the place of a storage anywhere."""
+    place = re.compile(rf"(?<![\w.~/-]){re.escape(one.target)}(?![\w.-])")
+    texts = (
+        spec.command,
+        role.command,
+        spec.working_dir,
+        spec.requirements_dir,
+        *spec.env.values(),
+        *role.env.values(),
+    )
+    return any(place.search(text) for text in texts)
+
+
+def _hosts(entry: Entry | None) -> Mapping[str, str]:
+    """The names of a job's tasks."""
+    if entry is None:
+        return {}
+    return {name: peer.address for peer in entry.peers for name in peer.names if name != peer.address}
+
+
+def _login(image: str, workspace_id: str, logins: Sequence[Login]) -> Login | None:
+    """The sign-in for an image: its workspace's own before one of all."""
+    host = registry_of(image)
+    found = [one for one in logins if one.host == host and one.workspace_id in (workspace_id, None)]
+    return min(found, key=lambda one: one.workspace_id is None, default=None)
+
+
+def registry_of(image: str) -> str:
+    """The host of an image's registry; docker.io for one that names none, as everybody reads it."""
+    first, slash, _ = image.partition("/")
+    is_host = bool(slash) and ("." in first or ":" in first or first == "localhost")
+    return first if is_host else "docker.io"
