@@ -32,6 +32,7 @@ from trainyard.server.db import Database
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.conductor import Conductor
+from trainyard.server.loops.growing import Places
 from trainyard.server.loops.leader import Term, lead
 from trainyard.server.loops.metering import Metering
 from trainyard.server.loops.pools import Pools
@@ -162,7 +163,7 @@ class Platform:
                 )
                 group.create_task(conductor.run())
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
-                group.create_task(Pools(term, conductor, self.hints, shop).run())
+                group.create_task(Pools(term, Places(conductor), self.hints, shop).run())
                 group.create_task(metering.run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:

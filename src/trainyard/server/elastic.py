@@ -61,13 +61,22 @@ class Elastic:
     def scheduled(self, nodes: Sequence[Node], now: float | None = None) -> tuple[Pool, ...]:
         """The pools of these nodes, and those that can grow. Without `now`, also those that could not buy lately."""
         sizes = Counter(node.pool for node in nodes)
+        own = Counter(node.pool for node in nodes if node.name in self.machines)
         found = {name: Pool(name=name) for name in sizes}
         for pool in self.pools.values():
             promise = _node(pool, pool.name, NodeState.READY) if self._may_grow(pool, now) else None
             if promise is not None and pool.shape is not None:
-                limit = sizes[pool.name] + max(0, pool.most - self.size(pool.name))
+                limit = pool.most + sizes[pool.name] - own[pool.name]
                 found[pool.name] = Pool(name=pool.name, promise=promise, limit=limit, price=pool.shape.price)
         return tuple(found[name] for name in sorted(found))
+
+    def promises(self, now: float) -> Mapping[str, object]:
+        """What the scheduler is promised: while it stays the same, machines may come and go."""
+        return {
+            pool.name: (pool.shape, pool.most, pool.labels, pool.taints)
+            for pool in self.pools.values()
+            if self._may_grow(pool, now)
+        }
 
     def size(self, pool: str) -> int:
         """How many machines a pool has, or is about to have."""

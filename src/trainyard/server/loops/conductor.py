@@ -33,7 +33,6 @@ from trainyard.server.loops.leader import Term
 from trainyard.server.loops.roster import Roster
 from trainyard.server.services.hints import Hints
 from trainyard.server.store import dependencies, events, pastuse, workloads
-from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.surroundings import Surroundings
 from trainyard.server.task_views import ViewFacts
@@ -230,7 +229,7 @@ class Conductor:
         """Make the scheduler's memory anew from ours."""
         now = self._now()
         quotas, use, elastic = await self.term.db.read(
-            lambda c: (snapshot.load_quotas(c), pastuse.load(c, now), self.growing.load(c))
+            lambda c: (snapshot.load_quotas(c), pastuse.load(c, now), self.growing.load(c, now))
         )
         view = snapshot.snapshot_of(
             nodes=self.roster.records(),
@@ -293,8 +292,10 @@ class Conductor:
             has_news, self.growing.has_news = self.growing.has_news, False
             if feed.nodes_changed or has_news:
                 await self.roster.reload()
-            if feed.quotas_changed or has_news:
+            if feed.quotas_changed or (has_news and await self.growing.take_news(self.term.db, now)):
                 await self._rebuild()
+            for name in self.growing.take_changed():
+                self._node_changed(name, now)
             self._are_needs = feed.are_needs
             for record in self._follow_needs(draft, feed, now):
                 self._intake(draft, record, now)
@@ -445,20 +446,6 @@ class Conductor:
 
     def _on(self, node: str) -> list[Job]:
         return [job for job in self.held.values() if node in job.nodes]
-
-    def look_again(self) -> None:
-        """Somebody beside us has changed nodes, pools or machines."""
-        self.growing.has_news = True
-        self._wake.set()
-
-    def is_busy(self, node: str) -> bool:
-        """Whether a job has a place there."""
-        return bool(self._on(node))
-
-    def is_left(self, node: str) -> bool:
-        """Whether nothing runs there, and nothing will: it takes no new work, and we know that."""
-        record = self.roster.find(node)
-        return not self._on(node) and (record is None or record.desired != NodeDesired.READY)
 
     def _look_after_nodes(self, draft: Draft, now: float) -> None:
         for node, why in self.roster.buried():

@@ -5,18 +5,23 @@ Buying is loops/pools.py, beside the turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from trainyard.scheduling import Cycle, Node, Scheduler
 from trainyard.server import elastic, snapshot
+from trainyard.server.db import Database
 from trainyard.server.elastic import Elastic
-from trainyard.server.services.hints import EVENTS, POOLS, Hints
+from trainyard.server.services.hints import CONDUCTOR, EVENTS, POOLS, Hints
 from trainyard.server.store import events, pools
-from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.store.nodes import NodeDesired, NodeRecord
 from trainyard.server.store.pools import MachineRecord
+
+if TYPE_CHECKING:
+    from trainyard.server.loops.conductor import Conductor
 
 
 class Growing:
@@ -27,12 +32,26 @@ class Growing:
         self.has_news = False  # whoever buys has changed machines, nodes or pools
         self._hints = hints
         self._wanted: list[MachineRecord] = []
+        self._promised: Mapping[str, object] = {}  # as the scheduler knows it
+        self._changed: set[str] = set()  # machines that came or went
 
-    def load(self, c: Connection) -> Elastic:
-        """Read it anew. What a turn decided and did not write is forgotten."""
-        self._wanted = []
+    def load(self, c: Connection, now: float) -> Elastic:
+        """Read it for a new scheduler. What a turn decided and did not write is forgotten."""
+        self._wanted, self._changed = [], set()
         self.elastic = elastic.load(c)
+        self._promised = self.elastic.promises(now)
         return self.elastic
+
+    async def take_news(self, db: Database, now: float) -> bool:
+        """Read it again; True: so much has changed that the scheduler must be made anew."""
+        before, self.elastic = self.elastic.machines, await db.read(elastic.load)
+        self._changed |= before.keys() ^ self.elastic.machines.keys()
+        return self.elastic.promises(now) != self._promised
+
+    def take_changed(self) -> set[str]:
+        """Nodes that the scheduler should hear of again."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def node(self, record: NodeRecord | None, name: str, now: float) -> Node | None:
         """A node as the scheduler sees it: coming, there, or gone."""
@@ -70,6 +89,28 @@ class Growing:
         """Have it bought."""
         if wanted:
             self._hints.wake(POOLS, EVENTS)
+
+
+class Places:
+    """What those who buy and release may know of the conductor, and tell it."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+
+    def look_again(self) -> None:
+        """Nodes, pools or machines have changed."""
+        self._conductor.growing.has_news = True
+        self._conductor.hints.wake(CONDUCTOR)
+
+    def is_busy(self, node: str) -> bool:
+        """Whether a job has a place there."""
+        return any(node in job.nodes for job in self._conductor.held.values())
+
+    def is_left(self, node: str) -> bool:
+        """Whether nothing runs there, and nothing will: it takes no new work, and the conductor knows that."""
+        record = self._conductor.roster.find(node)
+        is_closed = record is None or record.desired != NodeDesired.READY
+        return is_closed and not self.is_busy(node)
 
 
 def _needs_several(scheduler: Scheduler, workload: str) -> bool:

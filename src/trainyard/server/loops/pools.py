@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -28,6 +28,7 @@ from trainyard.lib.errors import (
 )
 from trainyard.server.elastic import DECLARE_DEVICES
 from trainyard.server.loops import stages
+from trainyard.server.loops.growing import Places
 from trainyard.server.loops.leader import LeadLostError, Term
 from trainyard.server.loops.shop import Shop, row_name, sentence
 from trainyard.server.loops.stages import Sight, Step
@@ -36,7 +37,7 @@ from trainyard.server.store import events, nodes, pools
 from trainyard.server.store.nodes import NodeDesired, NodeRecord
 from trainyard.server.store.pools import MachineRecord, PoolRecord, Stage
 from trainyard.spec.events import Event, Subject
-from trainyard.spec.machine import Machine
+from trainyard.spec.machine import Machine, MachineState
 
 logger = logging.getLogger(__name__)
 
@@ -45,27 +46,12 @@ QUIET_SECONDS = 15.0  # between two looks where there is no pool
 LIST_SECONDS = 5.0  # between two lists of a provider's machines; a spot notice comes five minutes ahead
 QUIET_LIST_SECONDS = 60.0  # the same where we have none: only strays are looked for
 MEASURE_SECONDS = 600.0  # figures and prices are asked for again after this
+CLOSE_SECONDS = 3.0
 DAY = 86400.0
 # After a purchase that failed, the next waits so long, doubled each time.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 600.0
 # Errors after which nothing was bought, for certain. After others it is asked again under the same names.
 REFUSALS = (CapacityError, InvalidError, UnsupportedError)
-
-
-class Places(Protocol):
-    """What the conductor tells of nodes."""
-
-    def look_again(self) -> None:
-        """Nodes, pools or machines have changed."""
-        ...
-
-    def is_busy(self, node: str) -> bool:
-        """Whether a job has a place there."""
-        ...
-
-    def is_left(self, node: str) -> bool:
-        """Whether nothing runs there, and nothing will."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +105,17 @@ class Pools:
                     raise self._failed
                 await self._hints.wait(POOLS, timeout=pause, since=mark)
         finally:
-            for task in self._running.values():
-                task.cancel()
-            await finish(gather_all(list(self._running.values())))
-            await self._shop.aclose()
+            await finish(self._close())
+
+    async def _close(self) -> None:
+        """Let purchases end that are about to: one that is cut short is taken back, and bought anew by who comes next."""
+        tasks = list(self._running.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await gather_all(tasks)
+        await self._shop.aclose()
 
     async def look(self) -> float:
         """One look at everything; returns how long the next may wait."""
@@ -255,22 +248,25 @@ class Pools:
         if key in self._running or self._term.clock.monotonic() < until:
             work.close()
             return
-        self._running[key] = asyncio.create_task(self._guard(key, work), name=key)
+        task = self._running[key] = asyncio.create_task(work, name=key)
+        task.add_done_callback(partial(self._done, key))
 
-    async def _guard(self, key: str, work: Coroutine[None, None, None]) -> None:
-        try:
-            await work
+    def _done(self, key: str, task: asyncio.Task[None]) -> None:
+        """Whatever went wrong with one call rests for a while, and stops nothing else."""
+        self._running.pop(key, None)
+        self._hints.wake(POOLS)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
             self._pauses.pop(key, None)
-        except (Error, TaskErrors) as error:
-            failures = self._pauses.get(key, (0, 0.0))[0] + 1
-            pause = min(LOOK_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
-            self._pauses[key] = (failures, self._term.clock.monotonic() + pause)
-            logger.warning("%s: tried again in %.0f s: %s", key, pause, error)
-        except LeadLostError as error:
+            return
+        if isinstance(error, LeadLostError):
             self._failed = error
-        finally:
-            self._running.pop(key, None)
-            self._hints.wake(POOLS)
+            return
+        failures = self._pauses.get(key, (0, 0.0))[0] + 1
+        pause = min(LOOK_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
+        self._pauses[key] = (failures, self._term.clock.monotonic() + pause)
+        unforeseen = None if isinstance(error, Error | TaskErrors) else error
+        logger.warning("%s: tried again in %.0f s: %s", key, pause, error, exc_info=unforeseen)
 
     # -- figures
 
@@ -452,7 +448,7 @@ class Pools:
     async def _release(self, row: MachineRecord) -> None:
         """Give a machine back, and close its account."""
         machines = [one for one in await self._shop.ours(row.backend) if row_name(one) == row.name]
-        await self._shop.release(row.backend, machines)
+        await self._shop.release(row.backend, [*machines, *_unlisted(row, machines)])
         now = self._now()
         if row.costed_at is None and machines:  # bought by somebody who could not say so any more
             row = replace(_bought(row, machines[0], now), message=row.message)
@@ -510,6 +506,13 @@ def _bought(row: MachineRecord, machine: Machine, began: float) -> MachineRecord
         costed_at=max(created, row.wanted_at) if created < began - 60.0 else began,
         message="",
     )
+
+
+def _unlisted(row: MachineRecord, listed: Sequence[Machine]) -> Sequence[Machine]:
+    """The machine by its id alone: a list that is made under another name or in another region may not show it."""
+    if not row.machine_id or row.machine_id in {machine.id for machine in listed}:
+        return ()
+    return (Machine(name=row.name, id=row.machine_id, backend=row.backend, state=MachineState.LOST),)
 
 
 def _is_stray(machine: Machine, row: MachineRecord | None) -> bool:

@@ -71,9 +71,10 @@ def gone(row: MachineRecord, why: str, now: float) -> Step:
 
 def _leave(row: MachineRecord, sight: Sight, now: float) -> Step | None:
     """Why a machine has to go, in any stage."""
-    if sight.misses >= MISSES:
-        return gone(row, "The provider has it no more.", now)
     node = sight.node
+    # NB: a node that answers is there, whatever a list says that was made under another name or in another region.
+    if sight.misses >= MISSES and (node is None or node.state != NodeCondition.READY):
+        return gone(row, "The provider has it no more.", now)
     if row.state != Stage.JOINING and (node is None or node.desired == NodeDesired.GONE):
         return release(row, "Its node was taken away.") if not sight.is_busy else None
     why, code = _reason(sight)
