@@ -11,6 +11,7 @@ from trainyard.cli.duration import timeout_option
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.joblogs import exec_command, logs_command
 from trainyard.cli.jobsubmit import clone_command, explain_command, submit_command
+from trainyard.cli.jobtop import job_top_command
 from trainyard.cli.output import Output
 from trainyard.cli.platform import (
     STATE_STYLES,
@@ -299,6 +300,7 @@ def priority_command(job: str, priority: int) -> int:
 
 
 jobs_command.add_command(explain_command)
+jobs_command.add_command(job_top_command)
 jobs_command.add_command(logs_command)
 jobs_command.add_command(exec_command)
 

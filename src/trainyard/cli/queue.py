@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli import live
 from trainyard.cli.duration import duration_option
 from trainyard.cli.invocation import current
-from trainyard.cli.keys import key_pressed
+from trainyard.cli.live import can_watch
 from trainyard.cli.output import Output
 from trainyard.cli.platform import STATE_STYLES, age, complete_workspace, run
 from trainyard.cli.table import Column, Table
@@ -48,21 +47,15 @@ def queue_command(workspace: str, watch: bool, interval: float | None) -> int:
 
             output.json(record_all(jobs))
             return 0
-        if not (watch and output.can_draw and output.is_terminal and sys.stdin.isatty()):
+        if not (watch and can_watch(output)):
             _print(output, jobs)
             return 0
-        output.enter_screen()
-        try:
-            with key_pressed() as pressed:
-                while True:
-                    output.screen(_screen(output, jobs))
-                    try:
-                        await asyncio.wait_for(pressed.wait(), timeout=interval or 2.0)
-                        return 0
-                    except TimeoutError:
-                        jobs = await _fetch(client, workspace)
-        finally:
-            output.leave_screen()
+
+        async def look(_before: list[Job]) -> list[Job]:
+            return await _fetch(client, workspace)
+
+        await live.watch(output, jobs, look, lambda found: _screen(output, found), interval=interval)
+        return 0
 
     try:
         return run(work)

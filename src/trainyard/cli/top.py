@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -13,7 +12,7 @@ from trainyard.cli import fleet
 from trainyard.cli.duration import duration_option
 from trainyard.cli.fleet import Fleet
 from trainyard.cli.invocation import current
-from trainyard.cli.keys import key_pressed
+from trainyard.cli.live import can_watch, watch
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
 from trainyard.lib.aio import gather_all
@@ -21,6 +20,7 @@ from trainyard.lib.errors import Error
 from trainyard.runtime.usage import DeviceUsage, Usage, fetch_usage
 from trainyard.spec.machine import Machine, MachineState
 
+JOB_ID = re.compile(r"dlc[0-9a-z]{13}")
 Reading = Usage | str  # or why there is none
 
 
@@ -31,8 +31,13 @@ Reading = Usage | str  # or why there is none
 def top_command(names: tuple[str, ...], once: bool, interval: float | None) -> int:
     """Show what machines use: processors, memory, GPUs. All that run, or those named. `q` or Ctrl-C ends it.
 
-    On local machines, CPU and Memory are those of the machine's own processes.
+    On local machines, CPU and Memory are those of the machine's own processes. Ids of jobs show the tasks of a
+    platform's jobs, as `trainyard jobs top` does.
     """
+    if names and all(JOB_ID.fullmatch(name) for name in names):
+        from trainyard.cli.jobtop import show
+
+        return show(names, once=once, interval=interval)
     invocation = current()
     output = invocation.output
 
@@ -46,23 +51,18 @@ def top_command(names: tuple[str, ...], once: bool, interval: float | None) -> i
         if not running:
             output.line("no machines run")
             return 0
-        if once or not (output.can_draw and output.is_terminal and sys.stdin.isatty()):
+        if once or not can_watch(output):
             _table(running, readings).print(output)
             return 0
-        output.enter_screen()
-        try:
-            with key_pressed() as pressed:
-                while True:
-                    lines = _table(running, readings).lines(output, output.width)
-                    shown = [output.paint(lines[0], "bold"), *lines[1 : output.rows - 1]]
-                    output.screen("\n".join(shown))
-                    try:
-                        await asyncio.wait_for(pressed.wait(), timeout=interval or 2.0)
-                        return 0
-                    except TimeoutError:
-                        readings = await _read(machines, running, readings)
-        finally:
-            output.leave_screen()
+
+        def draw(found: dict[str, Reading]) -> str:
+            lines = _table(running, found).lines(output, output.width)
+            return "\n".join([output.paint(lines[0], "bold"), *lines[1 : output.rows - 1]])
+
+        await watch(
+            output, readings, lambda before: _read(machines, running, before), draw, interval=interval
+        )
+        return 0
 
     try:
         return fleet.run(invocation, work)

@@ -6,11 +6,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+from alibabacloud_pai_dlc20201203 import models
+from alibabacloud_pai_dlc20201203.client import Client
+from alibabacloud_tea_openapi.models import Config
 
 from platforms import Up, platform
 
@@ -152,3 +156,44 @@ def test_a_driver_that_hangs_costs_only_its_own_readings_when_it_is_asked(tmp_pa
         job_id = submit(running, BUSY)
         wait_for(lambda: series(running, job_id, "cpu"))
         assert not series(running, job_id, "gpu")
+
+
+def vendor(up: Up) -> Client:
+    key = up.call("POST", "/api/v1/access-keys", {"name": "metrics"})
+    return Client(
+        Config(
+            access_key_id=key["id"],
+            access_key_secret=key["secret"],
+            endpoint=up.url.removeprefix("http://"),
+            protocol="http",
+        )
+    )
+
+
+def test_the_vendors_client_reads_the_metrics_when_it_asks(up, job):
+    client = vendor(up)
+    for kind in ("CpuCoreUsage", "GpuCoreUsage", "MemoryUsage", "NetworkInputRate"):
+        request = models.GetJobMetricsRequest(metric_type=kind, time_step="1m")
+        found = client.get_job_metrics(job, request).body
+        (pod,) = found.pod_metrics
+        assert pod.pod_id == f"{job}-worker-0"
+        assert all(point.time % 60_000 == 0 and point.value >= 0 for point in pod.metrics)
+        assert pod.metrics
+    with pytest.raises(Exception, match="MetricType 'Smell' is unknown"):
+        client.get_job_metrics(job, models.GetJobMetricsRequest(metric_type="Smell"))
+
+
+@pytest.mark.parametrize("verb", [["jobs", "top"], ["top"]])
+def test_a_table_with_bars_is_shown_when_a_job_is_looked_at(up, job, verb, tmp_path):
+    run_cli = [sys.executable, "-m", "trainyard.cli.main"]
+    env = {**up.env, "COLUMNS": "80", "TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
+    done = subprocess.run([*run_cli, *verb, job], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    head, row = done.stdout.splitlines()[:2]
+    assert head.split()[:5] == ["Job", "Task", "CPU", "Memory", "GPU%"]
+    assert row.split()[:2] == ["busy", "worker-0"]
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    shown = subprocess.run([*run_cli, *verb, "--json", job], env=env, capture_output=True, text=True)
+    (record,) = json.loads(shown.stdout)
+    assert record["job"] == job
+    assert record["now"]["memory"] > 70

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
-from trainyard.server.api.dlc import podlogs, views
+from trainyard.server.api.dlc import metrics, podlogs, views
 from trainyard.server.api.dlc.door import BODY_LIMIT, Identification, answer, problem
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.parts import Parts
@@ -219,6 +219,24 @@ async def pod_logs(call: Call) -> Response:
     )
 
 
+async def job_metrics(call: Call) -> Response:
+    """GET metrics of a job."""
+    record = await call.job()
+    metric = metrics.metric_of(call.query.get("MetricType", ""))
+    step = metrics.step_of(call.query.get("TimeStep", ""))
+    until = call.time("EndTime")
+    since = call.time("StartTime")
+    end = call.now if until is None else until
+    found = await call.services.metrics.of_job(
+        call.actor,
+        record.id,
+        metrics=(metric,),
+        since=end - metrics.SPAN_SECONDS if since is None else since,
+        until=end,
+    )
+    return answer({"JobId": record.id, "PodMetrics": metrics.pod_metrics(record, found, step)})
+
+
 async def ecs_specs(call: Call) -> Response:
     """GET ecsspecs: machine types, and whether a node could hold one."""
     nodes = await call.services.nodes.list(call.actor)
@@ -294,6 +312,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("DELETE", "/api/v1/jobs/{job}", delete_job),
     ("POST", "/api/v1/jobs/{job}/stop", stop_job),
     ("GET", "/api/v1/jobs/{job}/events", job_events),
+    ("GET", "/api/v1/jobs/{job}/metrics", job_metrics),
     ("GET", "/api/v1/jobs/{job}/pods/{pod}/logs", pod_logs),
     ("GET", "/api/v1/jobs/{job}/pods/{pod}/events", pod_events),
     ("GET", "/api/v1/ecsspecs", ecs_specs),

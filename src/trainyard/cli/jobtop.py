@@ -1,0 +1,176 @@
+"""`jobs top`: what the tasks of jobs use, now and in the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from trainyard.cli.duration import duration_option
+from trainyard.cli.invocation import current
+from trainyard.cli.live import can_watch, watch
+from trainyard.cli.platform import complete_job, find_job, run
+from trainyard.cli.table import Column, Table
+from trainyard.cli.verb import PlainVerb
+from trainyard.lib.aio import gather_all
+from trainyard.lib.units import format_size
+
+if TYPE_CHECKING:
+    from trainyard.client import Client
+    from trainyard.client.shapes import Job, MetricsAnswer, MetricSeries
+
+SPAN = timedelta(minutes=10)
+MOST_JOBS = 50
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-=+*#@"
+WIDTH = 20
+FRESH_SECONDS = 60.0
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one task used."""
+
+    job: Job
+    task: str
+    now: dict[str, float]  # by metric; of devices, the mean
+    past: tuple[float, ...]  # of the devices, or of the processors where there are none
+    top: float  # what a full bar stands for
+
+
+@click.command("top", cls=PlainVerb)
+@click.option("--once", is_flag=True, help="Show it once, as without a terminal.")
+@duration_option("--interval", "Seconds between two looks.  [default: 2]")
+@click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=complete_job)
+def job_top_command(jobs: tuple[str, ...], once: bool, interval: float | None) -> int:
+    """Show what the tasks of jobs use: processors, memory, devices, network. All that run, or those named."""
+    return show(jobs, once=once, interval=interval)
+
+
+def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
+    """Show the use of these jobs, or of all that run, once or until `q`."""
+    invocation = current()
+    output = invocation.output
+
+    async def work(client: Client) -> int:
+        async def look(_before: list[Use] | None) -> list[Use]:
+            return await _fetch(client, names)
+
+        uses = await look(None)
+        if invocation.json:
+            output.json([_record(use) for use in uses])
+            return 0
+        bars = BARS if output.can_draw else PLAIN_BARS
+        if once or not can_watch(output):
+            if uses:
+                _table(uses, bars).print(output)
+            else:
+                output.line("nothing runs")
+            return 0
+
+        def draw(found: list[Use]) -> str:
+            lines = _table(found, bars).lines(output, output.width)
+            return "\n".join([output.paint(lines[0], "bold"), *lines[1 : output.rows - 1]])
+
+        await watch(output, uses, look, draw, interval=interval)
+        return 0
+
+    try:
+        return run(work)
+    except KeyboardInterrupt:
+        return 0
+
+
+async def _fetch(client: Client, names: Sequence[str]) -> list[Use]:
+    if names:
+        jobs = [await find_job(client, name) for name in names]
+    else:
+        jobs = list((await client.jobs.page(state=("running",), limit=MOST_JOBS)).items)
+    since = datetime.now(UTC) - SPAN
+    answers = await gather_all(
+        [
+            client.jobs.metrics(job.id, **({} if job.ended_at else {"since": since.isoformat()}))
+            for job in jobs
+        ]
+    )
+    found: list[Use] = []
+    for job, answer in zip(jobs, answers, strict=True):
+        if isinstance(answer, BaseException):
+            raise answer
+        found += uses_of(job, answer)
+    return found
+
+
+def uses_of(job: Job, answer: MetricsAnswer) -> Iterable[Use]:
+    """The tasks of the last attempt that were heard of."""
+    by_task: dict[str, list[MetricSeries]] = {}
+    for one in answer.series:
+        if one.attempt == job.attempt:
+            by_task.setdefault(one.task, []).append(one)
+    for task, several in sorted(by_task.items()):
+        now: dict[str, list[float]] = {}
+        for one in several:
+            now.setdefault(one.metric, []).append(one.points[-1][1])
+        shown = "gpu" if "gpu" in now else "cpu"
+        top = 100.0 if shown == "gpu" else max(1.0, job.cpu / max(1, job.replicas))
+        means = {metric: sum(values) / len(values) for metric, values in now.items()}
+        yield Use(job, task, means, _past([one for one in several if one.metric == shown]), top)
+
+
+def _past(several: Sequence[MetricSeries]) -> tuple[float, ...]:
+    points: dict[float, list[float]] = {}
+    for one in several:
+        for time, value in one.points:
+            points.setdefault(time, []).append(value)
+    return tuple(sum(values) / len(values) for _, values in sorted(points.items()))
+
+
+def sparkline(values: Sequence[float], top: float, bars: str = BARS) -> str:
+    """The last values as bars, each a share of `top`."""
+    last = values[-WIDTH:]
+    return "".join(bars[min(len(bars) - 1, max(0, int(value / top * len(bars))))] for value in last)
+
+
+def _table(uses: Sequence[Use], bars: str) -> Table:
+    columns = [
+        Column("Job", shrink=10),
+        Column("Task"),
+        Column("CPU", right=True),
+        Column("Memory", right=True),
+        Column("GPU%", right=True),
+        Column("GPU mem", right=True, drop=3),
+        Column("In/s", right=True, drop=1),
+        Column("Out/s", right=True, drop=2),
+        Column("Last 10 min", drop=4),
+    ]
+    rows = [
+        [
+            use.job.name,
+            use.task,
+            _number(use.now.get("cpu"), "{:.1f}"),
+            _size(use.now.get("memory"), MIB),
+            _number(use.now.get("gpu"), "{:.0f}"),
+            _size(use.now.get("gpu_memory"), MIB),
+            _size(use.now.get("in"), 1),
+            _size(use.now.get("out"), 1),
+            sparkline(use.past, use.top, bars),
+        ]
+        for use in uses
+    ]
+    return Table(columns, rows)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _size(value: float | None, unit: int) -> str:
+    return "-" if value is None else format_size(int(value * unit))
+
+
+def _record(use: Use) -> dict[str, object]:
+    return {"job": use.job.id, "name": use.job.name, "task": use.task, "now": use.now, "past": list(use.past)}
