@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "passwd": ("login", "Change your password on the platform."),
         "jobs": ("jobs", "Submit jobs to the platform, and manage them."),
         "queue": ("queue", "Show what runs and what waits."),
+        "code": ("codes", "Manage the repositories that jobs check out."),
         "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
         "pools": ("pools", "Manage machines that are bought when the queue needs them."),
         "storages": ("storages", "Manage the folders that tasks see."),

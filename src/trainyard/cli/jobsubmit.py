@@ -17,7 +17,7 @@ from trainyard.cli.platform import complete_workspace, find_job, job_argument, p
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_size
-from trainyard.spec.workload import Condition, NeedSpec, Restart, RoleSpec, WorkloadSpec
+from trainyard.spec.workload import CodeSpec, Condition, NeedSpec, Restart, RoleSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from trainyard.cli.output import Output
@@ -95,6 +95,28 @@ class SubmitVerb(PlainVerb):
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only on this node.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A word to find it by.")
+@click.option(
+    "--code", metavar="URL", help="Check out this repository first; or the name or id of a code source."
+)
+@click.option("--code-branch", metavar="NAME", help="Its branch or tag.")
+@click.option("--code-commit", metavar="COMMIT", help="Its commit.")
+@click.option(
+    "--requirement",
+    "requirements",
+    multiple=True,
+    metavar="PACKAGE",
+    help="A Python package to install first.",
+)
+@click.option(
+    "--requirements-dir", metavar="FOLDER", help="A folder whose requirements.txt is installed first."
+)
+@duration_option("--hang", "Without output and use of devices for so long, it has failed.")
+@click.option(
+    "--minimum",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Start with so many replicas where not all find room.",
+)
 @click.option(
     "--after",
     "needs",
@@ -317,11 +339,29 @@ def _changed(spec: WorkloadSpec | None, words: tuple[str, ...], options: dict[st
         "retain_seconds": _whole(options["retain"]),
         "max_retries": options["retries"],
         "restart": None if options["restart"] is None else Restart(options["restart"]),
+        "code": _code(spec, options),
+        "requirements": options["requirements"] or None,
+        "requirements_dir": options["requirements_dir"],
+        "hang_seconds": _whole(options["hang"]),
         "env": {**spec.env, **variables(options["env"])} if options["env"] else None,
         "tags": {**spec.tags, **pairs(options["tags"], "tag")} if options["tags"] else None,
     }
     spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
     return replace(spec, roles=tuple(_role(role, options) for role in spec.roles))
+
+
+def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
+    """The document's code with the flags over it; a word with a slash or a colon is an address, any other a source."""
+    code, word = spec.code, options["code"]
+    if word:
+        is_url = "/" in word or ":" in word
+        code = CodeSpec(url=word) if is_url else CodeSpec(source=word)
+    if code is None and (options["code_branch"] or options["code_commit"]):
+        raise InvalidError("There is no code to take this branch or commit of.", hint="Add --code URL.")
+    if code is None:
+        return None
+    changes = {"branch": options["code_branch"], "commit": options["code_commit"]}
+    return replace(code, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
@@ -331,6 +371,7 @@ def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
         raise InvalidError(f"--memory: {error}.", hint="Write it like 16GiB.") from error
     changes: dict[str, Any] = {
         "replicas": options["replicas"],
+        "minimum": options["minimum"],
         "devices": options["devices"],
         "device": options["device"],
         "cpu": options["cpu"],

@@ -130,4 +130,4 @@ def _entry(gang: Gang, place: Place, part: Part, surroundings: Surroundings) -> 
     if not (meets or part.late or part.files or meeting.has_errands(gang.spec)):
         return None
     entry = meeting.entry_of(gang, place, part, find_kind(gang.spec.kind), secret=surroundings.secret)
-    return meeting.with_errands(entry, gang.spec)
+    return meeting.with_errands(entry, gang.spec, surroundings.sources)

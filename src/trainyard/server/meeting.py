@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from trainyard.engines.api import Entry, Peer
 from trainyard.lib.errors import InvalidError
+from trainyard.server.codes import OpenSource, code_of
 from trainyard.server.kinds import Gang, Kind, Part, Place, find_kind, has_ssh
 from trainyard.server.kinds.sshkeys import derive, key_pair
 from trainyard.spec.workload import WorkloadSpec
@@ -42,9 +43,10 @@ def has_errands(spec: WorkloadSpec) -> bool:
     return bool(spec.code or spec.requirements or spec.requirements_dir)
 
 
-def with_errands(entry: Entry, spec: WorkloadSpec) -> Entry:
+def with_errands(entry: Entry, spec: WorkloadSpec, sources: Mapping[str, OpenSource]) -> Entry:
     """Say what is to be fetched."""
-    return replace(entry, requirements=spec.requirements, requirements_dir=spec.requirements_dir)
+    code = code_of(spec.code, sources)
+    return replace(entry, code=code, requirements=spec.requirements, requirements_dir=spec.requirements_dir)
 
 
 def with_ports(gang: Gang) -> Gang:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
-from trainyard.server import task_views
+from trainyard.server import codes, task_views
+from trainyard.server.codes import OpenSource
 from trainyard.server.kinds import Person
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeRecord
@@ -28,6 +29,7 @@ class Surroundings:
     people: Mapping[str, Person] = field(default_factory=dict)
     workspaces: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
+    sources: Mapping[str, OpenSource] = field(default_factory=dict)  # of code, by id
     views: ViewFacts | None = None  # None: tasks see their nodes as they are
 
     def device_of(self, node: str) -> str:
@@ -80,5 +82,6 @@ def load(
             for one in users.load_many(c, {job.record.user_id for job in jobs})
         },
         workspaces=workspaces.names(c),
+        sources=codes.load(c, [job.record.spec for job in jobs], secret),
         secret=secret,
     )

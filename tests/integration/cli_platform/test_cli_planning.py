@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -50,3 +52,45 @@ def test_a_sweep_is_stopped_as_a_whole_when_it_comes_from_a_document(program, up
         up.until(job["id"], "cancelled")
     none = program("jobs", "stop")
     assert none.returncode == 2 and "No job was named" in none.stderr
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "bert 中文"
+    folder.mkdir()
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    (folder / "train.py").write_text("print('from the repository')\n")
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    for words in (("init", "-q", "-b", "main"), ("add", "."), (*who, "commit", "-q", "-m", "one")):
+        subprocess.run(["git", "-C", folder, *words], env=env, check=True)
+    return folder
+
+
+def test_a_job_finds_its_code_when_it_names_a_repository_or_a_source(program, up, repository):
+    line = 'cd "$TRAINYARD_CODE_DIR" && python3 train.py && basename "$PWD"'
+    done = program("jobs", "submit", "--name", "c", "--follow", "--code", repository.as_uri(), "--", line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-3:-1] == ["from the repository", "bert 中文"]
+    added = program(
+        "code", "add", "bert", str(repository), "--branch", "main", "--token-env", "T", T="s3cret"
+    )
+    assert added.returncode == 0, added.stderr
+    shown = program("code", "ls", "--json").stdout
+    assert "s3cret" not in shown and '"has_token": true' in shown
+    words = ("jobs", "submit", "--name", "d", "--follow", "--code", "bert", "--", f"{line}; env; cat entry/*")
+    done = program(*words)
+    assert "from the repository" in done.stdout and "s3cret" not in done.stdout
+    assert program("code", "set", "bert", "--branch", "nothing").returncode == 0
+    failed = program("jobs", "submit", "--name", "e", "--follow", "--code", "bert", "--", line)
+    assert failed.returncode != 0 and "could not be fetched" in failed.stdout
+    assert program("code", "rm", "bert").returncode == 0
+    gone = program("jobs", "submit", "--code", "bert", "--", "true")
+    assert gone.returncode != 0 and "no code source 'bert'" in gone.stderr
+
+
+def test_the_known_line_is_in_the_log_when_there_are_no_requirements(program):
+    done = program("jobs", "submit", "--name", "r", "--follow", "--requirements-dir", ".", "--", "echo on")
+    assert done.stdout.splitlines()[:2] == [
+        "WARN: ./requirements.txt not found, skip installing requirements.",
+        "on",
+    ]

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from trainyard.engines.api import Engine, Visitor
 from trainyard.server.api import (
     audit,
+    codes,
     events,
     groups,
     health,
@@ -63,6 +64,7 @@ ROUTERS = (
     oidc.router,
     jobs.router,
     sweeps.router,
+    codes.router,
     tasks.router,
     logs.router,
     events.router,

@@ -10,6 +10,7 @@ from trainyard.lib.errors import UnsupportedError
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.auth.sealing import Seal
 from trainyard.server.db import Database
+from trainyard.server.services.codes import CodeSources
 from trainyard.server.services.context import Context
 from trainyard.server.services.events import Audit, Events
 from trainyard.server.services.hints import Hints
@@ -54,6 +55,7 @@ class Services:
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs)
         self.sweeps = Sweeps(context, self.jobs)
+        self.codes = CodeSources(context, self.seal)
         self.nodes = Nodes(context)
         self.pools = Pools(context)
         self.storages = Storages(context)

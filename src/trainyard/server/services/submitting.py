@@ -17,6 +17,7 @@ from trainyard.lib.ids import Serials
 from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
+from trainyard.server.services.codes import check_code, fit_code
 from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
 from trainyard.server.services.places import choose_workspace
@@ -37,6 +38,7 @@ def check(spec: WorkloadSpec) -> None:
     spec = kinds.fit(spec)
     checks.check_spec(spec)
     check_needs(spec)
+    check_code(spec)
 
 
 def submit_in(
@@ -85,6 +87,7 @@ def new_records(
     for job_id, asked in zip(ids, several, strict=True):
         place = places[asked.workspace]
         spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
+        spec = fit_code(connection, spec, place.id)
         check_mounts(connection, spec, user=actor.name, workspace_id=place.id)
         approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
         held = approval or hold

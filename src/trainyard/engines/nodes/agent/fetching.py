@@ -62,6 +62,7 @@ def fetch(entry: dict[str, Any], say: Say) -> str:
         checkout = _fetch_code(code, folder, say) if code else ""
         if checkout:
             env[CODE_VARIABLE] = checkout
+            _forget_token(code, folder)
         _fetch_packages(entry, folder, checkout, env, say)
     except FetchError as error:
         return str(error)
@@ -100,6 +101,20 @@ def _fetch_code(code: Mapping[str, str], folder: str, say: Say) -> str:
         shutil.rmtree(made, ignore_errors=True)
     say(f"trainyard: the code of {url} at {head} is in {target}")
     return target
+
+
+def _forget_token(code: Mapping[str, str], folder: str) -> None:
+    """Take it out of the order: the program that runs now has no use for it."""
+    path = os.path.join(folder, "order.json")
+    if not code.get("token") or not os.path.isfile(path):
+        return
+    with open(path, encoding="utf-8") as file:
+        order = json.load(file)
+    order["code"] = {**order.get("code", {}), "token": ""}
+    handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(order, file)
+    os.rename(f"{path}.new", path)
 
 
 def _without_secret(url: str, token: str) -> tuple[str, str, str]:
@@ -145,7 +160,8 @@ def _target(wanted: str, url: str, folder: str, say: Say) -> str:
 def name_of(url: str) -> str:
     """The folder that git would make: the last part of the address, without .git."""
     path = re.sub(r"\.git\Z", "", url.rstrip("/").rpartition("/")[2].rpartition(":")[2])
-    return "code" if path in {"", ".", ".."} or "\0" in path else path
+    path = unquote(path) if "://" in url else path
+    return "code" if path in {"", ".", ".."} or "\0" in path or "/" in path else path
 
 
 def _is_there(target: str, wanted: Mapping[str, str]) -> bool:
