@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from trainyard.scheduling.model import ASCEND_910, DeviceRule, Node, NodeState, Role, Slot
 
 PLAIN = DeviceRule()
 UNLIMITED = 1 << 30
+NONE_CLOSED: Mapping[str, list[int]] = MappingProxyType({})
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -112,6 +114,11 @@ class Cluster:
         self.present = 0
         self.layout = 0  # rises when nodes come, go or change
         self.keep: dict[int, Keep] = {}  # held back from everybody but its owner
+        self.closed: Mapping[str, list[int]] = (
+            NONE_CLOSED  # device type → devices needed → nodes that keep too many
+        )
+        self._news = (0, 0, 0)  # nodes that got room between two lengths of `grown`
+        self._most_cpu = 0  # bit length of the CPU of the largest node
         self.grown: list[int] = []  # nodes that got room, in order: what failed before may fit now
         self.by_pool: dict[str, int] = {}
         self.domains: list[dict[str, int]] = []  # level → domain → set of nodes, narrowest level first
@@ -197,6 +204,7 @@ class Cluster:
         self._masks_by_key.clear()
         self.ready = self.coming = self.suspect = self.present = 0
         self.by_pool = {}
+        self._most_cpu = max((node.cpu for node in self.nodes), default=0).bit_length()
         numbers: dict[tuple[int, str], int] = {}
         levels = max((len(node.topology) for node in self.nodes), default=0)
         self.domains = [{} for _ in range(levels)]
@@ -277,11 +285,6 @@ class Cluster:
         """The device type a role means; the only one of the cluster where it names none."""
         if role.device or not role.devices:
             return role.device
-        return self.only_device
-
-    @property
-    def only_device(self) -> str:
-        """The type of all devices there are; empty where there are several, or none."""
         return next(iter(self.masks)) if len(self.masks) == 1 else ""
 
     def refresh(self, shape: Shape) -> None:
@@ -309,14 +312,33 @@ class Cluster:
         return allowed & self.ready, allowed & (self.ready | self.coming)
 
     def candidates(self, shape: Shape, within: int) -> int:
-        """Nodes of `within` that may have room: exact in devices, a superset in CPU and memory."""
+        """Nodes of `within` that may have room: those with enough CPU, about, that do not keep all for others."""
         need = shape.cpu.bit_length()
         if need > 1:
             roomy = 0
-            for nodes in self.by_cpu[need:]:
+            for nodes in self.by_cpu[need : self._most_cpu + 1]:
                 roomy |= nodes
             within &= roomy
+        if self.closed and shape.count:
+            sets = self.closed.get(shape.device)
+            if sets is not None and shape.count < len(sets):
+                within &= ~sets[shape.count]
         return within
+
+    def closed_by(self, keep: Mapping[int, Keep]) -> dict[str, list[int]]:
+        """Device type → devices that a replica needs → nodes on which too many must stay free; true while room shrinks."""
+        closed: dict[str, list[int]] = {}
+        for node, one in keep.items():
+            for device, held in (one.devices or {}).items():
+                sets = closed.get(device)
+                if sets is None:
+                    sets = closed[device] = [0] * (len(self.by_free[device]) + 1)
+                left = self.masks[device][node].bit_count() - held
+                sets[left + 1 if left > 0 else 1] |= 1 << node
+        for sets in closed.values():
+            for need in range(2, len(sets)):
+                sets[need] |= sets[need - 1]
+        return closed
 
     def free_devices(self, device: str) -> int:
         """How many devices of a type are free on nodes that take work."""
@@ -332,6 +354,29 @@ class Cluster:
                 enough |= at
             nodes &= enough
         return nodes
+
+    def news(self, seen: int) -> int:
+        """The nodes that got room since so many had."""
+        length = len(self.grown)
+        if (seen, length) != self._news[:2]:
+            nodes = 0
+            for index in set(self.grown[seen:]):
+                nodes |= 1 << index
+            self._news = (seen, length, nodes)
+        return self._news[2]
+
+    def has_room(self, shape: Shape, count: int, nodes: int) -> bool:
+        """Whether so many replicas have room on these nodes, CPU, memory and what is kept for others counted."""
+        sets = self.by_free.get(shape.device, ())[: shape.count - 1 : -1] if shape.count else (nodes,)
+        for at in sets:
+            here = at & nodes
+            while here:
+                low = here & -here
+                count -= self.fits(low.bit_length() - 1, shape)
+                if count <= 0:
+                    return True
+                here ^= low
+        return count <= 0
 
     def fits(self, index: int, shape: Shape) -> int:
         """How many replicas of this shape the node has room for, after what is kept for others."""

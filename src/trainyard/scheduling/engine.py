@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappushpop, nsmallest
 from itertools import zip_longest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind, Room
@@ -81,6 +81,9 @@ class _NoShares(dict[Owner, float]):
 _NO_SHARES = _NoShares()
 
 
+_devices = attrgetter("devices")
+
+
 class Scheduler(State):
     """Who runs next, where. The same events give the same decisions."""
 
@@ -88,8 +91,7 @@ class Scheduler(State):
         super().__init__(snapshot, now)
         self.growth = Growth(self)
         self._cycle = Cycle(now)
-        self._possible: list[Kind] = []
-        self._blocked: list[Kind] = []
+        self._waiting: dict[Kind, None] = {}  # kinds, as the cycle began
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
         self._passing = Passing(self.cluster, self.passed)
@@ -109,6 +111,7 @@ class Scheduler(State):
         self._settle_claims(self.now)
         self._look_again()
         self._walk_lines()
+        self._passing.end()
         self._preempt_lines()
         self.growth.finish(self._cycle)
         self._forget()
@@ -119,16 +122,22 @@ class Scheduler(State):
 
     def _look_again(self) -> None:
         """Find the kinds for which something has changed; nothing is reserved yet."""
-        waiting = {kind: None for line in self.lines.values() for kind in line.kinds}
-        self._possible = [kind for kind in waiting if kind.may_fit(self.cluster)]
-        for kind in self._possible:
-            kind.forget()
-        self._blocked = [kind for kind in waiting if kind.failed_at >= 0]
+        kinds = {kind: None for line in self.lines.values() for kind in line.kinds}
+        self._waiting = dict.fromkeys(
+            sorted(kinds, key=_devices)
+        )  # where the small do not fit, no larger one is asked
+        self._passing.begin(self.now)
+        for kind in self._waiting:
+            if kind.may_fit(self.cluster):
+                kind.forget()
+            else:
+                for other in kind.larger:
+                    if other.failed_at >= 0:
+                        other.fail(self.cluster)
         self.growth.begin()
         self._shares.clear()
         self._workspace_shares = {}
         self._last = {reservation.id: reservation for reservation in self.reservations}
-        self._passing.begin(self.now)
         self.reservations = self._passing.made
         self._reserved = {}
         self.blockers = {}
@@ -140,8 +149,7 @@ class Scheduler(State):
                 reservation.layout = -1
         if len(self.cluster.grown) > 100_000:
             self.cluster.grown.clear()
-            for kind in self._blocked:
-                kind.forget()
+            self.kinds.forget()
 
     def _walk_lines(self) -> None:
         """Let the lines take turns. A line is prepared when its turn may come: most cycles change little."""
@@ -303,12 +311,30 @@ class Scheduler(State):
             self._start(entry, taken, self.now, passed)
             return Outcome.ADMITTED
         if mode and would_fit(self.cluster, gang, self.spreads):  # but for the reservations
-            self._passing.delays(kind, mode)
+            self._note_delay(kind, mode)
             return Outcome.RESERVATION
         if self.growth.ask(entry):
             return Outcome.NODES
-        kind.fail(self.cluster)
+        self._note_failure(kind)
         return Outcome.FIT
+
+    def _note_failure(self, kind: Kind) -> None:
+        """It does not fit, and whatever is larger does not either; where pools can grow, everybody is asked."""
+        kind.fail(self.cluster)
+        if kind.larger and not self.growth.can_grow():
+            for other in kind.larger:
+                if other.failed_at < 0:
+                    other.fail(self.cluster)
+
+    def _note_delay(self, kind: Kind, mode: Mode) -> None:
+        """It would delay these, and whatever is larger would too, if it fits at all."""
+        self._passing.delays(kind, mode)
+        for other in kind.larger:
+            if other.failed_at < 0 and other in self._waiting:
+                if would_fit(self.cluster, other.gang, self.spreads):
+                    self._passing.delays(other, mode)
+                elif not self.growth.can_grow():
+                    self._note_failure(other)
 
     def _spare(self, kind: Kind) -> int:
         """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
@@ -329,10 +355,8 @@ class Scheduler(State):
         self._passing.note(reservation)
 
     def _place(self, gang: Gang, mode: Mode) -> list[Taken] | None:
-        self.cluster.keep = self._passing.keep(mode)
-        taken = place(self.cluster, gang, self.spreads)
-        self.cluster.keep = self._hard
-        return taken
+        with self._passing.keeping(mode):
+            return place(self.cluster, gang, self.spreads)
 
     def _start(self, entry: Entry, taken: list[Taken], now: float, passed: tuple[str, ...] = ()) -> None:
         request = entry.request

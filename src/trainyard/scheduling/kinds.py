@@ -9,7 +9,6 @@ from trainyard.scheduling.model import CPU, MEMORY, Request, Role
 from trainyard.scheduling.placement import Gang, Part, Taken
 from trainyard.scheduling.quota import Amounts
 
-MANY_NEWS = 64  # nodes that got room: looking at more of them costs more than trying
 BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do not depend on their order
 
 
@@ -27,6 +26,7 @@ class Kind:
         "failed_layout",
         "gang",
         "hopeless",
+        "larger",
         "least",
         "most",
         "reserve_key",
@@ -44,6 +44,9 @@ class Kind:
         first = max(gang.parts, key=lambda part: part.shape.count)
         self.reserve_key: Room = (first.shape.device, first.shape.key[0], is_large)
         self.hopeless = -1  # layout of the cluster in which it would not fit if all nodes were empty
+        self.larger: list[
+            Kind
+        ] = []  # which need no less of anything, on the same nodes: where it fails, they do
 
     def may_fit(self, cluster: Cluster) -> bool:
         """Whether anything has changed since it was seen not to fit."""
@@ -55,15 +58,19 @@ class Kind:
         return False
 
     def has_grown(self, cluster: Cluster, seen: int) -> bool:
-        """Whether a node that got room since `seen` of Cluster.grown has enough for a replica; many nodes: perhaps."""
-        news = cluster.grown[seen:]
-        if len(news) > MANY_NEWS:
+        """Whether there may be enough for it on nodes of which one got room since `seen` of Cluster.grown."""
+        news = cluster.news(seen)
+        if not news:
+            return False
+        parts = self.gang.parts
+        for part in parts:
+            cluster.refresh(part.shape)
+        if not any(cluster.has_room(part.shape, 1, cluster.roomy(part.shape) & news) for part in parts):
+            return False
+        first = parts[0]
+        if len(parts) > 1 or first.least == 1:
             return True
-        return any(
-            part.shape.allowed >> index & 1 and cluster.fits(index, part.shape)
-            for index in set(news)
-            for part in self.gang.parts
-        )
+        return cluster.has_room(first.shape, first.least, cluster.roomy(first.shape))
 
     def is_within(self, left: Mapping[str, int]) -> bool:
         """Whether what must start stays within these amounts; what they do not name is not limited."""
@@ -87,7 +94,8 @@ class Kinds:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], Kind] = {}
+        self._kinds: dict[object, Kind] = {}
+        self._plain: dict[object, list[Kind]] = {}  # which differ in amounts only
         self._shapes: dict[object, Shape] = {}
 
     def of(self, request: Request) -> Kind:
@@ -98,15 +106,38 @@ class Kinds:
             kind = self._kinds[key] = self._make(request)
         return kind
 
-    def forget_unnamed(self) -> None:
-        """The cluster has got, or lost, a type of device: those who named none may mean another one."""
-        self._kinds = {key: kind for key, kind in self._kinds.items() if not is_unnamed(key[0])}
+    def forget(self) -> None:
+        """Let anything have changed for all of them."""
+        for kind in self._kinds.values():
+            kind.forget()
+            kind.delays.clear()
 
     def _make(self, request: Request) -> Kind:
         parts = tuple(self._part(role, request.avoid) for role in request.roles)
         least = amounts_of((part.shape, part.least) for part in parts)
         most = amounts_of((part.shape, part.most) for part in parts)
-        return Kind(Gang(parts, request.same_switch), least, most, is_large=self._is_large(parts))
+        kind = Kind(Gang(parts, request.same_switch), least, most, is_large=self._is_large(parts))
+        self._compare(kind)
+        return kind
+
+    def _compare(self, kind: Kind) -> None:
+        """Find the kinds that are larger and smaller, where the order of amounts says all."""
+        part, rule = kind.gang.parts[0], rule_of(kind.gang.parts[0].shape.device, self.cluster.rules)
+        if (
+            len(kind.gang.parts) > 1
+            or kind.gang.same_switch
+            or rule.ring
+            or rule.sizes
+            or rule.whole_when_many
+        ):
+            return
+        alike = self._plain.setdefault((part.shape.device, part.shape.key), [])
+        for other in alike:
+            if _is_within(kind, other):
+                kind.larger.append(other)
+            if _is_within(other, kind):
+                other.larger.append(kind)
+        alike.append(kind)
 
     def _is_large(self, parts: tuple[Part, ...]) -> bool:
         """Whether the devices of one node, of any there is, are too few."""
@@ -130,9 +161,17 @@ class Kinds:
         return shape
 
 
-def is_unnamed(roles: Iterable[Role]) -> bool:
-    """Whether some role wants devices, and leaves it open which."""
-    return any(role.devices and not role.device for role in roles)
+def _is_within(one: Kind, other: Kind) -> bool:
+    """Whether one needs no more than the other, of anything."""
+    part, its = one.gang.parts[0], other.gang.parts[0]
+    shape, than = part.shape, its.shape
+    return (
+        part.least <= its.least
+        and shape.count <= than.count
+        and shape.cpu <= than.cpu
+        and shape.memory <= than.memory
+        and shape.shared_memory <= than.shared_memory
+    )
 
 
 def amounts_of(parts: Iterable[tuple[Shape, int]]) -> Amounts:

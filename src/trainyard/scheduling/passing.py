@@ -8,9 +8,10 @@ that got room may undo it. Making reservations is reserve.py's work.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from trainyard.scheduling.cluster import Cluster, Keep
+from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep
 from trainyard.scheduling.kinds import Kind
 from trainyard.scheduling.lanes import INFINITY, Entry
 from trainyard.scheduling.reserve import Reservation, merge_all
@@ -34,7 +35,7 @@ class Passing:
         self._starts: list[float] = []  # of those that keep room, rising
         self._modes: list[Mode] = [()]  # by how many of these are outlived
         self._places: dict[int, int] = {}  # number of a reservation → how many must be outlived to delay it
-        self._keeps: dict[Mode, dict[int, Keep]] = {}
+        self._keeps: dict[Mode, tuple[dict[int, Keep], Mapping[str, list[int]]]] = {}
         self._spares: dict[Mode, int] = {}  # devices that may still pass them
         self._sound: set[tuple[Kind, Mode]] = set()  # what was remembered, and is still true
         self._longest: dict[Kind, float] = {}
@@ -47,7 +48,8 @@ class Passing:
         self.whole = False
         self.version += 1
         self._starts, self._modes, self._places = [], [()], {}
-        self._keeps = {(): self._hard}
+        self.cluster.closed = self.cluster.closed_by(self._hard)
+        self._keeps = {(): (self._hard, self.cluster.closed)}
         self._spares = {}
         self._sound = set()
         self._longest = {}
@@ -73,13 +75,20 @@ class Passing:
         # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
         return self._modes[bisect_left(self._starts, self.now + (entry.limit if self.whole else entry.stay))]
 
-    def keep(self, mode: Mode) -> dict[int, Keep]:
-        """What of each node must stay free for these reservations, and for claims."""
-        keep = self._keeps.get(mode)
-        if keep is None:
-            chosen = [one.keep for one in self.made if one.number in mode]
-            keep = self._keeps[mode] = merge_all([self._hard, *chosen])
-        return keep
+    @contextmanager
+    def keeping(self, mode: Mode) -> Iterator[None]:
+        """Let what these reservations need stay free meanwhile, besides what claims need."""
+        kept = self._keeps.get(mode)
+        if kept is None:
+            keep = merge_all([self._hard, *(one.keep for one in self.made if one.number in mode)])
+            kept = self._keeps[mode] = (keep, self.cluster.closed_by(keep))
+        self.cluster.keep, self.cluster.closed = kept
+        yield
+        self.cluster.keep, self.cluster.closed = self._keeps[()]
+
+    def end(self) -> None:
+        """Nobody more is let pass: from now on there may be more room again."""
+        self.cluster.closed = NONE_CLOSED
 
     def may_pass(self, kind: Kind, mode: Mode) -> bool:
         """Whether all whom one of a kind would delay can spare what it takes."""
@@ -139,9 +148,8 @@ class Passing:
         if layout != self.cluster.layout or seen > len(self.cluster.grown):
             del kind.delays[mode]
             return False
-        self.cluster.keep = self.keep(mode)
-        changed = kind.has_grown(self.cluster, seen)
-        self.cluster.keep = self._hard
+        with self.keeping(mode):
+            changed = kind.has_grown(self.cluster, seen)
         if not changed:
             kind.delays[mode] = (len(self.cluster.grown), layout)
             self._sound.add((kind, mode))

@@ -83,9 +83,7 @@ def would_fit(cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread]) -> bo
     rule = cluster.rules.get(part.shape.device)
     if len(gang.parts) == 1 and not gang.same_switch and not (rule and rule.whole_when_many):
         cluster.refresh(part.shape)
-        return _Finder(cluster, gang, spreads, wide=False).has_room(
-            part.shape, part.least, cluster.candidates(part.shape, part.shape.allowed)
-        )
+        return cluster.has_room(part.shape, part.least, cluster.candidates(part.shape, part.shape.allowed))
     taken = place(cluster, gang, spreads)
     if taken is None:
         return False
@@ -158,7 +156,7 @@ class _Finder:
         if part.most == part.least == 1 and not near and len(self.cluster.by_pool) == 1:
             return self._one(part, allowed)
         bound = self._bound(shape, allowed)
-        if bound < part.least or (part.least > 1 and not self.has_room(shape, part.least, allowed)):
+        if bound < part.least or (part.least > 1 and not self.cluster.has_room(shape, part.least, allowed)):
             return None
         count = min(part.most, bound)
         for nodes in self._preferences(allowed, near):
@@ -200,17 +198,6 @@ class _Finder:
             if free >= need and at:
                 total += (at & nodes).bit_count() * (free // need)
         return total
-
-    def has_room(self, shape: Shape, count: int, nodes: int) -> bool:
-        """Whether so many replicas have room on these nodes, CPU, memory and what is kept for others counted."""
-        left = count
-        sets = self.cluster.by_free.get(shape.device, ())[: shape.count - 1 : -1] if shape.count else (nodes,)
-        for at in sets:
-            for index in bits(at & nodes):
-                left -= self.cluster.fits(index, shape)
-                if left <= 0:
-                    return True
-        return left <= 0
 
     def _count(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
         """Exactly `count` replicas on these nodes."""
@@ -262,10 +249,15 @@ class _Finder:
             sets = self.cluster.by_idle  # work without devices goes where devices are taken already
         if self._is_spread(nodes):
             sets = sets[::-1]
+        fits = self.cluster.fits
         for at in sets:
-            for index in bits(at & nodes):
-                if self.cluster.fits(index, shape) >= times:
+            here = at & nodes
+            while here:
+                low = here & -here
+                index = low.bit_length() - 1
+                if fits(index, shape) >= times:
                     return index
+                here ^= low
         return None
 
     def _is_spread(self, nodes: int) -> bool:

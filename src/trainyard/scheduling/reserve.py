@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 
-from trainyard.scheduling.cluster import Cluster, Keep, Shape, bits, replicas
+from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep, Shape, bits, replicas
 from trainyard.scheduling.model import Request
 from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
 
@@ -79,16 +79,18 @@ class Ledger:
         self.releases: dict[int, list[tuple[float, int, Taken]]] = {}
         self.changes: list[int] = []  # nodes whose releases have changed, in order
         self.soonest: dict[int, float] = {}  # node → when the first of its releases comes
+        self.latest: dict[int, float] = {}  # node → when the last of its devices comes back
         self._serial = 0
 
     def add(self, running: Running) -> None:
         """Note when a workload's room comes back."""
         for one in running.taken:
             self._serial += 1
-            rows = self.releases.setdefault(one.node, [])
+            rows = self.releases.get(one.node)
+            if rows is None:
+                rows = self.releases[one.node] = []
             insort(rows, (running.end, self._serial, one))
-            self.soonest[one.node] = rows[0][0]
-            self.changes.append(one.node)
+            self._note(one.node, rows)
 
     def drop(self, running: Running) -> None:
         """It has come back, or the estimate changes."""
@@ -98,12 +100,15 @@ class Ledger:
             while rows[at][2] is not one:
                 at += 1
             del rows[at]
-            self.changes.append(one.node)
-            if rows:
-                self.soonest[one.node] = rows[0][0]
-            else:
-                del self.releases[one.node]
-                del self.soonest[one.node]
+            self._note(one.node, rows)
+
+    def _note(self, node: int, rows: list[tuple[float, int, Taken]]) -> None:
+        self.changes.append(node)
+        if not rows:
+            del self.releases[node], self.soonest[node], self.latest[node]
+            return
+        self.soonest[node] = rows[0][0]
+        self.latest[node] = next((end for end, _, one in reversed(rows) if one.devices), 0.0)
 
     def going(self, node: int, until: float) -> list[Taken]:
         """What comes back on a node until then."""
@@ -119,12 +124,24 @@ class Ledger:
             self._collect(found, shape, node, count)
         allowed = shape.allowed & ~now & ~spoken_for
         latest = -found[0][0] if len(found) == count else float("inf")
-        for node, moment in self.soonest.items():
-            if moment <= latest and allowed >> node & 1:
+        is_whole = self._is_whole(shape)
+        moments = self.latest if is_whole else self.soonest
+        # The soonest first: after a few nodes none of the others can be better.
+        for moment, node in sorted(
+            (moment, node) for node, moment in moments.items() if moment <= latest and allowed >> node & 1
+        ):
+            if moment > latest:
+                break
+            if is_whole or self._frees(shape, node, latest):
                 self._collect(found, shape, node, count)
                 if len(found) == count:
                     latest = -found[0][0]
         return sorted((-moment, -node) for moment, node in found)
+
+    def _is_whole(self, shape: Shape) -> bool:
+        """Whether a replica takes all devices of a node, of the only type there is: all who hold any must have gone."""
+        sets = self.cluster.by_free
+        return len(sets) == 1 and shape.device in sets and shape.count == len(sets[shape.device]) - 1
 
     def _collect(self, found: list[tuple[float, int]], shape: Shape, node: int, count: int) -> None:
         until = -found[0][0] if len(found) == count else float("inf")
@@ -141,8 +158,6 @@ class Ledger:
         cluster = self.cluster
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
         releases = self.releases.get(node, ())
-        if free.bit_count() < shape.count and not self._frees(shape, free, releases, until):
-            return []
         cpu, memory, shared = cluster.cpu[node], cluster.memory[node], cluster.shared[node]
         times = [0.0] * min(replicas(shape, cpu, memory, shared, free), MANY)
         for moment, _, one in releases:
@@ -161,11 +176,13 @@ class Ledger:
                 times += [moment] * (min(count, MANY) - len(times))
         return times
 
-    @staticmethod
-    def _frees(shape: Shape, free: int, releases: Iterable[tuple[float, int, Taken]], until: float) -> bool:
+    def _frees(self, shape: Shape, node: int, until: float) -> bool:
         """Whether the devices for one replica come back by then: on most nodes they do not, and that is all to ask."""
         device, count = shape.device, shape.count
-        for moment, _, one in releases:
+        if not count:
+            return True
+        free = self.cluster.masks[device][node] if device in self.cluster.masks else 0
+        for moment, _, one in self.releases[node]:
             if moment > until:
                 return False
             if one.shape.device == device:
@@ -255,10 +272,11 @@ def _reserve_by_trial(ledger: Ledger, gang: Gang, request: Request, now: float) 
     """The same where replicas depend on each other: what ends is given back on trial until the gang fits."""
     cluster = ledger.cluster
     kept, cluster.keep = cluster.keep, {}
+    closed, cluster.closed = cluster.closed, NONE_CLOSED
     trial = _Trial(ledger, least_of(gang))
     found = trial.earliest()
     trial.move(0)
-    cluster.keep = kept
+    cluster.keep, cluster.closed = kept, closed
     if found is None:
         return None
     end, taken = found
