@@ -6,7 +6,7 @@ Buying, joining and releasing is loops/pools.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -82,16 +82,21 @@ class Elastic:
         """How many machines a pool has, or is about to have."""
         return sum(machine.pool == pool for machine in self.machines.values())
 
-    def order(self, acquires: Iterable[Acquire], gangs: Iterable[str], now: float) -> list[MachineRecord]:
+    def order(
+        self, acquires: Iterable[Acquire], gangs: Iterable[str], now: float, *, ready: Container[str] = ()
+    ) -> list[MachineRecord]:
         """What to buy: what the scheduler asks for, and what a pool keeps in any case; never above its limit.
 
         `gangs` are workloads that need more than one node: an order for one of these alone is bought whole or not at all.
+        `ready` are nodes that are there: what a pool has got but not looked at yet may be less than it was promised to
+        be, and then more of the same is no use.
         """
         asked = {one.pool: one for one in acquires}
         several = set(gangs)
+        unseen = {one.pool for one in self.machines.values() if one.state in COMING and one.name in ready}
         found: list[MachineRecord] = []
         for pool in self.pools.values():
-            if not self._may_grow(pool, now):
+            if pool.name in unseen or not self._may_grow(pool, now):
                 continue
             size, acquire = self.size(pool.name), asked.get(pool.name)
             count = max(acquire.count if acquire else 0, pool.least - size)

@@ -87,6 +87,46 @@ def test_the_waiting_job_says_why_when_nobody_has_machines(yard):
     yard.until_empty()
 
 
+def test_none_of_a_gang_is_bought_when_not_all_of_it_can_be(yard):
+    bought = yard.bought()
+    places = [f"{yard.cloud.region}-{letter}" for letter in "fgh"]
+    for zone in places:
+        yard.cloud.control("POST", "stock", {"zone": zone, "type": TYPE, "free": 1, "advice": "WithStock"})
+    try:
+        yard.create(zones=places)
+        gang = yard.up.submit("echo both", roles=[{"cpu": 7, "replicas": 2}])
+        yard.until(lambda: yard.pool()["message"])
+        assert yard.bought() == bought
+        assert "sold out" in yard.explain(gang)["sentence"]
+    finally:
+        for zone in places:
+            yard.cloud.control("POST", "stock", {"zone": zone, "type": TYPE, "free": 100, "advice": None})
+    yard.program("pools", "set", "cpu", "--any-zone")
+    yard.up.until(gang, "succeeded", seconds=120)
+    assert yard.bought() == bought + 2
+    yard.until_empty()
+
+
+def test_jobs_get_devices_when_the_pool_says_that_its_nodes_have_them(yard):
+    yard.create("gpu", types=["ecs.gn6v-c8g1.2xlarge"], options={"declare_devices": True}, most=1)
+    job = yard.up.submit("echo devices $CUDA_VISIBLE_DEVICES", roles=[{"devices": 1, "device": "V100"}])
+    never = yard.up.submit("true", roles=[{"devices": 2, "device": "V100"}])
+    yard.up.until(job, "succeeded", seconds=120)
+    assert yard.up.lines(job) == ["devices 0"]
+    assert yard.explain(never)["reason"] == "NeverFits"
+    yard.until_empty("gpu")
+
+
+def test_machines_are_not_bought_for_ever_when_they_are_less_than_the_catalogue_says(yard):
+    yard.create("gpu", types=["ecs.gn6v-c8g1.2xlarge"], most=3, options={"with_driver": False})
+    job = yard.up.submit("true", roles=[{"devices": 1, "device": "V100"}])
+    yard.until(lambda: yard.events("devices_missing"))  # the emulator's machines have no GPUs
+    yard.until_empty("gpu")
+    said = yard.explain(job)
+    assert said["reason"] == "NeverFits"
+    assert len(yard.pool("gpu")["machines"]) == 1
+
+
 GENTLE = """
 trap 'echo told to go; exit 0' TERM
 echo attempt $TRAINYARD_ATTEMPT on $TRAINYARD_NODE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from trainyard.scheduling import Cycle, Node, Scheduler
+from trainyard.scheduling import Cycle, Node, NodeState, Scheduler
 from trainyard.server import elastic, snapshot
 from trainyard.server.db import Database
 from trainyard.server.elastic import Elastic
@@ -66,7 +66,8 @@ class Growing:
             return
         asked = {one for acquire in cycle.acquires for one in acquire.for_ids}
         gangs = {one for one in asked if _needs_several(scheduler, one)}
-        wanted = self.elastic.order(cycle.acquires, gangs, now)
+        ready = {node.name for node in scheduler.cluster.nodes if node.state is NodeState.READY}
+        wanted = self.elastic.order(cycle.acquires, gangs, now, ready=ready)
         machines = {**self.elastic.machines, **{machine.name: machine for machine in wanted}}
         self.elastic = replace(self.elastic, machines=machines)
         self._wanted += wanted
