@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from trainyard.backends.ssh.inventory import Host
 
 CLONE_NEWNET = 0x40000000
 READY_SECONDS = 60.0
+SHARED = "/mnt/shared"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +43,15 @@ class GangYard:
     def __init__(self, up: platforms.Up, network: netns.Network) -> None:
         self.up = up
         self.network = network
+        self.shared = up.folder / "shared"  # what all nodes and all tasks see, at SHARED
+        self.shared.mkdir()
+        for path in Path(__file__).parent.glob("*_sockets.py"):
+            shutil.copy(path, self.shared)
+
+    def add_storage(self, name: str, folder: Path, target: str) -> None:
+        """Let every task see a folder of this computer, whose files all hosts share."""
+        body = {"name": name, "source": str(folder), "target": target, "default": True}
+        self.up.call("POST", "/api/v1/storages", body)
 
     def add_node(self, host: netns.NetHost, **more: Any) -> None:
         """Take a host in, and wait until it answers."""
@@ -85,6 +96,7 @@ def gang_yard(folder: Path, count: int, **more: Any) -> Iterator[GangYard]:
         platforms.platform(folder, "--no-local-node") as up,
     ):
         yard = GangYard(up, network)
+        yard.add_storage("shared", yard.shared, SHARED)
         for number in range(count):
             yard.add_node(network.add_host(f"n{number}"), **more)
         yield yard

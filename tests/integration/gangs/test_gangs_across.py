@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gang_yard import GangYard, gang_yard
+from gang_yard import SHARED, GangYard, gang_yard
 
 import netns
 import sshd
@@ -26,13 +26,24 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists(PYTHON), reason=f"the hosts have no {PYTHON}"),
 ]
 needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="OpenMPI is not installed")
-ALLREDUCE = Path(__file__).with_name("allreduce_sockets.py")
-MPI_SUM = Path(__file__).parent.parent / "mpi" / "allreduce.py"
+HERE = Path(__file__).parent
+# As the manual of the original has it, letter for letter.
+MANUAL = (
+    "cd ~ && mkdir -p ~/checkpoints && horovodrun -np 16 -hostfile /home/${DLWS_USER_NAME}/ib_config "
+    "-p $DLWS_SD_worker0_SSH_PORT --network-interface ib0 python /examples/tensorflow2_keras_mnist.py "
+    "~/checkpoints/ ~/tensorboard/${DLWS_JOB_ID}/logs/ && sleep infinity"
+)
+EXAMPLE = """
+import os, sys
+print("horovod", os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"], os.environ["DLWS_ROLE_NAME"],
+      os.environ["DLWS_ROLE_IDX"], *sys.argv[1:], flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangYard]:
     with gang_yard(tmp_path_factory.mktemp("across"), 3, devices={"V100": 8}) as found:
+        shutil.copy(HERE.parent / "mpi" / "allreduce.py", found.shared)
         yield found
 
 
@@ -61,7 +72,7 @@ def test_the_master_is_found_by_its_address_when_workers_are_elsewhere(yard):
 @pytest.mark.mpi
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_run_on_every_node_when_an_mpi_job_calls_mpirun(yard, count):
-    command = f"mpirun -np {2 * count} --map-by ppr:2:node {PYTHON} -S {MPI_SUM}"
+    command = f"mpirun -np {2 * count} --map-by ppr:2:node {PYTHON} -S {SHARED}/allreduce.py"
     job, lines = yard.run(command, kind="MPIJob", roles=spread(count))
     assert job["state"] == "succeeded", lines
     ranks = [line for line in lines if line.startswith("rank=")]
@@ -105,6 +116,39 @@ def test_the_command_runs_in_every_worker_and_not_in_ps0_when_the_devices_are_np
         "role=worker index=1 npu=true of=2",
     ]
     assert lines.count("ranks 16") == 2
+
+
+@pytest.mark.skipif(
+    not shutil.which("bwrap"), reason="bubblewrap is not installed: tasks have no /home of their own"
+)
+def test_horovodrun_reaches_all_workers_when_the_job_is_the_manuals(yard):
+    (yard.shared / "bin").mkdir()
+    shutil.copy(HERE / "horovodrun", yard.shared / "bin")
+    (yard.shared / "bin/python").symlink_to(PYTHON)
+    examples = yard.up.folder / "examples"
+    examples.mkdir()
+    (examples / "tensorflow2_keras_mnist.py").write_text(EXAMPLE)
+    yard.add_storage("examples", examples, "/examples")
+    job = yard.up.submit(
+        MANUAL, kind="Distributed Job", roles=spread(2), env={"PATH": f"{SHARED}/bin:/usr/sbin:/usr/bin:/bin"}
+    )
+    _await(
+        lambda: len(_told(yard, job)) == 16 or yard.up.job(job)["state"] == "failed",
+        why=lambda: yard.up.lines(job),
+    )
+    told = _told(yard, job)
+    assert sorted(int(words[1]) for words in told) == list(range(16))
+    assert {tuple(words[2:5]) for words in told} == {("16", "worker", "0"), ("16", "worker", "1")}
+    assert {tuple(words[5:]) for words in told} == {
+        ("/home/admin/checkpoints/", f"/home/admin/tensorboard/{job}/logs/")
+    }
+    assert yard.up.job(job)["state"] == "running", "it sleeps, as it was told"
+    yard.up.call("PUT", f"/api/v1/jobs/{job}/desired", {"desired": "cancel"})
+    yard.up.until(job, "cancelled")
+
+
+def _told(yard: GangYard, job: str) -> list[list[str]]:
+    return [line.split() for line in yard.up.lines(job) if line.startswith("horovod ")]
 
 
 def test_the_missing_tasks_are_named_in_time_when_nodes_do_not_reach_each_other(yard):
@@ -156,12 +200,11 @@ def cut_off(yard: GangYard, name: str) -> Iterator[None]:
                 subprocess.run([*words, "del", "blackhole", address], check=True)
 
 
-def test_the_result_is_the_same_when_a_node_is_lost_in_the_middle(yard, tmp_path):
-    # The hosts share this computer's files, as nodes share a storage.
+def test_the_result_is_the_same_when_a_node_is_lost_in_the_middle(yard):
     def train(name: str, **more: Any) -> tuple[str, Path]:
-        folder = tmp_path / name
+        folder = yard.shared / name
         folder.mkdir()
-        command = f"{PYTHON} -S {ALLREDUCE} {folder} 150 0.03"
+        command = f"{PYTHON} -S {SHARED}/allreduce_sockets.py {SHARED}/{name} 150 0.03"
         roles = [worker(replicas=4)]
         return yard.up.submit(command, kind="PyTorchJob", roles=roles, max_retries=3, **more), folder
 
@@ -181,8 +224,8 @@ def test_the_result_is_the_same_when_a_node_is_lost_in_the_middle(yard, tmp_path
     assert any(not line.endswith("step 0") for line in resumed), resumed
 
 
-def _await(condition: Any, seconds: float = 60.0) -> None:
+def _await(condition: Any, seconds: float = 60.0, why: Any = str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, why()
         time.sleep(0.02)

@@ -55,7 +55,7 @@ def test_workers_become_a_master_and_workers_when_a_pytorch_job_has_only_these(u
 def test_two_jobs_have_ports_of_their_own_when_they_share_a_node(up):
     command = f"""exec {sys.executable} -c '
 import os, socket, time
-s = socket.socket(); s.bind(("", int(os.environ["MASTER_PORT"]))); s.listen()
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("", int(os.environ["MASTER_PORT"]))); s.listen()
 print("bound", os.environ["MASTER_PORT"], flush=True); time.sleep(120)'"""
     with socket.socket() as stranger:  # nobody of ours has the usual port either
         taken = False

@@ -188,13 +188,14 @@ def _train_script(gang: Gang, folder: str) -> str:
     )
 
 
-REGULAR = Kind(name="RegularJob", roles=(WORKER,), part=part, names=names)
+REGULAR = Kind(name="RegularJob", roles=(WORKER,), has_own_files=True, part=part, names=names)
 DISTRIBUTED = Kind(
     name="PSDistJob",
     roles=("ps", WORKER),
     adds=RoleSpec(name="ps", cpu=1.0),
     leaders=("ps",),
     has_ssh=True,
+    has_own_files=True,
     command_on=command_on,
     part=part,
     names=names,

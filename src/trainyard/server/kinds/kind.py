@@ -45,6 +45,7 @@ class Kind:
     meets: bool = True  # several tasks begin together
     all_begin: bool = False  # those that do not run the command have something of the kind's to run
     has_ssh: bool = False  # every task can be reached by ssh from the others
+    has_own_files: bool = False  # its users' commands name files that only a view of its own can have
     command_on: Callable[[WorkloadSpec], CommandOn] = on_all
     part: Callable[[Gang, Place], Part] = nothing
     names: Callable[[Gang, Place], tuple[str, ...]] = by_job

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .entry import Entry
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "/sbin")
+SFTP_PLACES = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/misc")
 START_SECONDS = 20.0
 PENALTIES_SINCE = (9, 8)  # of OpenSSH: whoever connects and says nothing is kept out for a while
 OURS = "# Written by the platform for this job.\n"
@@ -101,6 +102,9 @@ def server_config(entry: Entry, user: str, folder: str) -> str:
         *("PrintLastLog no", "MaxStartups 1000", "MaxSessions 1000", "LoginGraceTime 60"),
         *("X11Forwarding no", "PermitUserEnvironment no", "LogLevel FATAL", "ClientAliveInterval 60"),
     ]
+    files = find("sftp-server", list(SFTP_PLACES))
+    if files:
+        lines.append(f"Subsystem sftp {files}")
     if _version() >= PENALTIES_SINCE:
         lines.append("PerSourcePenalties no")
     return "\n".join(lines) + "\n"
