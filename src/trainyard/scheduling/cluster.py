@@ -285,6 +285,11 @@ class Cluster:
         """The device type a role means; the only one of the cluster where it names none."""
         if role.device or not role.devices:
             return role.device
+        return self.only_device
+
+    @property
+    def only_device(self) -> str:
+        """The type of all devices there are; empty where there are several, or none."""
         return next(iter(self.masks)) if len(self.masks) == 1 else ""
 
     def refresh(self, shape: Shape) -> None:

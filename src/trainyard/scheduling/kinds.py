@@ -94,7 +94,7 @@ class Kinds:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._kinds: dict[object, Kind] = {}
+        self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], Kind] = {}
         self._plain: dict[object, list[Kind]] = {}  # which differ in amounts only
         self._shapes: dict[object, Shape] = {}
 
@@ -105,6 +105,15 @@ class Kinds:
         if kind is None:
             kind = self._kinds[key] = self._make(request)
         return kind
+
+    def forget_unnamed(self) -> None:
+        """The cluster has got, or lost, a type of device: those who named none may mean another one."""
+        gone = {id(kind) for key, kind in self._kinds.items() if is_unnamed(key[0])}
+        self._kinds = {key: kind for key, kind in self._kinds.items() if id(kind) not in gone}
+        for alike in self._plain.values():
+            alike[:] = [kind for kind in alike if id(kind) not in gone]
+            for kind in alike:
+                kind.larger = [one for one in kind.larger if id(one) not in gone]
 
     def forget(self) -> None:
         """Let anything have changed for all of them."""
@@ -159,6 +168,11 @@ class Kinds:
         if shape is None:
             shape = self._shapes[key] = Shape(role, device, rule_of(device, self.cluster.rules), avoid)
         return shape
+
+
+def is_unnamed(roles: Iterable[Role]) -> bool:
+    """Whether some role wants devices, and leaves it open which."""
+    return any(role.devices and not role.device for role in roles)
 
 
 def _is_within(one: Kind, other: Kind) -> bool:
