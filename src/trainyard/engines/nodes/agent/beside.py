@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from . import kernel
 from .folder import TaskFolder
 from .supervisor import MARK, base_environment, enter_working_folder, task_environment
-from .view import place_of
+from .view import CONTAINER, place_of
 from .wire import NO_TASK, NOT_THERE
 
 
@@ -30,6 +30,8 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
     if known["at"] != "running":
         sys.stderr.write(NOT_THERE)
         return NO_TASK
+    if known.get("view") == CONTAINER:
+        _contained(folder, order, command)
     if known.get("view"):
         return _inside(folder, order, known, command)
     _become(folder, order, command, int(known.get("child", 0)))
@@ -73,6 +75,16 @@ def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
         return {}
     found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
     return found if found.get(MARK) == order["mark"] else {}
+
+
+def _contained(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn:
+    containers = import_module(".containers", __package__)
+    path = containers.Ground().runtime[1]
+    place = os.path.abspath(folder.file("work"))
+    if order["working_dir"]:
+        place = place_of(order["working_dir"], order["view"].get("home") or "/root")
+    words = containers.words_beside(path, order, place, command)
+    os.execve(path, words, {**os.environ, MARK: order["mark"]})  # noqa: S606  # no shell
 
 
 def find_shell() -> str:

@@ -156,6 +156,13 @@ class TaskFolder:
                     known.update(found)
         return known
 
+    def text(self, name: str) -> str:
+        """What one of its files says; empty where there is none."""
+        try:
+            return kernel.read_file(self.file(name)).decode(errors="replace")
+        except OSError:
+            return ""
+
     def log_size(self) -> int:
         """How many bytes it has printed."""
         try:

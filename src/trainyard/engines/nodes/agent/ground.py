@@ -19,6 +19,7 @@ class Ground:
     def __init__(self) -> None:
         self._bwrap: tuple[str, str] | None = None
         self._trees: cgroups.Trees | None = None
+        self._runtime: tuple[str, str] | None = None
         self.takes_handles = (
             False  # its bubblewrap mounts an open folder, which nobody can exchange meanwhile
         )
@@ -32,6 +33,13 @@ class Ground:
     def why_not(self) -> str:
         """Why there is none."""
         return self._tried()[1]
+
+    @property
+    def runtime(self) -> tuple[str, str]:
+        """(podman or docker, its path); empty where the node has neither, or one that does not answer."""
+        if self._runtime is None:
+            self._runtime = find_runtime()
+        return self._runtime
 
     @property
     def trees(self) -> cgroups.Trees:
@@ -107,3 +115,12 @@ def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, st
         os.close(reader)
         _, status = os.waitpid(pid, 0)
     return status, said.decode(errors="replace")
+
+
+def find_runtime() -> tuple[str, str]:
+    """What runs containers here."""
+    for name in ("podman", "docker"):
+        path = find_program(name)
+        if path and run_briefly([path, "version"])[0] == 0:
+            return name, path
+    return "", ""

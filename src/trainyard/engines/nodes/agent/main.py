@@ -1,7 +1,7 @@
 """What the program on a node is asked for: `attach` and `probe` (by the server), `beside` (a person's command in a task).
 
-And `entry`, by a task's supervisor: what is done in the task before its command; and `launch`, by the command itself:
-one process for each device.
+And by a task's supervisor: `entry`, what is done in the task before its command, and `contain`, who keeps its container;
+and `launch`, by the command itself: one process for each device.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ def main(words: list[str]) -> int:
     return status
 
 
-MODULES = {"attach": "relay", "probe": "probe", "beside": "beside"}
+MODULES = {"attach": "relay", "probe": "probe", "beside": "beside", "contain": "containers"}

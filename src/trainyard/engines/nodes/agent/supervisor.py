@@ -74,8 +74,7 @@ class Supervisor:
         self.limits = cgroups.limits_of(order)
         self.group: cgroups.Group | None = None
         self.ground = ground
-        if order.get("view") is not None:
-            ground.bwrap  # noqa: B018  # found out once, for all tasks to come
+        view.find_out(ground, order)
         if any(self.limits):
             self.group = ground.trees.group(cgroups.name_of(order["mark"]))
         self.claims: list[object] = []  # what holds ports of the node for the task
@@ -128,6 +127,8 @@ class Supervisor:
                 self._prepare_entry()
             wrapped = view.wrap(self.ground, self.folder, self.order, self.words, self.env)
             self.view = wrapped.kind
+            if self.view == view.CONTAINER:
+                self.group = None  # the container has its own
             self._note_all(wrapped.notes)
             if not self.view:
                 enter_working_folder(self.folder, self.order)
@@ -281,8 +282,13 @@ class Supervisor:
             self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
 
     def _signal_all(self, number: int) -> None:
+        is_asking = number == signal.SIGTERM
+        if is_asking and self.view == view.CONTAINER:  # its keeper knows whom to tell
+            with contextlib.suppress(OSError):
+                os.kill(self.child, number)
+            return
         for pid in kernel.descendants_of(os.getpid()):
-            if number == signal.SIGTERM and self.view and pid == self.child:
+            if is_asking and self.view and pid == self.child:
                 continue  # it only holds the view, and would take it away before the program has heard
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
@@ -314,6 +320,8 @@ class Supervisor:
             message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
         elif self.deadline is None and number == signal.SIGKILL:
             message += "; the node may have run out of memory"
+        if self.view == view.CONTAINER and code:
+            message = self.folder.text("problem") or message
         if self.group is not None and code and self.group.kills():
             message = f"out of memory: it used more than its {self.limits[0]} MiB"
         self.was_told = self.deadline is not None
@@ -349,6 +357,8 @@ class Supervisor:
             ended["message"] += f"{self.lost_bytes} bytes of output are lost"
         if self.group is not None:
             self.group.remove()
+        if self.view == view.CONTAINER:
+            import_module(".containers", __package__).remove(self.order)
         if self.view:
             remove_tree(self.folder.file("tmp"))
             remove_tree(self.folder.file("files"))
@@ -500,6 +510,8 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
     if session and kernel.start_time(session) and not kernel.has_mark(session, mark):
         session = 0
     end_marked(mark, session, {os.getpid()})
+    if known.get("view") == view.CONTAINER:
+        import_module(".containers", __package__).remove(order)
     if any(cgroups.limits_of(order)):
         cgroups.Trees().group(cgroups.name_of(order["mark"])).remove()
     lines = []

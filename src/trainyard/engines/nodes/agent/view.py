@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from importlib import import_module
 from typing import Any
 
 from . import kernel
@@ -17,6 +18,7 @@ from .folder import TaskFolder
 from .ground import PATHS, Ground
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
+CONTAINER, IGNORE = "container", "ignore"
 # What of a node's files a closed view has; the rest of `/` is not there.
 SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc", "sys")
 # Secrets of the node inside of those.
@@ -47,7 +49,7 @@ KEPT = re.compile(
     r"(?i)(PATH|LANG|LANGUAGE|LC_\w+|TZ|LD_LIBRARY_PATH|PYTHONPATH|(https?|no|all|ftp)_proxy"
     r"|(CUDA|NCCL|GLOO|ASCEND|HCCL|NVIDIA|MPI|OMPI|UCX|PIP|CONDA|OPENBLAS|OMP|MKL)_\w+)\Z"
 )
-OWN = ("TRAINYARD_MARK", "TRAINYARD_TASK_DIR")
+OWN = ("TRAINYARD_MARK", "TRAINYARD_TASK_DIR", "TRAINYARD_AGENT")
 ETC = "/.etc"  # beside /etc, so that links of it that lead upwards lead to the same
 NAMED = ("hosts", "passwd", "group")  # files of /etc that a task may have its own of
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
@@ -74,6 +76,15 @@ class Wrapped:
         self.handles: list[int] = []  # that the program inherits; to be closed after its start
 
 
+def find_out(ground: Ground, order: dict[str, Any]) -> None:
+    """Find out now what the node can, as far as the order needs it: once, for all tasks to come."""
+    wanted = order.get("view")
+    if wanted is not None and wanted.get("image") and wanted.get("images") != IGNORE:
+        ground.runtime  # noqa: B018  # kept by the ground
+    elif wanted is not None:
+        ground.bwrap  # noqa: B018  # likewise
+
+
 def wrap(
     ground: Ground, folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
 ) -> Wrapped:
@@ -81,13 +92,23 @@ def wrap(
     view = order.get("view")
     if view is None:
         return Wrapped(words, env)
+    notes = []
+    if view.get("image"):
+        if view.get("images") != IGNORE:
+            contained: Wrapped = import_module(".containers", __package__).wrap_image(
+                ground, folder, order, words, env
+            )
+            return contained
+        notes.append(
+            ("image_ignored", f"The image {view['image']} is not used: the node is set to ignore images.")
+        )
     wanted = view.get("isolation") or CLOSED
     if wanted == OFF or not ground.bwrap:
-        return _without(ground, wanted, view, Wrapped(words, env))
-    builder = Builder(ground, folder, order, env)
-    wrapped = builder.open(words) if wanted == OPEN else builder.closed(words)
-    if builder.notes:
-        wrapped.notes += builder.notes
+        wrapped = _without(ground, wanted, view, Wrapped(words, env))
+    else:
+        builder = Builder(ground, folder, order, env)
+        wrapped = builder.open(words) if wanted == OPEN else builder.closed(words)
+    wrapped.notes += notes
     return wrapped
 
 
@@ -124,8 +145,22 @@ class Builder:
         self.view: dict[str, Any] = order["view"]
         self.env = dict(env)
         self.words: list[str] = [ground.bwrap]
-        self.notes: list[tuple[str, str]] = []
         self.handles: list[int] = []
+
+    @classmethod
+    def for_container(cls, folder: TaskFolder, order: dict[str, Any]) -> Builder:
+        """One that only says which folders are to be seen."""
+        return cls(Ground(), folder, order, {})
+
+    def binds(self) -> list[tuple[str, str, bool]]:
+        """(source, target, whether only to read) of all storages, upper folders first."""
+        found = []
+        for mount in sorted(self.view["mounts"], key=lambda one: one["target"].count("/")):
+            source, target, handle = self._placed(mount)
+            if handle >= 0:
+                source = os.readlink(f"/proc/self/fd/{handle}")
+            found.append((source, target, bool(mount["read_only"])))
+        return found
 
     def closed(self, words: list[str]) -> Wrapped:
         """Only what is the task's own, and the node's programs to read."""
@@ -258,8 +293,10 @@ class Builder:
         command = os.path.abspath(self.folder.file("command"))
         self.words += ["--ro-bind", command, command]
         if self.order.get("entry"):
-            own, program = os.path.abspath(self.folder.file("entry")), agent_file()
-            self.words += ["--bind", own, own, "--ro-bind", program, program]
+            own = os.path.abspath(self.folder.file("entry"))
+            self.words += ["--bind", own, own]
+        program = agent_file()
+        self.words += ["--ro-bind", program, program]
 
     def _show_python(self, words: list[str]) -> list[str]:
         """Our own program runs inside too, before the command: by the Python that runs us, or that which it stands for."""
@@ -319,6 +356,15 @@ class Builder:
             self._mount(mount)
 
     def _mount(self, mount: dict[str, Any]) -> None:
+        source, target, handle = self._placed(mount)
+        verb = "--ro-bind" if mount["read_only"] else "--bind"
+        if handle >= 0 and self.ground.takes_handles:
+            self.words += [f"{verb}-fd", str(handle), target]
+        else:
+            self.words += [verb, source, target]
+
+    def _placed(self, mount: dict[str, Any]) -> tuple[str, str, int]:
+        """Where a mount's files are, where they are to be seen, and an open folder where there is one (else -1)."""
         options = mount.get("options") or {}
         target = os.path.normpath(mount["target"])
         if not target.startswith("/") or target in SYSTEM:
@@ -333,18 +379,12 @@ class Builder:
                 raise RefusalError(
                     f"the folder {source} of the storage at {target} cannot be made: {error.strerror}"
                 ) from error
-        verb = "--ro-bind" if mount["read_only"] else "--bind"
-        if mount["kind"] == "device":
-            verb = "--dev-bind"
-        if options.get("path"):
-            handle = self._beneath(source, options, target)
-            if self.ground.takes_handles:
-                self.words += [f"{verb}-fd", str(handle), target]
-                return
-            source = os.path.join(source, options["path"])
         if not os.path.exists(source):
             raise RefusalError(f"the node has no {source} for the storage at {target}")
-        self.words += [verb, source, target]
+        if not options.get("path"):
+            return source, target, -1
+        handle = self._beneath(source, options, target)
+        return os.path.join(source, options["path"]), target, handle
 
     def _beneath(self, source: str, options: dict[str, Any], target: str) -> int:
         """Open a folder inside a storage, by no link: one that its users made could lead anywhere on the node."""
@@ -409,7 +449,7 @@ class Builder:
                 self.words += [*verb, entry.path, entry.path]
 
     def _clean_environment(self) -> None:
-        given = self.order["env"]
+        given = {**self.order["env"], **(self.order.get("ports") or {})}
         self.env = {
             name: value
             for name, value in self.env.items()
