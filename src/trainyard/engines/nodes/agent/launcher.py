@@ -445,6 +445,9 @@ def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | No
         "MS_SERVER_NUM": "0",
     }
     if place is None:
+        if plan.nodes > 1 and variables["MS_SCHED_HOST"].startswith("127."):
+            # Nodes that share a machine know the first by another address than it knows itself by.
+            variables["MS_SCHED_HOST"] = "0.0.0.0"  # noqa: S104  # where the scheduler listens
         return {**variables, "MS_ROLE": "MS_SCHED"}
     variables.update(MS_ROLE="MS_WORKER", MS_NODE_ID=str(place.rank))
     if plan.server:
