@@ -30,18 +30,21 @@ MIB = 2**20
 
 
 class SubmitVerb(PlainVerb):
-    """Options end where the job's own command line begins."""
+    """Options end where the job's own command line begins; after a document they go on."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        """Everything after the first word that is no option of ours is the command."""
+        """Everything after the first word that is neither an option of ours nor a document is the command."""
         with_value = {
             spelling
             for param in self.get_params(context)
             if isinstance(param, click.Option) and not param.is_flag and not param.count
             for spelling in param.opts
         }
-        place = 0
+        place, has_document = 0, False
         while place < len(args) and args[place] != "--":
+            if Path(args[place]).suffix in FORMATS and not args[place].startswith("-") and not has_document:
+                args = [*args[:place], "--file", *args[place:]]
+                has_document = True
             if not args[place].startswith("-") or args[place] == "-":
                 args = [*args[:place], "--", *args[place:]]
                 break
@@ -142,7 +145,7 @@ class SubmitVerb(PlainVerb):
 def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
     """Put a job into the queue, from a document or from flags: `jobs submit --gpus 2 -- python train.py`.
 
-    One word of COMMAND is given to the shell as it is, several are quoted each. A single word that ends with .yaml,
+    One word of COMMAND is given to the shell as it is, several are quoted each. A first word that ends with .yaml,
     .yml or .toml is the document. Prints the id.
     """
     invocation = current()

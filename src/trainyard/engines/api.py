@@ -364,7 +364,8 @@ class Engine(Protocol):
     ) -> Process:
         """Run a command beside the task, in its folder with its environment; an empty one is a login shell.
 
-        It ends with the task. NotFoundError where the node does not have the task or it has ended.
+        It ends with the task, or where that has ended by itself and is kept for a look, when it is forgotten.
+        NotFoundError where the node does not have the task, or it was told to end.
         """
         ...
 

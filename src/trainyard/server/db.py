@@ -8,9 +8,11 @@ is tables.py; what is read and written is store/.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import json
+import os
 import queue
 import random
 import sqlite3
@@ -223,7 +225,12 @@ def _to_json(value: object) -> str:
 
 def _sqlite(url: str) -> Engine:
     # Not parsed: a folder may have a ? or a # in its name.
-    address = URL.create("sqlite", database=url.partition(":///")[2])
+    path = url.partition(":///")[2]
+    address = URL.create("sqlite", database=path)
+    if path and path != ":memory:":
+        with contextlib.suppress(OSError):  # who cannot write there is told so when it is opened
+            # For us alone, and so are the files that SQLite puts beside it, whatever the folder lets others see.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     engine = create_engine(
         address, connect_args={"timeout": 30, "check_same_thread": False}, json_serializer=_to_json
     )

@@ -203,6 +203,24 @@ async def test_a_command_runs_beside_a_task_and_ends_with_it(lab: EngineLab):
         await server.engine.exec("w1.1", "worker-0", "local", "true", None)
 
 
+async def test_a_task_that_has_ended_is_entered_until_it_is_forgotten(lab: EngineLab):
+    server = await lab.start()
+    await lab.launch(server, launch_of("echo data > file; exit 3", env={"WORD": "it is"}))
+    await server.see(TaskCleared, "w1.1")
+    process = await server.engine.exec("w1.1", "worker-0", "local", 'cat file; printf %s "$WORD"', None)
+    assert (await read_all(process), await process.wait()) == (b"data\nit is", 0)
+    shell = await server.engine.exec(
+        "w1.1", "worker-0", "local", "echo in; trap '' TERM HUP; sleep 100; :", None
+    )
+    async for piece in shell.output():
+        if b"in" in piece:
+            break
+    await server.engine.forget(["w1.1"], ["local"])
+    assert await shell.wait() != 0, "nothing stays when its places are free"
+    with pytest.raises(NotFoundError):
+        await server.engine.exec("w1.1", "worker-0", "local", "true", None)
+
+
 async def test_a_task_that_the_node_does_not_have_is_unknown(lab: EngineLab):
     server = await lab.start()
     await server.engine.remove_node("local")

@@ -57,10 +57,13 @@ def test_everything_is_said_once_a_connection_and_again_over_the_next():
     ended = TaskEnded("w1.1", "worker-0", 3, 0, "m", 2.0)
     cleared = TaskCleared("w1.1", "worker-0", 7)
     assert reports.take([report("running", started=1.0)], is_all=False) == [started]
-    assert reports.is_running(("w1.1", "worker-0"))
+    assert reports.can_enter(("w1.1", "worker-0"))
     assert reports.take([report("running", started=1.0)], is_all=False) == []
     assert reports.take([report("cleared", bytes=7, **ENDED)], is_all=False) == [ended, cleared]
     assert reports.take([report("cleared", bytes=7, **ENDED)], is_all=True) == [started, ended, cleared]
+    assert reports.can_enter(("w1.1", "worker-0")), "its files are kept for a look"
+    reports.take([report("cleared", bytes=7, told=True, **ENDED)], is_all=True)
+    assert not reports.can_enter(("w1.1", "worker-0")), "it was sent away"
 
 
 def test_what_was_expected_and_is_not_there_is_unknown_once():

@@ -192,7 +192,7 @@ class NodeEngine:
     ) -> Process:
         """Run a command beside a task."""
         link = self._link(node)
-        if not link.reports.is_running((attempt_id, task)):
+        if not link.reports.can_enter((attempt_id, task)):
             raise NotFoundError(
                 f"the task {task} does not run on {node} now", hint="Look at its state, and at its log."
             )

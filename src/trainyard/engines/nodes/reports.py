@@ -18,7 +18,7 @@ from trainyard.lib.errors import ConflictError
 
 Key = tuple[str, str]  # attempt_id, task
 
-STARTED, ENDED, CLEARED = 1, 2, 4
+STARTED, ENDED, CLEARED, SENT_AWAY = 1, 2, 4, 8
 
 
 class Reports:
@@ -43,9 +43,9 @@ class Reports:
         self._logs[key] = (workload_id, attempt)
         self._noted.setdefault(key, 0)
 
-    def is_running(self, key: Key) -> bool:
-        """Whether the node said that its program runs."""
-        return self._said.get(key) == STARTED
+    def can_enter(self, key: Key) -> bool:
+        """Whether its program runs, or has ended by itself and its files are kept for a look."""
+        return self._said.get(key) in {STARTED, STARTED | ENDED, STARTED | ENDED | CLEARED}
 
     def forget(self, attempt_ids: Iterable[str]) -> None:
         """Nothing more comes of these attempts."""
@@ -94,7 +94,7 @@ class Reports:
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
             )
-            said |= ENDED
+            said |= ENDED | (SENT_AWAY if task.get("told") or task.get("fenced") else 0)
         if at == "cleared" and not said & CLEARED:
             yield TaskCleared(attempt, name, task["bytes"])
             said |= CLEARED

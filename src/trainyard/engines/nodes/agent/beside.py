@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from . import kernel
-from .folder import TaskFolder
+from .folder import TaskFolder, find_tombstone
 from .supervisor import MARK, base_environment, enter_working_folder, task_environment
 from .view import CONTAINER, place_of
 from .wire import NO_TASK, NOT_THERE
@@ -27,6 +27,10 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
     with open(folder.file(f"beside/{os.getpid()}"), "wb"):
         pass
     known = folder.history()
+    if known["at"] in ("ended", "cleared") and find_tombstone(attempt) is None:
+        _become(
+            folder, order, command, 0
+        )  # it has ended by itself, and is kept for a look: until it is forgotten
     if known["at"] != "running":
         sys.stderr.write(NOT_THERE)
         return NO_TASK

@@ -210,6 +210,7 @@ class Tasks:
         for task in gone:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
+            self._end_visits(task)
             if not _is_empty(task.folder.file("work")):
                 self._discard(task.folder)
             task.folder.remove()
@@ -220,6 +221,13 @@ class Tasks:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{ENDED}/{attempt}")
         return gone
+
+    def _end_visits(self, task: Task) -> None:
+        """End what people still run beside a task that is over."""
+        if os.path.exists(task.folder.file("beside")):
+            mark = mark_of(task.order)
+            with contextlib.suppress(OSError):  # no process can be made now
+                self._fork(lambda: end_marked(mark, 0, {os.getpid()}))
 
     def _discard(self, folder: TaskFolder) -> None:
         """Remove a folder that may be large, in a process of its own."""
