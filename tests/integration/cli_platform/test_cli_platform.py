@@ -42,6 +42,12 @@ def test_a_document_is_read_and_flags_win_over_it(program, tmp_path):
     toml = tmp_path / "job.toml"
     toml.write_text('name = "t"\ncommand = "echo toml"\n')
     assert program("jobs", "submit", str(toml)).returncode == 0
+    done = program("jobs", "submit", str(toml), "--wait", "--follow", "--name", "after it")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "toml"), "options may follow the document"
+    assert program("jobs", "submit", str(toml), "--dry-run").returncode == 0
+    missing = program("jobs", "submit", str(tmp_path / "none.yaml"), "--wait")
+    assert missing.returncode == 1
+    assert "No such file" in missing.stderr
 
 
 def test_a_secret_need_not_be_typed_and_is_not_shown(program):
@@ -129,6 +135,17 @@ def test_a_terminal_is_opened_in_a_task(program, up):
         child.close()
     assert child.exitstatus == 3
     program("jobs", "stop", job)
+
+
+def test_a_job_that_has_failed_is_looked_at_when_its_places_are_kept(program, up):
+    job = program("jobs", "submit", "--name", "kept", "--retain", "5m", "--", "echo data > file; exit 4")
+    job = job.stdout.strip()
+    up.until(job, "retained")
+    looked = program("jobs", "exec", job, "--", "cat file; exit 5")
+    assert (looked.stdout, looked.returncode) == ("data\n", 5)
+    assert program("jobs", "stop", job).returncode == 0
+    assert up.until(job, "failed")["exit_code"] == 4
+    assert "nothing runs" in program("jobs", "exec", job, "--", "true").stderr
 
 
 def test_the_queue_is_watched_until_q_is_pressed(program):
