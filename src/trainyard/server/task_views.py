@@ -12,17 +12,16 @@ from sqlalchemy import Connection
 from trainyard.engines.api import Entry, Mount, View
 from trainyard.lib.errors import InvalidError
 from trainyard.server import mounts
+from trainyard.server.kinds import find_kind
 from trainyard.server.mounts import Chosen
 from trainyard.server.store import storages, users, workspaces
-from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.store.nodes import REFUSE, NodeRecord, images_on
 from trainyard.server.store.storages import StorageRecord
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 AUTO, OFF, REQUIRED, OPEN = "auto", "off", "required", "open"
 ISOLATIONS = (AUTO, OFF, REQUIRED)
-IGNORE, REFUSE = "ignore", "refuse"
-IMAGES = (IGNORE, REFUSE)
 STORAGES = "storages"  # below the server's data, or a node's folder
 
 
@@ -79,7 +78,8 @@ def view_of(
     options = node.options if node is not None else {}
     is_local = node is not None and node.address.get("backend", "local") == "local"
     isolation = str(options.get("isolation") or facts.isolation)
-    if isolation == AUTO and is_local and facts.is_embedded and record.user_id in facts.admins:
+    owns = is_local and facts.is_embedded and record.user_id in facts.admins
+    if isolation == AUTO and owns and not find_kind(record.spec.kind).has_own_files:
         isolation = OPEN  # whoever administers a platform on this computer sees all of it anyway
     chosen = chosen_of(record, facts)
     if isolation in (OFF, OPEN):
@@ -110,7 +110,7 @@ def view_of(
         home=home,
         user=user if home else "",
         hosts=_hosts(entry),
-        images=str(options.get("images") or (IGNORE if facts.is_embedded and is_local else REFUSE)),
+        images=images_on(node) if node is not None else REFUSE,
         isolation="" if isolation == AUTO else isolation,
         hidden=(facts.data,) if is_local and facts.data else (),
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from trainyard.lib.errors import InvalidError
+from trainyard.server import kinds
 from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
 
 KINDS = (
@@ -22,10 +24,6 @@ KINDS = (
     "SlurmJob",
     "DataJuicerJob",
 )
-# Kinds whose first worker becomes the master where none was asked for.
-PROMOTING = frozenset({"PyTorchJob", "XGBoostJob", "OneFlowJob"})
-# The order of ranks, and of start: whom the others look for comes first.
-ROLES = ("aimaster", "launcher", "master", "chief", "head", "ps", "worker", "evaluator", "graphlearn")
 RESTARTS = {
     "Always": Restart.ALWAYS,
     "Never": Restart.NEVER,
@@ -71,12 +69,14 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
     """The job that a CreateJob request asks for; InvalidError names the key that is wrong."""
     kind = _text(body, "JobType") or "PyTorchJob"
     if kind not in KINDS:
-        raise InvalidError(f"JobType {kind!r} is unknown.", hint=f"Choose one of {', '.join(KINDS)}.")
+        near = get_close_matches(kind, KINDS, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise InvalidError(f"JobType {kind!r} is unknown.{guess}", hint=f"Choose one of {', '.join(KINDS)}.")
     settings = _mapping(body, "Settings")
     minutes = _number(body, "JobMaxRunningTimeMinutes", 0)
-    roles = _roles(kind, body)
+    roles = _roles(body)
     restart, retries = _restart(body)
-    return WorkloadSpec(
+    asked = WorkloadSpec(
         name=_text(body, "DisplayName") or kind.lower(),
         command=_text(body, "UserCommand"),
         workspace=_text(body, "WorkspaceId"),
@@ -89,11 +89,12 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
         max_run_seconds=int(minutes * 60),
         restart=restart,
         max_retries=retries,
-        success=Success.FIRST if _decided_by_first(kind, body, roles) else Success.ALL,
+        success=Success.FIRST if _decided_by_first(body, roles) else Success.ALL,
         retain_seconds=int(_number(settings, "JobReservedMinutes", 0) * 60),
         retain=RETAINS.get(str(settings.get("JobReservedPolicy", "Always")), Retain.ALWAYS),
         tags={str(key): str(value) for key, value in _mapping(settings, "Tags").items()},
     )
+    return kinds.fit(asked)
 
 
 def parse_memory(text: object, key: str) -> int:
@@ -112,7 +113,7 @@ def parse_memory(text: object, key: str) -> int:
 # -- inside
 
 
-def _roles(kind: str, body: Mapping[str, Any]) -> tuple[RoleSpec, ...]:
+def _roles(body: Mapping[str, Any]) -> tuple[RoleSpec, ...]:
     given = _specs(body)
     if not given:
         raise InvalidError("JobSpecs is empty.", hint="Give at least one role with a PodCount.")
@@ -126,15 +127,7 @@ def _roles(kind: str, body: Mapping[str, Any]) -> tuple[RoleSpec, ...]:
         found[role.name] = role
     if not found:
         raise InvalidError("JobSpecs asks for no task at all.", hint="Give a role a PodCount above 0.")
-    worker = found.get("worker")
-    if kind in PROMOTING and worker is not None and "master" not in found:
-        found["master"] = replace(worker, name="master", replicas=1)
-        if worker.replicas == 1:
-            del found["worker"]
-        else:
-            found["worker"] = replace(worker, replicas=worker.replicas - 1)
-    order = {name: place for place, name in enumerate(ROLES)}
-    return tuple(sorted(found.values(), key=lambda role: order.get(role.name, len(ROLES))))
+    return tuple(found.values())
 
 
 def _role(one: Mapping[str, Any], number: int) -> RoleSpec:
@@ -185,14 +178,12 @@ def _restart(body: Mapping[str, Any]) -> tuple[Restart, int]:
     return RESTARTS.get(wanted, Restart.EXIT_CODE), retries
 
 
-def _decided_by_first(kind: str, body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> bool:
+def _decided_by_first(body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> bool:
+    """As the policy says; without one a chief decides. Kinds where it cannot be otherwise say so themselves."""
     policy = _text(body, "SuccessPolicy")
     if policy not in {"", "ChiefWorker", "AllWorkers"}:
         raise InvalidError(f"SuccessPolicy {policy!r} is unknown.", hint="Choose ChiefWorker or AllWorkers.")
-    leads = roles[0].name in {"launcher", "chief", "head"} or (
-        kind in {"MPIJob", "RayJob"} and roles[0].name == "master"
-    )
-    return policy == "ChiefWorker" or (leads and policy != "AllWorkers")
+    return policy == "ChiefWorker" or (policy == "" and any(role.name == "chief" for role in roles))
 
 
 def _priority(body: Mapping[str, Any]) -> int:
