@@ -198,6 +198,38 @@ def label_command(name: str, labels: tuple[str, ...]) -> int:
     return _tell([run(work)], "is labelled")
 
 
+@nodes_command.command("set", cls=PlainVerb)
+@click.argument("name", shell_complete=complete_node)
+@click.option(
+    "--images",
+    type=click.Choice(["ignore", "refuse"]),
+    help="Ignore images, or refuse those that it cannot run.",
+)
+@click.option(
+    "--isolation",
+    type=click.Choice(["auto", "required", "off"]),
+    help="Keep tasks apart where it can, always, or never.",
+)
+@click.option("--visible", multiple=True, metavar="FOLDER", help="A folder of it that every task may read.")
+@click.option("--no-visible", is_flag=True, help="No folders of it but the system's own.")
+def set_command(
+    name: str, images: str | None, isolation: str | None, visible: tuple[str, ...], no_visible: bool
+) -> int:
+    """Say what a node does with images, and what tasks see of it."""
+    from trainyard.client.shapes import NodeChange
+
+    options: dict[str, object] = {}
+    if images:
+        options["images"] = images
+    if isolation:
+        options["isolation"] = isolation
+    if visible or no_visible:
+        options["visible"] = list(visible) or None
+    if not options:
+        raise InvalidError("There is nothing to set.", hint="Give --images, --isolation or --visible.")
+    return _tell([run(lambda client: client.nodes.change(name, NodeChange(options=options)))], "is set")
+
+
 def _desire(names: Sequence[str], desired: str, done: str) -> int:
     from trainyard.client.shapes import NodeDesired
 

@@ -213,6 +213,7 @@ class Node:
     facts: Mapping[str, object]
     tasks: int | None  # that run there, where it was counted
     fence_seconds: int
+    options: Mapping[str, object]
     avoid_until: datetime | None
     seen_at: datetime | None
     created_at: datetime
@@ -245,6 +246,7 @@ class NodeChange:
     pool: str | None = None
     devices: Mapping[str, int] | None = None
     fence_seconds: int | None = None
+    options: Mapping[str, object] | None = None  # images, isolation, visible; one that is null goes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,8 @@ class NodeFacts:
     os: str = ""
     user: str = ""  # whom its tasks run as
     agent: str = ""  # version of the program on it
+    containers: str = ""  # what runs images there: podman or docker
+    isolation: str = ""  # why it cannot keep tasks apart; empty: it can
 
 
 @dataclass(frozen=True, slots=True)

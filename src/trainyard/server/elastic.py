@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from trainyard.lib.ids import Serials
 from trainyard.scheduling import Acquire, Node, NodeState, Pool, Taint
 from trainyard.server.store import pools
-from trainyard.server.store.nodes import NodeCondition, NodeRecord
+from trainyard.server.store.nodes import RUNS_IMAGES, NodeCondition, NodeRecord
 from trainyard.server.store.pools import COMING, MachineRecord, PoolRecord
 from trainyard.spec.events import Event, Subject
 
@@ -28,6 +28,7 @@ MACHINE_OPTIONS = {
     "shared_storage": bool,
     "with_driver": bool,
     "role": str,
+    "max_hours": int,  # without a server for so long, the provider releases them
 }
 DECLARE_DEVICES = "declare_devices"  # nodes are said to have the devices of the catalogue, to try things out
 OPTIONS = {**MACHINE_OPTIONS, DECLARE_DEVICES: bool}
@@ -158,7 +159,7 @@ def _node(pool: PoolRecord, name: str, state: NodeState) -> Node | None:
         cpu=shape.cpu,
         memory=shape.memory_mib,
         devices=dict(shape.devices),
-        labels=dict(pool.labels),
+        labels={**pool.labels, RUNS_IMAGES: "yes"},  # it is not known before it is there
         taints=tuple(Taint(*text.partition("=")[::2]) for text in pool.taints),
         state=state,
     )

@@ -29,7 +29,13 @@ from trainyard.scheduling import (
 from trainyard.scheduling.model import ASCEND_910
 from trainyard.server.elastic import Elastic
 from trainyard.server.store import users, workspaces
-from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
+from trainyard.server.store.nodes import (
+    RUNS_IMAGES,
+    NodeCondition,
+    NodeDesired,
+    NodeRecord,
+    can_run_images,
+)
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.workspaces import GroupRecord, WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
@@ -111,7 +117,7 @@ def node_of(record: NodeRecord, now: float | None = None) -> Node:
         memory=record.memory_mib,
         devices=dict(record.devices),
         unhealthy={kind: frozenset(indices) for kind, indices in record.unhealthy.items() if indices},
-        labels=dict(record.labels),
+        labels={**record.labels, RUNS_IMAGES: "yes"} if can_run_images(record) else dict(record.labels),
         taints=tuple(_taint(text) for text in record.taints),
         topology=tuple(record.topology),
         state=_node_state(record, now),
@@ -197,7 +203,7 @@ def _role(role: RoleSpec) -> Role:
         shared_memory=role.shared_memory_mib,
         device=role.device,
         devices=role.devices,
-        selector=tuple(sorted(role.labels.items())),
+        selector=tuple(sorted({**role.labels, **({RUNS_IMAGES: "yes"} if role.image else {})}.items())),
         nodes=frozenset(role.nodes),
         tolerations=tuple(_taint(text) for text in role.tolerations),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -352,3 +353,29 @@ async def test_a_storage_is_refused_and_a_task_is_warned_when_the_node_can_make_
     await lab.launch(server, launch_of("echo on", "w3.1", view=View(isolation="required")))
     required = await server.ended("w3.1")
     assert required.exit_code == 126 and "cannot" in required.message
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts something")
+async def test_a_network_storage_is_found_where_it_is_mounted_and_refused_where_it_cannot_be(
+    lab: EngineLab, tmp_path: Path
+):
+    server = await lab.start()
+    place = tmp_path / "mounted here"
+    place.mkdir()
+    source = f"nas.test:/export/{os.getpid()}"
+    # The kernel knows what is mounted by what it was called, whatever it is.
+    subprocess.run(["mount", "-t", "tmpfs", source, str(place)], check=True)
+    try:
+        (place / "deep").mkdir()
+        (place / "deep" / "set").write_text("numbers")
+        mount = Mount(source=source, target="/data", kind="nfs", read_only=True, options={"path": "deep"})
+        await lab.launch(server, launch_of("cat /data/set", view=View(mounts=(mount,))))
+        await server.ended("w1.1")
+        assert server.log("w1.1") == b"numbers"
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    missing = Mount(source="127.0.0.1:/no/such", target="/data", kind="nfs")
+    await lab.launch(server, launch_of("true", "w2.1", view=View(mounts=(missing,))))
+    ended = await server.ended("w2.1")
+    assert ended.exit_code == 126
+    assert "127.0.0.1:/no/such cannot be mounted" in ended.message

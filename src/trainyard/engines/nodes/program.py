@@ -115,4 +115,6 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
         os=str(probe.get("os", "")),
         user=str(probe.get("user", "")),
         agent=str(welcome.get("version", "")),
+        containers=str(probe.get("containers", "")),
+        isolation=str(probe.get("isolation", "")),
     )

@@ -191,6 +191,7 @@ def node(record: NodeRecord, *, tasks: int | None = None) -> Data:
         "facts": dict(record.facts),
         "tasks": tasks,
         "fence_seconds": record.fence_seconds,
+        "options": dict(record.options),
         "avoid_until": when(record.avoid_until),
         "seen_at": when(record.seen_at),
         "created_at": when(record.created_at),

@@ -9,15 +9,20 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, StaleError
+from trainyard.server import mounts
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import checks
 from trainyard.server.services.context import Context
+from trainyard.server.settings import ISOLATIONS
 from trainyard.server.store import nodes, workloads
-from trainyard.server.store.nodes import NodeDesired, NodeRecord
+from trainyard.server.store.nodes import IGNORE, REFUSE, NodeDesired, NodeRecord
+from trainyard.spec.ascend import entry_addresses
 from trainyard.spec.events import Subject
 
 BACKENDS = ("local", "ssh")
 FENCE_SECONDS = 30 * 86400
+CHOICES: Mapping[str, tuple[str, ...]] = {"images": (IGNORE, REFUSE), "isolation": ISOLATIONS}
+OPTIONS = (*CHOICES, "visible", "address", "device_ips")
 DEVICES = 1024
 # What everybody may know of a node's condition; the rest tells how it can be reached.
 _PUBLIC_FACTS = frozenset({"disk_free_mib", "disk_total_mib", "load", "memory_free_mib"})
@@ -138,6 +143,7 @@ class Nodes:
             "fence_seconds",
             "reserved_cpu",
             "reserved_memory_mib",
+            "options",
         }
         if unknown := given.keys() - allowed:
             raise checks.FieldError(
@@ -151,6 +157,8 @@ class Nodes:
 
         def work(connection: Connection) -> NodeRecord:
             record = _current(connection, name, version)
+            if "options" in given:
+                given["options"] = _options(record, given["options"])
             changed = replace(record, **given)
             _check(changed)
             if changed == record:
@@ -205,7 +213,34 @@ def _shown(actor: Actor, record: NodeRecord) -> NodeRecord:
     if actor.can("nodes:write"):
         return record
     facts = {key: value for key, value in record.facts.items() if key in _PUBLIC_FACTS}
-    return replace(record, address={}, facts=facts, boot_id="")
+    return replace(record, address={}, facts=facts, boot_id="", options={})
+
+
+def _options(record: NodeRecord, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Its options, with those that were given; None takes one away."""
+    for name, value in wanted.items():
+        if value is None:
+            continue
+        if name in CHOICES and value not in CHOICES[name]:
+            raise checks.FieldError(
+                f"options.{name}", f"is {value!r}", hint=f"Choose one of {', '.join(CHOICES[name])}."
+            )
+        if name == "visible":
+            for path in value if isinstance(value, list | tuple) else [None]:
+                if not isinstance(path, str):
+                    raise checks.FieldError(
+                        "options.visible", "is no list of folders", hint='Write ["/opt/data"].'
+                    )
+                mounts.checked_target(path)
+        elif name == "device_ips":
+            entry_addresses({name: value})
+        elif name == "address":
+            checks.check_text("options.address", str(value), longest=255, empty=False)
+        elif name not in CHOICES:
+            raise checks.FieldError(
+                f"options.{name[:40]}", "is not known", hint=f"There are: {', '.join(sorted(OPTIONS))}."
+            )
+    return {name: value for name, value in {**record.options, **wanted}.items() if value is not None}
 
 
 def _checked_address(address: Mapping[str, Any]) -> dict[str, Any]:

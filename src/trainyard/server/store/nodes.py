@@ -25,6 +25,10 @@ from trainyard.lib.errors import ConflictError, NotFoundError
 from trainyard.server.store.rows import versioned_update, write_one
 from trainyard.server.tables import nodes
 
+IGNORE, REFUSE = "ignore", "refuse"
+# A label that the scheduler sees on nodes where a task that names an image starts.
+RUNS_IMAGES = "trainyard/images"
+
 
 class NodeDesired(StrEnum):
     """What people want of a node. Only services write it."""
@@ -74,6 +78,17 @@ class NodeRecord:
     seen_at: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
+
+
+def images_on(record: NodeRecord) -> str:
+    """What a node does with images: run them in containers or refuse them, or ignore them. The server's own ignores them."""
+    is_local = record.address.get("backend", "local") == "local"
+    return str(record.options.get("images") or (IGNORE if is_local else REFUSE))
+
+
+def can_run_images(record: NodeRecord) -> bool:
+    """Whether a task that names an image starts there."""
+    return images_on(record) == IGNORE or bool(record.facts.get("containers"))
 
 
 _NAMES = tuple(one.name for one in fields(NodeRecord))

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from typing import Any
 
+from .ground import Ground
+
 DRIVER_SECONDS = 20.0
 NO_ROUTE = "192.0.2.1"  # an address of nobody: nothing is sent, only a route is looked up
 HCCN = "/etc/hccn.conf"  # where the driver of Ascend keeps the addresses of its devices
@@ -30,6 +32,7 @@ def run() -> int:
 def facts() -> dict[str, Any]:
     """All of it, as plain values."""
     devices, errors = _devices()
+    ground = Ground()
     return {
         "cpu_milli": _cpu_milli(),
         "memory_mib": _memory_mib(),
@@ -40,6 +43,8 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "os": _os_name(),
         "user": _user(),
+        "containers": ground.runtime[0],
+        "isolation": ground.why_not,
     }
 
 

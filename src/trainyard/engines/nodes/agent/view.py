@@ -18,6 +18,7 @@ from .folder import TaskFolder
 from .ground import PATHS, Ground
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
+NETWORK = "nfs"
 CONTAINER, IGNORE = "container", "ignore"
 # What of a node's files a closed view has; the rest of `/` is not there.
 SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc", "sys")
@@ -116,7 +117,7 @@ def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) 
     if wanted == REQUIRED:
         raise RefusalError(f"the node must keep tasks apart and cannot: {ground.why_not}")
     for mount in view["mounts"]:
-        source = source_of(mount)
+        source = source_of(mount) if mount["kind"] != NETWORK else str(mount["source"])
         if os.path.normpath(source) != os.path.normpath(mount["target"]):
             if mount.get("options", {}).get("default"):
                 continue  # nobody asked for it by name
@@ -371,7 +372,7 @@ class Builder:
             raise RefusalError(
                 f"a storage cannot be shown at {mount['target']}: the node's own files are there"
             )
-        source = source_of(mount)
+        source = self._found(mount) if mount["kind"] == NETWORK else source_of(mount)
         if options.get("create"):
             try:
                 os.makedirs(source, mode=0o700, exist_ok=True)
@@ -385,6 +386,13 @@ class Builder:
             return source, target, -1
         handle = self._beneath(source, options, target)
         return os.path.join(source, options["path"]), target, handle
+
+    def _found(self, mount: dict[str, Any]) -> str:
+        network = import_module(".network", __package__)  # few tasks have such a storage
+        try:
+            return str(network.folder_of(mount))
+        except network.UnmountedError as error:
+            raise RefusalError(f"the storage at {mount['target']} cannot be shown: {error}") from error
 
     def _beneath(self, source: str, options: dict[str, Any], target: str) -> int:
         """Open a folder inside a storage, by no link: one that its users made could lead anywhere on the node."""
