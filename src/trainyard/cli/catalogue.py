@@ -40,6 +40,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "passwd": ("login", "Change your password on the platform."),
         "jobs": ("jobs", "Submit jobs to the platform, and manage them."),
         "queue": ("queue", "Show what runs and what waits."),
+        "templates": ("templates", "Keep jobs to be submitted again."),
+        "schedules": ("schedules", "Have jobs submitted by the clock."),
         "code": ("codes", "Manage the repositories that jobs check out."),
         "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
         "pools": ("pools", "Manage machines that are bought when the queue needs them."),

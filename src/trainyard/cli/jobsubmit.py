@@ -168,7 +168,7 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
         wanted = await _with_needs(client, spec, options["needs"])
         return await client.jobs.submit(wanted, key=options["key"], hold=options["hold"])
 
-    return _submitted(invocation, run(work), waits=options["waits"], follow=options["follow"])
+    return tell_submitted(invocation, run(work), waits=options["waits"], follow=options["follow"])
 
 
 @click.command("clone", cls=PlainVerb)
@@ -187,7 +187,7 @@ def clone_command(job: str, waits: bool, follow: bool, **changes: Any) -> int:
     async def work(client: Client) -> JobDetail:
         return await client.jobs.clone((await find_job(client, job)).id, wanted)
 
-    return _submitted(invocation, run(work), waits=waits, follow=follow)
+    return tell_submitted(invocation, run(work), waits=waits, follow=follow)
 
 
 @click.command("explain", cls=PlainVerb)
@@ -236,7 +236,8 @@ def _tell_failure(output: Output, found: Diagnosis) -> None:
         output.line(found.remedy)
 
 
-def _submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -> int:
+def tell_submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -> int:
+    """Say the id of a new job; where that is wanted, follow it to its end."""
     from trainyard.cli.joblogs import follow_to_end
     from trainyard.cli.jobs import INTERRUPTED, record, tell_end
 
@@ -307,6 +308,14 @@ def _axes(own: Sequence[Axis], words: Sequence[str]) -> list[Axis]:
     return list(found.values())
 
 
+def read_document(path: str) -> WorkloadSpec:
+    """One job from a file; a sweep is refused."""
+    spec, axes = _document(path)
+    if axes:
+        raise InvalidError(f"{path} is a sweep of many jobs.", hint="Leave `sweep` out.")
+    return spec
+
+
 def _document(path: str) -> tuple[WorkloadSpec, Sequence[Axis]]:
     from trainyard.spec.document import parse_with_sweep as parse
 
@@ -368,17 +377,13 @@ def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
 
 
 def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
-    try:
-        memory = None if options["memory"] is None else -(-parse_size(options["memory"]) // MIB)
-    except ValueError as error:
-        raise InvalidError(f"--memory: {error}.", hint="Write it like 16GiB.") from error
     changes: dict[str, Any] = {
         "replicas": options["replicas"],
         "minimum": options["minimum"],
         "devices": options["devices"],
         "device": options["device"],
         "cpu": options["cpu"],
-        "memory_mib": memory,
+        "memory_mib": size_in_mib(options["memory"]),
         "nodes": options["nodes"] or None,
         "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
     }
@@ -395,6 +400,14 @@ async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]
         found = (await find_job(client, job)).id
         needs[found] = NeedSpec(job=found, condition=Condition(how))
     return replace(spec, after=tuple(needs.values()))
+
+
+def size_in_mib(text: str | None) -> int | None:
+    """What --memory says; None where it says nothing."""
+    try:
+        return None if text is None else -(-parse_size(text) // MIB)
+    except ValueError as error:
+        raise InvalidError(f"--memory: {error}.", hint="Write it like 16GiB.") from error
 
 
 def _whole(seconds: float | None) -> int | None:

@@ -12,8 +12,8 @@ from trainyard.client.accounts import Groups, Requests, Session, Tokens, Users
 from trainyard.client.cluster import Audit, Nodes, Quotas, Workspaces
 from trainyard.client.connection import TIMEOUT_SECONDS, Connection
 from trainyard.client.jobs import Events, Jobs
+from trainyard.client.planning import CodeSources, Schedules, Templates
 from trainyard.client.pools import Pools
-from trainyard.client.planning import CodeSources
 from trainyard.client.shapes import Health, Version
 from trainyard.client.storages import Registries, Storages
 from trainyard.client.sweeps import Sweeps
@@ -39,6 +39,8 @@ class Client:
         self.jobs = Jobs(self.connection)
         self.sweeps = Sweeps(self.connection)
         self.codes = CodeSources(self.connection)
+        self.schedules = Schedules(self.connection)
+        self.templates = Templates(self.connection)
         self.events = Events(self.connection)
         self.nodes = Nodes(self.connection)
         self.pools = Pools(self.connection)

@@ -31,6 +31,7 @@ from trainyard.server.api.dlc.routes import create_dlc
 from trainyard.server.db import Database
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
+from trainyard.server.loops.clockwork import Clockwork
 from trainyard.server.loops.conductor import Conductor
 from trainyard.server.loops.growing import Places
 from trainyard.server.loops.leader import Term, lead
@@ -165,6 +166,7 @@ class Platform:
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(Pools(term, Places(conductor), self.hints, shop).run())
                 group.create_task(metering.run())
+                group.create_task(Clockwork(term, self.services.context).run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:
             self.engine = None

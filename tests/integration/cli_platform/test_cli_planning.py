@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -94,3 +95,55 @@ def test_the_known_line_is_in_the_log_when_there_are_no_requirements(program):
         "WARN: ./requirements.txt not found, skip installing requirements.",
         "on",
     ]
+
+
+def test_a_template_is_kept_from_a_job_and_submitted_with_changes(program, up):
+    words = ("--name", "kept", "--cpu", "0.1", "--env", "WORD=one", "--", 'echo "$WORD $MORE"')
+    job = program("jobs", "submit", *words).stdout.strip()
+    up.until(job, "succeeded")
+    saved = program("templates", "save", "echo", "--job", job, "--description", "says 中文")
+    assert saved.returncode == 0, saved.stderr
+    done = program("templates", "submit", "echo", "--env", "MORE=two", "--follow")
+    assert done.stdout.splitlines()[0] == "one two", done.stderr
+    assert "says 中文" in program("templates").stdout
+    assert '"command": "echo' in program("templates", "show", "echo").stdout
+    assert program("templates", "rm", "echo").returncode == 0
+    assert program("templates", "submit", "echo").returncode != 0
+
+
+def test_a_schedule_is_made_run_paused_and_removed(program, up):
+    words = (
+        "--name",
+        "nightly",
+        "--cron",
+        "0 3 * * mon-fri",
+        "--timezone",
+        "Asia/Shanghai",
+        "--",
+        "echo night",
+    )
+    made = program("schedules", "add", *words)
+    assert made.returncode == 0 and "next" in made.stdout, made.stderr
+    job = program("schedules", "run", "nightly").stdout.strip()
+    assert up.until(job, "succeeded")["origin"].startswith("schedule:sch")
+    assert program("schedules", "pause", "nightly").returncode == 0
+    assert "paused" in program("schedules").stdout
+    assert program.json("schedules", "ls")[0]["next_at"] is None
+    assert program("schedules", "set", "nightly", "--cron", "*/5 * * * *").returncode == 0
+    assert program("schedules", "resume", "nightly").returncode == 0
+    assert len(program.json("schedules", "show", "nightly")["upcoming"]) == 5
+    wrong = program("schedules", "add", "--name", "x", "--cron", "0 0 31 feb *", "--", "true")
+    assert wrong.returncode == 2 and "never comes" in wrong.stderr
+    assert program("schedules", "rm", "nightly").returncode == 0
+
+
+def test_a_schedule_submits_by_itself_when_its_minute_comes(program, up):
+    """Slow: a minute of the real clock."""
+    made = program("schedules", "add", "--name", "each", "--cron", "* * * * *", "--", "echo tick")
+    assert made.returncode == 0, made.stderr
+    deadline = time.monotonic() + 90
+    while not (found := program.json("schedules", "show", "each"))["last_job"]:
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    up.until(found["last_job"], "succeeded")
+    assert program("schedules", "rm", "each").returncode == 0

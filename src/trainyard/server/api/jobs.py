@@ -153,7 +153,7 @@ async def submit_job(
     if dry_run:
         return answer(views.explanation(await parts.services.jobs.dry_run(actor, spec)))
     record = await parts.services.jobs.submit(actor, spec, idempotency_key=idempotency_key, hold=hold)
-    return await _detail(parts, record, 201, location=f"{request.url.path}/{record.id}")
+    return await detail(parts, record, 201, location=f"{request.url.path}/{record.id}")
 
 
 @router.post("/bulk", status_code=201, responses=described(page_of(Job), 201))
@@ -193,7 +193,7 @@ async def change_job(request: Request, job_id: Id, change: JobChange, if_match_:
     parts = parts_of(request)
     actor = await actor_of(request)
     record = await parts.services.jobs.set_priority(actor, job_id, change.priority, version=if_match(request))
-    return await _detail(parts, record)
+    return await detail(parts, record)
 
 
 @router.put("/{job_id}/desired", responses=described(JobDetail))
@@ -207,14 +207,14 @@ async def set_job_desired(
     parts = parts_of(request)
     actor = await actor_of(request)
     record = await parts.services.jobs.set_desired(actor, job_id, body.desired, version=if_match(request))
-    return await _detail(parts, record)
+    return await detail(parts, record)
 
 
 @router.post("/{job_id}/approval", responses=described(JobDetail))
 async def approve_job(request: Request, job_id: Id) -> Response:
     """Let a job that waits for a person into the queue."""
     parts = parts_of(request)
-    return await _detail(parts, await parts.services.jobs.approve(await actor_of(request), job_id))
+    return await detail(parts, await parts.services.jobs.approve(await actor_of(request), job_id))
 
 
 @router.post("/{job_id}/clones", status_code=201, responses=described(JobDetail, 201))
@@ -225,7 +225,7 @@ async def clone_job(request: Request, job_id: Id, body: CloneBody, idempotency_k
     record = await parts.services.jobs.clone(
         await actor_of(request), job_id, changes, idempotency_key=idempotency_key
     )
-    return await _detail(parts, record, 201, location=f"/api/v1/jobs/{record.id}")
+    return await detail(parts, record, 201, location=f"/api/v1/jobs/{record.id}")
 
 
 @router.delete("/{job_id}", status_code=204, responses=described(status=204))
@@ -261,7 +261,8 @@ def _visibility(actor: Actor) -> Hashable:
     return actor.scopes, None if actor.is_admin else frozenset(actor.roles.items())
 
 
-async def _detail(parts: Parts, record: WorkloadRecord, status: int = 200, *, location: str = "") -> Response:
+async def detail(parts: Parts, record: WorkloadRecord, status: int = 200, *, location: str = "") -> Response:
+    """One job as an answer."""
     users, workspaces = await _names(parts, [record])
     shown = views.job_detail(record, users, workspaces)
     return answer(shown, status, version=record.version, location=location)

@@ -22,9 +22,11 @@ from trainyard.server.services.nodes import Nodes
 from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
+from trainyard.server.services.schedules import Schedules
 from trainyard.server.services.signing import Signing
 from trainyard.server.services.storages import Registries, Storages
 from trainyard.server.services.sweeps import Sweeps
+from trainyard.server.services.templates import Templates
 from trainyard.server.services.users import Tokens, Users
 from trainyard.server.services.workspaces import Workspaces
 from trainyard.server.settings import ServerSettings
@@ -54,7 +56,10 @@ class Services:
         self.keys = Keys(context, self.signing, self.seal)
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs)
+        self.context = context
         self.sweeps = Sweeps(context, self.jobs)
+        self.schedules = Schedules(context)
+        self.templates = Templates(context, self.jobs)
         self.codes = CodeSources(context, self.seal)
         self.nodes = Nodes(context)
         self.pools = Pools(context)

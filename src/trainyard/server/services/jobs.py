@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -398,14 +398,26 @@ def _visible(connection: Connection, actor: Actor, job_id: str, *, lock: bool = 
     return record
 
 
-def require_own(actor: Actor, record: WorkloadRecord, scope: str) -> None:
-    """Raise DeniedError unless the job is the actor's own, or they manage jobs of others there."""
+class Owned(Protocol):
+    """What belongs to somebody, in a workspace."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def workspace_id(self) -> str: ...
+
+
+def require_own(actor: Actor, record: Owned, scope: str, *, what: str = "job") -> None:
+    """Raise DeniedError unless it is the actor's own, or they manage jobs of others there."""
     require(actor, scope, record.workspace_id)
     if record.user_id == actor.user_id:
         return
     if not actor.can("jobs:manage", record.workspace_id):
         raise DeniedError(
-            f"The job {record.id} is somebody else's.", hint="Ask them, or an administrator of the workspace."
+            f"The {what} {record.id} is somebody else's.",
+            hint="Ask them, or an administrator of the workspace.",
         )
 
 

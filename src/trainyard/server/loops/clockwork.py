@@ -1,0 +1,49 @@
+"""Looks at the clock for schedules: by the leader, once a second. What a moment brings is services/schedules.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from trainyard.lib.errors import Error
+from trainyard.server.loops.leader import Term
+from trainyard.server.services.context import Context
+from trainyard.server.services.hints import CONDUCTOR, EVENTS
+from trainyard.server.services.schedules import tick
+from trainyard.server.store import schedules
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class Clockwork:
+    """Submits the jobs of schedules whose time has come."""
+
+    def __init__(self, term: Term, context: Context) -> None:
+        self._term = term
+        self._context = context
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except Error as error:
+                logger.warning("schedules are looked at again later: %s", error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> int:
+        """One look; how many jobs were submitted. Each in a transaction of its own, so that one does not keep the others."""
+        now = self._context.now()
+        submitted = 0
+        for schedule in await self._term.db.read(lambda c: schedules.due_schedules(c, now)):
+            try:
+                made = await self._term.write(lambda c, one=schedule: tick(c, self._context, one, now))  # type: ignore[misc]
+            except Error as error:  # written by somebody meanwhile: it is still due
+                logger.info("the schedule %s is looked at again: %s", schedule, error)
+                continue
+            if made is not None:
+                submitted += 1
+                self._context.hints.wake(CONDUCTOR, EVENTS)
+        return submitted
