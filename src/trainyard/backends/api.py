@@ -125,6 +125,15 @@ class Measured(Protocol):
 
 
 @runtime_checkable
+class Leashed(Protocol):
+    """Machines that were asked for with `max_hours` are released by their provider unless a client renews that."""
+
+    async def hold(self, machines: Sequence[Machine]) -> None:
+        """Renew it for these now and from now on, as long as this client lives; those without such a time stay as they are."""
+        ...
+
+
+@runtime_checkable
 class Surveyed(Protocol):
     """Machines of other people, and in other places than the usual one, can be seen."""
 

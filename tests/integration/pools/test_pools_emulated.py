@@ -193,6 +193,19 @@ def test_machines_are_drained_and_released_when_their_pool_is_removed(yard):
     assert yard.events("pool_removed")
 
 
+def test_the_provider_releases_machines_unless_a_server_renews_their_time(yard):
+    yard.create(options={"max_hours": 2}, idle_seconds=600, least=1, most=1)
+    yard.until(lambda: yard.pool()["machines"] and yard.pool()["machines"][0]["state"] == "joined")
+    assert yard.cloud.instances()[0]["AutoReleaseTime"]
+    yard.up.kill()
+    yard.cloud.control("DELETE", "calls")
+    yard.up.start()
+    renewed = "ecs.ModifyInstanceAutoReleaseTime"
+    yard.until(lambda: yard.cloud.control("GET", "calls")["counts"].get(renewed))
+    yard.program("pools", "rm", "cpu", "--yes")
+    yard.until(lambda: not yard.cloud.instances())
+
+
 async def test_a_machine_is_released_when_no_row_knows_of_it(yard, tmp_path):
     yard.create()
     job = yard.up.submit("true", roles=[{"cpu": 1}])

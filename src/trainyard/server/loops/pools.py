@@ -72,6 +72,7 @@ class Listing:
     machines: dict[str, Machine] = field(default_factory=dict)  # by the name of the row
     misses: Counter[str] = field(default_factory=Counter)
     strays: Counter[str] = field(default_factory=Counter)  # ids, and in how many lists in a row
+    held: set[str] = field(default_factory=set)  # ids whose time we renew
 
 
 class Pools:
@@ -405,6 +406,9 @@ class Pools:
         missing = [name for name in bought if name not in listing.machines]
         listing.misses = Counter({name: listing.misses[name] + 1 for name in missing})
         listing.strays = Counter({one: listing.strays[one] + 1 for one in lost})
+        new = [one for one in listing.machines.values() if one.id not in listing.held]
+        await self._shop.hold(backend, new)
+        listing.held = {one.id for one in listing.machines.values()}
         for machine in strays:
             if listing.strays[machine.id] >= stages.MISSES:
                 self._begin(f"release {machine.id}", self._release_stray(backend, machine))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from trainyard import settings
-from trainyard.backends.api import Backend, Measured, Priced
+from trainyard.backends.api import Backend, Leashed, Measured, Priced
 from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, UnsupportedError
@@ -87,6 +87,12 @@ class Shop:
             for machine in await opened.machines()
             if machine.labels.get(PLATFORM_LABEL) == self._platform_id
         ]
+
+    async def hold(self, backend: str, machines: Sequence[Machine]) -> None:
+        """Keep the provider from releasing machines that have a time for that, as long as we live."""
+        opened = await self._backend(backend)
+        if machines and isinstance(opened, Leashed):
+            await opened.hold(machines)
 
     async def release(self, backend: str, machines: Sequence[Machine]) -> None:
         """Give machines back, and wait until they are gone."""
