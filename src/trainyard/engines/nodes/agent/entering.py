@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import time
@@ -13,7 +14,8 @@ from . import cgroups, kernel, view
 
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
-ROOMS = ("user", "mnt", "pid", "ipc")  # the first gives the right to enter the others
+NS_GET_USERNS = 0xB701
+ROOMS = ("mnt", "pid", "ipc")
 PATIENCE_SECONDS = 10.0  # a view is being put together when its task says that it runs
 LOOK_SECONDS = 0.01
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
@@ -67,16 +69,25 @@ def become_inside(
 
 
 def _join(pid: int) -> None:
-    handles = []
-    for name in ROOMS:
-        path = f"/proc/{pid}/ns/{name}"
-        if os.readlink(path) != os.readlink(f"/proc/self/ns/{name}"):
-            handles.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    for handle in handles:
+    """Go where a process is. The right to enter its rooms has who is in the one that they were made in, which may be above its own."""
+    rooms = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ROOMS]
+    owner = fcntl.ioctl(rooms[0], NS_GET_USERNS) if os.getuid() else -1
+    own = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    # All of them looked at before: once inside, /proc is that of processes that we are not among.
+    others = [handle for handle in (owner, *rooms, own) if handle >= 0 and not _is_here(handle)]
+    for handle in others:
         if _libc.setns(handle, 0) < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        os.close(handle)
+
+
+def _is_here(handle: int) -> bool:
+    """Whether we are in a room already."""
+    wanted = os.fstat(handle)
+    return any(
+        (here.st_dev, here.st_ino) == (wanted.st_dev, wanted.st_ino)
+        for here in (os.stat(f"/proc/self/ns/{name}") for name in ("user", *ROOMS))
+    )
 
 
 def _run(folder: str, words: list[str], env: dict[str, str]) -> NoReturn:

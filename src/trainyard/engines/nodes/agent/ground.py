@@ -119,8 +119,9 @@ def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, st
 
 def find_runtime() -> tuple[str, str]:
     """What runs containers here."""
-    for name in ("podman", "docker"):
+    # NB: podman, asked for more than its version, leaves a process behind for a user who is not root.
+    for name, word in (("podman", "--version"), ("docker", "version")):
         path = find_program(name)
-        if path and run_briefly([path, "version"])[0] == 0:
+        if path and run_briefly([path, word])[0] == 0:
             return name, path
     return "", ""

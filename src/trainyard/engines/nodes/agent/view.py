@@ -108,7 +108,10 @@ def wrap(
         wrapped = _without(ground, wanted, view, Wrapped(words, env))
     else:
         builder = Builder(ground, folder, order, env)
-        wrapped = builder.open(words) if wanted == OPEN else builder.closed(words)
+        if wanted != OPEN:
+            wrapped = builder.closed(words)
+        else:
+            wrapped = builder.open(words) if builder.added() else Wrapped(words, env)
     wrapped.notes += notes
     return wrapped
 
@@ -181,13 +184,17 @@ class Builder:
         self.env["TRAINYARD_VIEW"] = CLOSED
         return self._finished(words, CLOSED)
 
-    def open(self, words: list[str]) -> Wrapped:
-        """All that the node has, and storages at their places, where it has nothing there itself."""
-        self.view["mounts"] = [
+    def added(self) -> list[dict[str, Any]]:
+        """The mounts that an open view has: of those that nobody asked for, only where the node has nothing itself."""
+        return [
             mount
             for mount in self.view["mounts"]
             if not ((mount.get("options") or {}).get("default") and os.path.isdir(mount["target"]))
         ]
+
+    def open(self, words: list[str]) -> Wrapped:
+        """All that the node has, and storages at their places, where it has nothing there itself."""
+        self.view["mounts"] = self.added()
         targets = [mount["target"] for mount in self.view["mounts"]]
         self._rebind("/", ["--dev-bind"], targets)
         for parent in sorted({_existing(target) for target in targets} - {"/", *targets}):
