@@ -49,6 +49,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "registries": ("storages", "Manage sign-ins for images."),
         "workspaces": ("workspaces", "Manage teams, their quota and members."),
         "quota": ("quota", "Show what teams may use, and what they use."),
+        "usage": ("usage", "Show what jobs have used and cost."),
+        "budgets": ("usage", "Say what a month may cost."),
     },
     "Plan": {
         "simulate": ("simulate", "Try scheduling policies on invented or recorded jobs."),

@@ -17,6 +17,7 @@ from trainyard.client.pools import Pools
 from trainyard.client.shapes import Health, Version
 from trainyard.client.storages import Registries, Storages
 from trainyard.client.sweeps import Sweeps
+from trainyard.client.usage import Usage
 
 
 class Client:
@@ -48,6 +49,7 @@ class Client:
         self.registries = Registries(self.connection)
         self.workspaces = Workspaces(self.connection)
         self.quotas = Quotas(self.connection)
+        self.usage = Usage(self.connection)
         self.audit = Audit(self.connection)
         self.session = Session(self.connection)
         self.users = Users(self.connection)

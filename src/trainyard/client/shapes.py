@@ -128,6 +128,57 @@ class MetricsAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What was used in a month; what it is not grouped by is empty."""
+
+    job: str = ""
+    job_name: str = ""
+    workspace: str = ""
+    user: str = ""
+    device: str = ""
+    day: str = ""
+    device_hours: float = 0.0
+    idle_device_hours: float = 0.0  # of those: in which a device did nothing
+    cpu_hours: float = 0.0
+    memory_gib_hours: float = 0.0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseReport:
+    """A month."""
+
+    month: str
+    currency: str
+    booked_at: datetime | None  # when the books were written last
+    rows: tuple[Use, ...]
+    total: Use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceList:
+    """What an hour costs: a device by type, a core, a GiB of memory."""
+
+    currency: str
+    devices: Mapping[str, float]
+    cpu: float
+    memory: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a workspace or a user may cost in a month, and has."""
+
+    subject: str  # workspace, user
+    name: str
+    amount: float
+    spent: float
+    currency: str
+    warn_at: tuple[float, ...]
+    action: str  # warn, hold, stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What the exit code and the log of a job that failed tell."""
 

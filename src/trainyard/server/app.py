@@ -31,6 +31,7 @@ from trainyard.server.api.dlc.routes import create_dlc
 from trainyard.server.db import Database
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
+from trainyard.server.loops.bookkeeping import Bookkeeping
 from trainyard.server.loops.clockwork import Clockwork
 from trainyard.server.loops.conductor import Conductor
 from trainyard.server.loops.growing import Places
@@ -167,6 +168,13 @@ class Platform:
                 group.create_task(Pools(term, Places(conductor), self.hints, shop).run())
                 group.create_task(metering.run())
                 group.create_task(Clockwork(term, self.services.context).run())
+                books = Bookkeeping(
+                    term,
+                    self.hints,
+                    sample_seconds=self.settings.sample_seconds,
+                    pause=self.settings.book_seconds,
+                )
+                group.create_task(books.run())
                 group.create_task(Retention(term, self.logs, self.settings).run())
         finally:
             self.engine = None

@@ -26,6 +26,7 @@ VARIABLES = {
     "TRAINYARD_SERVER_PORT": "port",
     "TRAINYARD_SERVER_OIDC_SECRET": "oidc_client_secret",
     "TRAINYARD_SERVER_SAMPLE_SECONDS": "sample_seconds",
+    "TRAINYARD_SERVER_BOOK_SECONDS": "book_seconds",
 }
 
 
@@ -53,6 +54,7 @@ class ServerSettings:
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
     sample_seconds: float = 10.0  # between two looks at what tasks use; 0: none
+    book_seconds: float = 60.0  # between two looks at what jobs have cost
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
     log_days: int = 30  # after a job's end
     job_days: int = 365  # how long ended jobs are listed
@@ -161,6 +163,8 @@ def _check(settings: ServerSettings) -> None:
         raise InvalidError(
             f"isolation cannot be {settings.isolation!r}.", hint=f"Choose one of {', '.join(ISOLATIONS)}."
         )
+    if not 0.1 <= settings.book_seconds <= 3600:
+        raise InvalidError(f"book_seconds cannot be {settings.book_seconds:g}.", hint="Choose 60.")
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
     for kind, count in settings.simulated_devices.items():

@@ -195,6 +195,7 @@ workloads = Table(
     Index("ix_workloads_state_id", "state", "id"),
     Index("ix_workloads_workspace_id_id", "workspace_id", "id"),
     Index("ix_workloads_user_id_id", "user_id", "id"),
+    Index("ix_workloads_ended_at", "ended_at"),
     Index("ix_workloads_origin_id", "origin", "id"),
 )
 

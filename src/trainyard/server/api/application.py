@@ -36,6 +36,7 @@ from trainyard.server.api import (
     templates,
     terminal,
     tokens,
+    usage,
     users,
     workspaces,
 )
@@ -81,6 +82,7 @@ ROUTERS = (
     members.router,
     groups.router,
     quota.router,
+    usage.router,
     users.router,
     tokens.router,
     keys.router,

@@ -64,6 +64,8 @@ _ROWS = (
     Scope("users:read", Who.ADMIN, "See all accounts."),
     Scope("users:write", Who.ADMIN, "Make, change and close accounts."),
     Scope("audit:read", Who.ADMIN, "Read the audit log."),
+    Scope("usage:read", Who.EVERYBODY, "See what one's own jobs have used and cost, and those of workspaces one administers."),
+    Scope("budgets:write", Who.ADMIN, "Set prices and budgets."),
     Scope("metrics:read", Who.ADMIN, "Read the platform's metrics."),
 )  # fmt: skip
 

@@ -27,6 +27,7 @@ from trainyard.server.services.signing import Signing
 from trainyard.server.services.storages import Registries, Storages
 from trainyard.server.services.sweeps import Sweeps
 from trainyard.server.services.templates import Templates
+from trainyard.server.services.usage import Usage
 from trainyard.server.services.users import Tokens, Users
 from trainyard.server.services.workspaces import Workspaces
 from trainyard.server.settings import ServerSettings
@@ -72,6 +73,7 @@ class Services:
             context, self.passwords, self.signing, self_registration=settings.self_registration
         )
         self.quota = Quotas(context)
+        self.usage = Usage(context)
         self.events = Events(context)
         self.audit = Audit(context)
         self.names = Names(context)

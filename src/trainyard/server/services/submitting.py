@@ -22,6 +22,7 @@ from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
 from trainyard.server.services.places import choose_workspace
 from trainyard.server.services.storages import check_mounts
+from trainyard.server.services.usage import refuse_over_budget
 from trainyard.server.store import audit, dependencies, events, idempotency, specs, workloads
 from trainyard.server.store.idempotency import AnswerRecord
 from trainyard.server.store.workloads import WorkloadRecord
@@ -82,6 +83,7 @@ def new_records(
     }
     for place in places.values():
         require(actor, "jobs:write", place.id)
+        refuse_over_budget(connection, now, place.id, actor.user_id)
     ids = [_ids.new("dlc") for _ in several]
     records = []
     for job_id, asked in zip(ids, several, strict=True):

@@ -121,6 +121,18 @@ def of_node(
     return _between(connection, subject, subject + "\0", step, since, until)
 
 
+def idle_seconds(connection: Connection, workload_id: str, every: float) -> dict[int, float]:
+    """For how long devices of a job did nothing, by day: one for two hours counts as two for one. `every`: between readings."""
+    c, found = samples.c, dict[int, float]()
+    query = select(c.time, c["count"].label("number"), c.readings).where(
+        c.subject >= f"{workload_id}.", c.subject < f"{workload_id}/", c.step == STEPS[-1]
+    )
+    for row in connection.execute(query):
+        idle = row.readings.get("idle") or 0.0
+        found[row.time // 86400] = found.get(row.time // 86400, 0.0) + idle * row.number * every
+    return found
+
+
 def latest(connection: Connection, since: float) -> list[SampleRecord]:
     """The newest short step of every subject that was heard of since then."""
     c = samples.c

@@ -253,6 +253,12 @@ def ended_before(connection: Connection, time: float, *, limit: int = 1000) -> l
     return [_record(row) for row in connection.execute(query)]
 
 
+def ended_since(connection: Connection, time: float) -> list[str]:
+    """Ids of jobs that ended then or later."""
+    query = select(workloads.c.id).where(workloads.c.ended_at >= time).order_by(workloads.c.ended_at)
+    return [row.id for row in connection.execute(query)]
+
+
 def deleted_before(connection: Connection, time: float, *, limit: int = 1000) -> list[str]:
     """Ids of workloads that people deleted before a time."""
     query = select(workloads.c.id).where(workloads.c.deleted_at < time).limit(limit)

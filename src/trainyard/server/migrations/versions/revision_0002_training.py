@@ -262,3 +262,4 @@ def _columns() -> None:
     op.add_column("nodes", sa.Column("options", sa.JSON(), nullable=False, server_default="{}"))
     op.add_column("workloads", sa.Column("origin", sa.String(length=64), nullable=False, server_default=""))
     op.create_index("ix_workloads_origin_id", "workloads", ["origin", "id"], unique=False)
+    op.create_index("ix_workloads_ended_at", "workloads", ["ended_at"], unique=False)

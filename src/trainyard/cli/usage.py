@@ -1,0 +1,238 @@
+"""`usage` and `budgets`: what jobs have cost, what an hour costs, what a month may cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from trainyard.cli.invocation import current
+from trainyard.cli.jobs import record, record_all
+from trainyard.cli.output import Output
+from trainyard.cli.platform import complete_workspace, run
+from trainyard.cli.table import Column, Table
+from trainyard.cli.verb import PlainVerb, common_options
+from trainyard.lib.errors import InvalidError
+
+if TYPE_CHECKING:
+    from trainyard.client import Client
+    from trainyard.client.shapes import PriceList, Use, UseReport
+
+BY = ("user", "workspace", "job", "device", "day")
+
+
+@click.group(
+    "usage",
+    params=list(common_options(backend=False)),
+    subcommand_metavar="[VERB ...]",
+    invoke_without_command=True,
+)
+@click.pass_context
+def usage_command(context: click.Context) -> int:
+    """What jobs have used and cost in a month; `usage ls` where no verb is named."""
+    return 0 if context.invoked_subcommand else context.invoke(list_command)
+
+
+@usage_command.command("ls", cls=PlainVerb)
+@click.option("--month", default="", metavar="2026-11", help="Another month than this one.")
+@click.option(
+    "--by", multiple=True, type=click.Choice(BY), help="What the rows are sums over.  [default: user]"
+)
+@click.option(
+    "--workspace", default="", metavar="NAME", shell_complete=complete_workspace, help="Only of this one."
+)
+@click.option("--user", default="", metavar="NAME", help="Only of this one.")
+def list_command(month: str = "", by: tuple[str, ...] = (), workspace: str = "", user: str = "") -> int:
+    """Show device hours, idle ones among them, and the cost, dearest first."""
+    invocation = current()
+    wanted = by or ("user",)
+    found = run(lambda client: client.usage.report(month=month, by=wanted, workspace=workspace, user=user))
+    if invocation.json:
+        invocation.output.json(record(found))
+        return 0
+    _print(invocation.output, found, wanted)
+    return 0
+
+
+@usage_command.command("report", cls=PlainVerb)
+@click.option("--month", default="", metavar="2026-11", help="Another month than this one.")
+@click.option("-o", "--output", "path", default="-", metavar="FILE", help="Write it there; - prints it.")
+def report_command(month: str, path: str) -> int:
+    """Write a month as CSV: a row for each job, day and type of device."""
+    text = run(lambda client: client.usage.csv(month=month))
+    if path == "-":
+        current().output.line(text.rstrip("\n"))
+        return 0
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"Cannot write {path}: {error.strerror}.", hint="Name another file.") from error
+    current().output.note(f"{path} has {text.count(chr(10)) - 1} rows")
+    return 0
+
+
+@usage_command.command("prices", cls=PlainVerb)
+@click.argument("prices", metavar="[NAME=PRICE...]", nargs=-1)
+@click.option("--currency", default="", metavar="CNY", help="What they are in.")
+def prices_command(prices: tuple[str, ...], currency: str) -> int:
+    """Show or set what an hour costs: of a device by type, of `cpu` (a core), of `memory` (a GiB)."""
+    invocation = current()
+    given = dict(_price(text) for text in prices)
+
+    async def work(client: Client) -> PriceList:
+        known = await client.usage.prices()
+        if not given and not currency:
+            return known
+        devices = {**known.devices, **{k: v for k, v in given.items() if k not in {"cpu", "memory"}}}
+        return await client.usage.set_prices(
+            currency=currency or known.currency,
+            devices={name: price for name, price in devices.items() if price},
+            cpu=given.get("cpu", known.cpu),
+            memory=given.get("memory", known.memory),
+        )
+
+    found = run(work)
+    if invocation.json:
+        invocation.output.json(record(found))
+        return 0
+    rows = [["cpu", f"{found.cpu:g}", "core"], ["memory", f"{found.memory:g}", "GiB"]]
+    rows = [[name, f"{price:g}", "device"] for name, price in sorted(found.devices.items())] + rows
+    columns = [Column("What"), Column(f"{found.currency}/hour", right=True), Column("Of one")]
+    Table(columns, rows).print(invocation.output)
+    return 0
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, equals, number = text.partition("=")
+    try:
+        if not equals or not name:
+            raise ValueError
+        return name, float(number)
+    except ValueError:
+        raise InvalidError(f"{text!r} is no price.", hint="Write V100=12.5.") from None
+
+
+def _print(output: Output, found: UseReport, by: tuple[str, ...]) -> None:
+    if not found.rows:
+        output.line(f"nothing was used in {found.month}")
+        return
+    names = [one for one in BY if one in by]
+    columns = [
+        *(Column(name.capitalize(), shrink=10) for name in names),
+        Column("Device h", right=True),
+        Column("idle", right=True),
+        Column("Core h", right=True, drop=2),
+        Column("GiB h", right=True, drop=1),
+        Column(found.currency, right=True),
+    ]
+    rows = [_row(one, names) for one in found.rows]
+    total = replace(found.total, **{names[0]: "all"})  # type: ignore[arg-type]  # names of fields
+    Table(columns, [*rows, _row(total, names)]).print(output)
+
+
+def _row(one: Use, names: list[str]) -> list[str]:
+    return [
+        *(str(getattr(one, name)) or "-" for name in names),
+        f"{one.device_hours:.1f}",
+        f"{one.idle_device_hours:.1f}",
+        f"{one.cpu_hours:.1f}",
+        f"{one.memory_gib_hours:.1f}",
+        f"{one.cost:.2f}",
+    ]
+
+
+@click.group(
+    "budgets",
+    params=list(common_options(backend=False)),
+    subcommand_metavar="[VERB ...]",
+    invoke_without_command=True,
+)
+@click.pass_context
+def budgets_command(context: click.Context) -> int:
+    """What a month may cost; `budgets ls` where no verb is named."""
+    return 0 if context.invoked_subcommand else context.invoke(list_budgets_command)
+
+
+@budgets_command.command("ls", cls=PlainVerb)
+def list_budgets_command() -> int:
+    """Show budgets, and how much of each is used."""
+    invocation = current()
+    found = run(lambda client: client.usage.budgets())
+    if invocation.json:
+        invocation.output.json(record_all(found))
+        return 0
+    if not found:
+        invocation.output.line("there are no budgets")
+        return 0
+    columns = [
+        Column("Of"),
+        Column("Name", shrink=10),
+        Column("Spent", right=True),
+        Column("Budget", right=True),
+        Column("Used", right=True),
+        Column("Then"),
+    ]
+    rows = [
+        [
+            one.subject,
+            one.name,
+            f"{one.spent:.2f}",
+            f"{one.amount:.2f} {one.currency}",
+            f"{one.spent / one.amount:.0%}",
+            one.action,
+        ]
+        for one in found
+    ]
+    Table(columns, rows).print(invocation.output)
+    return 0
+
+
+def _subject(workspace: str, user: str) -> tuple[str, str]:
+    if bool(workspace) == bool(user):
+        raise InvalidError(
+            "A budget is of one workspace or of one user.", hint="Give --workspace NAME or --user NAME."
+        )
+    return ("workspace", workspace) if workspace else ("user", user)
+
+
+@budgets_command.command("set", cls=PlainVerb)
+@click.option(
+    "--workspace", default="", metavar="NAME", shell_complete=complete_workspace, help="Of this one."
+)
+@click.option("--user", default="", metavar="NAME", help="Of this one.")
+@click.option(
+    "--then",
+    "action",
+    type=click.Choice(["warn", "hold", "stop"]),
+    default="warn",
+    help="When it is used up: warn; hold what waits; stop what runs too.  [default: warn]",
+)
+@click.option("--warn-at", multiple=True, type=float, metavar="SHARE", help="Say so at 0.5, 0.8 of it.")
+@click.argument("amount", type=float)
+def set_budget_command(
+    workspace: str, user: str, action: str, warn_at: tuple[float, ...], amount: float
+) -> int:
+    """Let a workspace or a user spend AMOUNT in a month."""
+    subject, name = _subject(workspace, user)
+    run(
+        lambda client: client.usage.set_budget(
+            subject, name, amount=amount, warn_at=warn_at or (0.5, 0.8), action=action
+        )
+    )
+    current().output.note(f"{name} may spend {amount:g} in a month")
+    return 0
+
+
+@budgets_command.command("rm", cls=PlainVerb)
+@click.option(
+    "--workspace", default="", metavar="NAME", shell_complete=complete_workspace, help="Of this one."
+)
+@click.option("--user", default="", metavar="NAME", help="Of this one.")
+def remove_budget_command(workspace: str, user: str) -> int:
+    """Take a budget away."""
+    subject, name = _subject(workspace, user)
+    run(lambda client: client.usage.remove_budget(subject, name))
+    current().output.note(f"{name} has no budget any more")
+    return 0

@@ -1,0 +1,175 @@
+"""The books: what jobs have used and cost, written down every minute by the leader, and what budgets say to it.
+
+Whatever is written is worked out anew from the tasks, so that a server that was away for an hour misses nothing, and one
+that does it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from trainyard.lib.errors import Error
+from trainyard.server.accounting import days_of, month_of, uses_of
+from trainyard.server.loops.leader import Term
+from trainyard.server.services.hints import CONDUCTOR, EVENTS, Hints
+from trainyard.server.services.usage import BOOKED, load_prices
+from trainyard.server.store import events, nodes, samples, settings, usage, users, workloads, workspaces
+from trainyard.server.store.usage import BudgetRecord
+from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.spec.events import Event, Subject
+from trainyard.spec.workload import HOLDING, Desired, State
+
+logger = logging.getLogger(__name__)
+
+OVERLAP_SECONDS = 600.0  # a job that ended so long before the last pass is looked at again: clocks differ
+BATCH = 200
+ACTOR = "budget"
+
+
+class Bookkeeping:
+    """Keeps the books of one term."""
+
+    def __init__(self, term: Term, hints: Hints, *, sample_seconds: float, pause: float) -> None:
+        self._term = term
+        self._pause = pause
+        self._hints = hints
+        self._every = sample_seconds
+
+    async def run(self) -> None:
+        """One pass after another, until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except Error as error:
+                logger.warning("the books wait for the next pass: %s", error)
+            await asyncio.sleep(self._pause)
+
+    async def look(self) -> None:
+        """One pass."""
+        now = self._now()
+        ids = await self._term.db.read(lambda c: _changed(c, now))
+        for begin in range(0, len(ids), BATCH):
+            part = ids[begin : begin + BATCH]
+            await self._term.write(lambda c, part=part: self._book(c, part, now))  # type: ignore[misc]
+        acted = await self._term.write(lambda c: self._check(c, now))
+        if acted:
+            self._hints.wake(CONDUCTOR)
+            self._hints.wake(EVENTS)
+
+    def _now(self) -> float:
+        return self._term.clock.now().timestamp()
+
+    def _book(self, c: Connection, ids: list[str], now: float) -> None:
+        prices = load_prices(c)
+        kinds = {one.name: next(iter(one.devices), "") for one in nodes.list_nodes(c)}
+        found = []
+        for record in workloads.load_many(c, ids).values():
+            idle = samples.idle_seconds(c, record.id, self._every) if _has_devices(record) else {}
+            found += uses_of(
+                record,
+                workloads.tasks(c, record.id),
+                now=now,
+                prices=prices,
+                device_of=lambda node: kinds.get(node, ""),
+                idle=idle,
+            )
+        usage.replace_days(c, ids, found)
+
+    def _check(self, c: Connection, now: float) -> bool:
+        """Compare budgets with the month; warn, hold and stop. True where somebody has to look."""
+        settings.save(c, BOOKED, now)
+        month, acted = month_of(now), False
+        spent = _spent(c, month)
+        for budget in usage.list_budgets(c):
+            cost = spent.get((budget.subject, budget.subject_id), 0.0)
+            acted |= _follow(c, budget, cost, month, now)
+        return acted
+
+
+def _has_devices(record: WorkloadRecord) -> bool:
+    return any(role.devices for role in record.spec.roles)
+
+
+def _changed(c: Connection, now: float) -> list[str]:
+    """Jobs that hold something, and those that ended since the books were written last."""
+    booked = settings.find(c, BOOKED)
+    since = 0.0 if booked is None else min(float(booked), now) - OVERLAP_SECONDS
+    held = [one.id for one in workloads.in_states(c, HOLDING)]
+    back = [one.id for one in workloads.in_states(c, frozenset({State.WAITING, State.HELD})) if one.attempt]
+    return list(dict.fromkeys([*held, *back, *workloads.ended_since(c, since)]))
+
+
+def _spent(c: Connection, month: int) -> Mapping[tuple[str, str], float]:
+    days = days_of(month)
+    found = {("workspace", one.workspace_id): one.cost for one in usage.sums(c, days, by=("workspace",))}
+    return found | {("user", one.user_id): one.cost for one in usage.sums(c, days, by=("user",))}
+
+
+def _follow(c: Connection, budget: BudgetRecord, cost: float, month: int, now: float) -> bool:
+    told = budget.warned if budget.month == month else ()
+    share = cost / budget.amount if budget.amount else float("inf")
+    new = [one for one in sorted({*budget.warn_at, 1.0}) if share >= one and one not in told]
+    if budget.month != month or new:
+        usage.save_budget(c, replace(budget, month=month, warned=(*told, *new)))
+    if new:
+        events.append_many(c, [_warning(c, budget, cost, new[-1], now)])
+    is_over = share >= 1.0
+    if is_over and budget.action != "warn":
+        return _hold(c, budget, now) or bool(new)
+    return bool(new)
+
+
+def _warning(c: Connection, budget: BudgetRecord, cost: float, share: float, now: float) -> Event:
+    text = "is used up" if share >= 1 else f"is used up to {share:.0%}"
+    message = f"The budget of {name_of(c, budget)} for this month {text}: {cost:.2f} of {budget.amount:.2f}."
+    return Event(
+        time=now,
+        subject=Subject.WORKSPACE if budget.subject == "workspace" else Subject.USER,
+        subject_id=budget.subject_id,
+        workspace_id=budget.subject_id if budget.subject == "workspace" else None,
+        code="budget_used_up" if share >= 1 else "budget_warning",
+        message=message,
+    )
+
+
+def name_of(c: Connection, budget: BudgetRecord) -> str:
+    """What people call whose budget it is."""
+    if budget.subject == "workspace":
+        return f"the workspace {workspaces.names(c).get(budget.subject_id, budget.subject_id)}"
+    return users.names(c, [budget.subject_id]).get(budget.subject_id, budget.subject_id)
+
+
+def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
+    """Pause what waits; with `stop`, what runs too."""
+    states = {State.WAITING} | (
+        HOLDING - {State.FINISHING, State.RETAINED} if budget.action == "stop" else set()
+    )
+    acted = False
+    for record in workloads.in_states(c, frozenset(states)):
+        owner = record.workspace_id if budget.subject == "workspace" else record.user_id
+        if owner != budget.subject_id or record.desired != Desired.RUN:
+            continue
+        workloads.save(c, replace(record, desired=Desired.PAUSE))
+        message = "The month's budget is used up; it is held until somebody resumes it."
+        events.append_many(
+            c,
+            [
+                Event(
+                    time=now,
+                    subject=Subject.WORKLOAD,
+                    subject_id=record.id,
+                    workspace_id=record.workspace_id,
+                    code="budget_held",
+                    message=message,
+                    state=record.state.value,
+                    actor=ACTOR,  # by which the conductor knows that a wish has changed
+                )
+            ],
+        )
+        acted = True
+    return acted

@@ -1,0 +1,138 @@
+"""What jobs have used by day, and the budgets of workspaces and users."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+
+from trainyard.server.accounting import DayUse
+from trainyard.server.store.rows import chunks
+from trainyard.server.tables import budgets, usage
+
+GROUPS = {
+    "user": (usage.c.user_id,),
+    "workspace": (usage.c.workspace_id,),
+    "job": (usage.c.workload_id, usage.c.workspace_id, usage.c.user_id),
+    "device": (usage.c.device_type,),
+    "day": (usage.c.day,),
+}
+_SUMS = ("device_seconds", "idle_device_seconds", "cpu_seconds", "memory_mib_seconds", "cost")
+_COLUMNS = tuple(one.name for one in fields(DayUse))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseRecord:
+    """Sums over some days; what they are not grouped by is empty."""
+
+    workload_id: str = ""
+    workspace_id: str = ""
+    user_id: str = ""
+    device_type: str = ""
+    day: int = 0
+    device_seconds: float = 0.0
+    idle_device_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRecord:
+    """What a workspace or a user may cost in a month."""
+
+    subject: str  # workspace, user
+    subject_id: str
+    amount: float
+    warn_at: tuple[float, ...]
+    action: str  # warn, hold, stop
+    month: int = 0
+    warned: tuple[float, ...] = ()  # shares that were told in that month; 1.0: it is used up
+    version: int = 1
+
+
+def replace_days(connection: Connection, workload_ids: Collection[str], days: Iterable[DayUse]) -> None:
+    """Write the days of these jobs anew: doing it twice changes nothing."""
+    for part in chunks(workload_ids):
+        connection.execute(delete(usage).where(usage.c.workload_id.in_(part)))
+    rows = [{name: getattr(one, name) for name in _COLUMNS} for one in days]
+    if rows:
+        connection.execute(insert(usage), rows)
+
+
+def sums(
+    connection: Connection,
+    days: range,
+    *,
+    by: Sequence[str] = (),
+    workspace_ids: Collection[str] | None = None,
+    user_id: str = "",
+    managed: Collection[str] | None = None,
+) -> list[UseRecord]:
+    """What was used on these days, dearest first. `managed`: others' use only in these workspaces, beside `user_id`'s own."""
+    columns = list(dict.fromkeys(column for name in by for column in GROUPS[name]))
+    query = select(*columns, *(func.sum(usage.c[name]).label(name) for name in _SUMS))
+    query = query.where(usage.c.day >= days.start, usage.c.day < days.stop)
+    if workspace_ids is not None:
+        query = query.where(usage.c.workspace_id.in_(list(workspace_ids)))
+    if managed is not None:
+        query = query.where(or_(usage.c.user_id == user_id, usage.c.workspace_id.in_(list(managed))))
+    elif user_id:
+        query = query.where(usage.c.user_id == user_id)
+    if columns:
+        query = query.group_by(*columns)
+    query = query.order_by(func.sum(usage.c.cost).desc(), func.sum(usage.c.device_seconds).desc())
+    found = [row._asdict() for row in connection.execute(query)]
+    return [
+        UseRecord(**{k: v for k, v in row.items() if v is not None})
+        for row in found
+        if row["cost"] is not None
+    ]
+
+
+def list_budgets(connection: Connection) -> list[BudgetRecord]:
+    """All of them."""
+    rows = connection.execute(select(budgets).order_by(budgets.c.subject, budgets.c.subject_id))
+    return [_budget(row._asdict()) for row in rows]
+
+
+def find_budgets(connection: Connection, workspace_id: str, user_id: str) -> list[BudgetRecord]:
+    """Those that a job of this user in this workspace counts towards."""
+    wanted = or_(
+        and_(budgets.c.subject == "workspace", budgets.c.subject_id == workspace_id),
+        and_(budgets.c.subject == "user", budgets.c.subject_id == user_id),
+    )
+    return [_budget(row._asdict()) for row in connection.execute(select(budgets).where(wanted))]
+
+
+def save_budget(connection: Connection, record: BudgetRecord) -> None:
+    """Write a budget, new or not."""
+    values = {
+        "amount": record.amount,
+        "warn_at": list(record.warn_at),
+        "action": record.action,
+        "month": record.month,
+        "warned": list(record.warned),
+        "version": record.version + 1,
+    }
+    done = connection.execute(
+        update(budgets)
+        .where(budgets.c.subject == record.subject, budgets.c.subject_id == record.subject_id)
+        .values(**values)
+    )
+    if not done.rowcount:
+        key = {"subject": record.subject, "subject_id": record.subject_id}
+        connection.execute(insert(budgets), {**values, **key, "version": 1})
+
+
+def remove_budget(connection: Connection, subject: str, subject_id: str) -> bool:
+    """Take a budget away; False where there is none."""
+    done = connection.execute(
+        delete(budgets).where(budgets.c.subject == subject, budgets.c.subject_id == subject_id)
+    )
+    return bool(done.rowcount)
+
+
+def _budget(row: dict[str, object]) -> BudgetRecord:
+    return BudgetRecord(**{**row, "warn_at": tuple(row["warn_at"]), "warned": tuple(row["warned"])})  # type: ignore[arg-type]  # JSON

@@ -1,0 +1,141 @@
+"""What a month costs: the books of a real platform, prices, reports, budgets that warn, hold and stop."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+
+import pytest
+
+from platforms import Up, platform
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+]  # the books are written by the minute; here by the second
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("usage")
+    env = {"TRAINYARD_SERVER_BOOK_SECONDS": "0.5"}
+    with platform(folder, "--devices", "V100=4", env=env) as running:
+        yield running
+
+
+def wait_for(look, seconds: float = 60.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come")
+
+
+def submit(up: Up, command: str, **more: object) -> str:
+    body = {"name": "costly", "command": command, "roles": [{"cpu": 0.1, "devices": 2}], **more}
+    return up.call("POST", "/api/v1/jobs", body)["id"]
+
+
+def state(up: Up, job: str) -> str:
+    return up.call("GET", f"/api/v1/jobs/{job}")["state"]
+
+
+def cli(up: Up, *words: str) -> str:
+    env = {**up.env, "TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token, "COLUMNS": "80"}
+    words = (sys.executable, "-m", "trainyard.cli.main", *words)
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_month_is_told_by_job_user_and_device_when_jobs_have_run(up):
+    cli(up, "usage", "prices", "V100=3600", "--currency", "CNY")  # a coin for a second of a device
+    job = submit(up, "sleep 1.5")
+    wait_for(lambda: state(up, job) == "succeeded")
+
+    def booked():
+        rows = up.call("GET", "/api/v1/usage?by=job")["rows"]
+        return next((one for one in rows if one["job"] == job and one["cost"] >= 3), None)
+
+    row = wait_for(booked)
+    assert row["cost"] == pytest.approx(2 * row["device_hours"] / 2 * 3600, rel=0.01)
+    assert row["job_name"] == "costly"
+    report = json.loads(cli(up, "usage", "--json"))
+    assert report["rows"][0]["user"] == "admin"
+    assert report["total"]["cost"] >= row["cost"]
+    table = cli(up, "usage", "ls", "--by", "device").splitlines()
+    assert table[0].split()[0] == "Device"
+    assert table[1].split()[0] == "V100"
+    rows = list(csv.DictReader(cli(up, "usage", "report").splitlines()))
+    assert sum(float(one["cost"]) for one in rows if one["job"] == job) == pytest.approx(
+        row["cost"], rel=0.01
+    )
+
+
+def test_a_budget_warns_holds_and_stops_when_it_is_used_up(up):
+    workspace = up.call("GET", "/api/v1/workspaces")["items"][0]
+    running = submit(up, "sleep 600")
+    wait_for(lambda: state(up, running) == "running")
+
+    def codes() -> list[str]:
+        found = up.call("GET", f"/api/v1/events?workspace={workspace['id']}&limit=1000")["items"]
+        return [one["code"] for one in found]
+
+    def spent() -> float:
+        return up.call("GET", "/api/v1/usage?by=workspace")["total"]["cost"]
+
+    wait_for(lambda: spent() > 25)  # a budget just below twice as much takes as long again to be used up
+    cli(up, "budgets", "set", "--workspace", workspace["name"], str(round(spent() * 1.9, 2)))
+    wait_for(lambda: "budget_warning" in codes())
+    assert state(up, running) == "running"
+    cli(up, "budgets", "set", "--workspace", workspace["name"], "--then", "stop", str(round(spent(), 2)))
+    wait_for(lambda: state(up, running) == "held")
+    assert "budget_used_up" in codes()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        submit(up, "true")
+    with caught.value as answer:
+        assert answer.code == 409
+        assert "budget" in json.loads(answer.read())["message"]
+    table = cli(up, "budgets")
+    assert workspace["name"] in table
+    assert "stop" in table
+    cli(up, "budgets", "rm", "--workspace", workspace["name"])
+    assert cli(up, "budgets") == "there are no budgets\n"
+    up.call("PUT", f"/api/v1/jobs/{running}/desired", {"desired": "run"})
+    wait_for(lambda: state(up, running) == "running")
+    up.call("PUT", f"/api/v1/jobs/{running}/desired", {"desired": "cancel"})
+
+
+def test_a_member_sees_only_what_is_theirs_when_they_ask(up):
+    up.call("POST", "/api/v1/users", {"name": "mallory", "password": "a long enough one"})
+    admin = up.token
+    wanted = {"username": "mallory", "password": "a long enough one", "kind": "token"}
+    token = up.call("POST", "/api/v1/session", wanted)["token"]
+    try:
+        up.token = token
+        assert up.call("GET", "/api/v1/usage?by=job")["rows"] == []
+        assert up.call("GET", "/api/v1/usage")["total"]["cost"] == 0
+        for method, path, body in (
+            ("PUT", "/api/v1/prices", {"cpu": 0.0}),
+            ("PUT", "/api/v1/budgets/user/mallory", {"amount": 5}),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                up.call(method, path, body)
+            with caught.value as answer:
+                assert answer.code == 403
+    finally:
+        up.token = admin
+
+
+@pytest.mark.parametrize("month", ["2026-13", "x", "2026"])
+def test_a_month_is_refused_when_there_is_none_such(up, month):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        up.call("GET", f"/api/v1/usage?month={month}")
+    with caught.value as answer:
+        assert answer.code == 422
