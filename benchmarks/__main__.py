@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from benchmarks.measure import Report, Row, watched
 from trainyard.lib.tables import render
 
-NAMES = ("run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform")
+NAMES = ("run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform", "gangs")
 CHEAP = ("run", "fanout", "startup", "making", "scheduling")  # what --quick measures, in under a minute
 
 

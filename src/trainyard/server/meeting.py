@@ -82,6 +82,10 @@ def _number(text: str) -> int:
 
 def _is_together(gang: Gang) -> bool:
     """Whether all tasks are on one machine, whatever many nodes that machine is."""
+    return gang.once("is_together", lambda: _share_a_machine(gang))
+
+
+def _share_a_machine(gang: Gang) -> bool:
     addresses = {place.address for place in gang.places}
     return gang.is_on_one_node or len(addresses) == 1 or all(map(_is_loopback, addresses))
 
@@ -120,11 +124,10 @@ def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes)
         ready_seconds=float(gang.spec.ready_seconds),
         stands_by=not place.runs and not kind.all_begin,
     )
-    meets = is_met(gang)
-    runners = [one for one in gang.places if one.runs or kind.all_begin]
-    keeper = (runners or list(gang.places))[0]
+    runners, waiting = gang.once("crew", lambda: _crew(gang, kind))
+    keeper = runners[0]
     peers = _peers(gang, place, part, keeper, everybody=has_ssh(gang.spec))
-    if not meets:
+    if not is_met(gang):
         return replace(entry, peers=peers)
     together = _is_together(gang)
     entry = replace(
@@ -135,15 +138,20 @@ def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes)
         token=derive(secret, f"gate {gang.attempt_id}").hex(),
     )
     if not entry.stands_by:
-        others = [one for one in runners if one is not keeper]
-        waiting = [one.name for one in gang.places if one not in runners and one.ssh_port]
         entry = replace(
             entry,
             reports=place is not keeper,
-            meets=tuple(one.name for one in others) if place is keeper else (),
-            waits_for=tuple(waiting) if place is keeper else (),
+            meets=tuple(one.name for one in runners[1:]) if place is keeper else (),
+            waits_for=waiting if place is keeper else (),
         )
     return _with_ssh(entry, gang, place, secret=secret, together=together) if place.ssh_port else entry
+
+
+def _crew(gang: Gang, kind: Kind) -> tuple[list[Place], tuple[str, ...]]:
+    """Those who run something, the keeper of the gate first; and the names of those that stand by."""
+    runners = [one for one in gang.places if one.runs or kind.all_begin]
+    waiting = tuple(one.name for one in gang.places if one.ssh_port and not (one.runs or kind.all_begin))
+    return runners or list(gang.places), waiting
 
 
 def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together: bool) -> Entry:
@@ -162,9 +170,11 @@ def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together
 
 def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: bool) -> tuple[Peer, ...]:
     """Those whom a task has to know: not all of a thousand, unless it names them."""
-    named = {keeper.name, viewer.name, *_named([*part.files.values(), *part.late.values()])}
+    wanted = gang.once("by_gate", lambda: [keeper, *(one for one in gang.places if one is not keeper)])
+    if not everybody:
+        named = {keeper.name, viewer.name, *_named([*part.files.values(), *part.late.values()])}
+        wanted = [one for one in wanted if one.name in named]
     kind = find_kind(gang.spec.kind)
-    wanted = [keeper, *(one for one in gang.places if one is not keeper)]
     return tuple(
         Peer(
             task=one.name,
@@ -173,7 +183,6 @@ def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: b
             ssh_port=one.ssh_port,
         )
         for one in wanted
-        if everybody or one.name in named
     )
 
 

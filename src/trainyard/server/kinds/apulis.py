@@ -39,18 +39,19 @@ def names(gang: Gang, place: Place) -> tuple[str, ...]:
 def part(gang: Gang, place: Place) -> Part:
     """All that a task of these jobs gets."""
     env, discovery = _environment(gang, place), _discovery(gang, place)
-    late, files = mpi.launching(gang, place)
+    late, files = mpi.launching(gang)
     home = f"/home/{gang.person.account}"
+    plain, fast = gang.once("host_lines", lambda: (_host_lines(gang, ""), _host_lines(gang, "ib-")))
     files |= {
-        HOSTFILE: _host_lines(gang, ""),
-        IB_CONFIG: _host_lines(gang, "ib-"),
-        f"{home}/ib_config": _host_lines(gang, "ib-"),
+        HOSTFILE: plain,
+        IB_CONFIG: fast,
+        f"{home}/ib_config": fast,
         INIT_ENV: "".join(f"export {name}={value}\n" for name, value in discovery.items()),
         POD_ENV: "%exports%",
         JOB_COMMAND: gang.spec.command + "\n",
     }
     if ascend.is_npu(place.device_type):
-        files |= _npu_files(gang, f"{home}/.npu/{gang.job_id}")
+        files |= gang.once("npu_files", lambda: _npu_files(gang, f"{home}/.npu/{gang.job_id}"))
         env |= _npu_environment(place)
         lab = path(f"{home}/.npu/{gang.job_id}/hccl_ms.json")
         late |= {"RANK_TABLE_FILE": lab, "MINDSPORE_HCCL_CONFIG_PATH": lab}
@@ -102,6 +103,11 @@ def _discovery(gang: Gang, place: Place) -> dict[str, str]:
         "DLWS_SD_SELF_IB_IP": place.address,
         "DLWS_SD_SELF_HOST_IP": place.address,
     }
+    return {**found, **gang.once("discovery", lambda: _peers(gang))}
+
+
+def _peers(gang: Gang) -> dict[str, str]:
+    found: dict[str, str] = {}
     for one in gang.places:
         name = f"DLWS_SD_{_role(gang, one)}{one.number}"
         found |= {

@@ -38,26 +38,32 @@ def table(servers: tuple[Server, ...], layout: str, *, group: str = "") -> str:
     return rank_table(servers, layout, group=group)
 
 
+def _tables(gang: Gang) -> dict[str, str]:
+    servers = servers_of(gang)
+    return {TABLE: table(servers, "1.0"), LAB_TABLE: table(servers, "lab")} if servers else {}
+
+
 def part(gang: Gang, place: Place) -> Part:
     """What a task on NPUs gets beside what its kind gives it."""
     if not (place.devices and is_npu(place.device_type)):
         return Part()
-    places = [one for one in gang.places if one.devices]
-    size = sum(len(one.devices) for one in places)
+    places = gang.once("with_devices", lambda: [one for one in gang.places if one.devices])
+    size = gang.once("ranks", lambda: sum(len(one.devices) for one in places))
+    number = next(number for number, one in enumerate(places) if one is place)
     env = {
         "RANK_SIZE": str(size),
         "DEVICE_NUM": str(len(place.devices)),
-        "SERVER_ID": str(places.index(place)),
+        "SERVER_ID": str(number),
         "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
         "MS_WORKER_NUM": str(size),
         "MS_LOCAL_WORKER": str(len(place.devices)),
         "MS_SERVER_NUM": "0",
         "MS_SCHED_PORT": str(SCHEDULER_PORT),
-        "MS_NODE_RANK": str(places.index(place)),
+        "MS_NODE_RANK": str(number),
     }
     late = {"MS_SCHED_HOST": host(places[0])}
     files = {}
-    if servers := servers_of(gang):
-        files = {TABLE: table(servers, "1.0"), LAB_TABLE: table(servers, "lab")}
+    if tables := gang.once("rank_tables", lambda: _tables(gang)):
+        files = dict(tables)
         late |= {"RANK_TABLE_FILE": path(TABLE), "MINDSPORE_HCCL_CONFIG_PATH": path(LAB_TABLE)}
     return Part(env=env, late=late, files=files)

@@ -9,10 +9,13 @@ Texts that a kind writes may hold marks, which the task's entry fills in when al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from trainyard.spec.workload import WorkloadSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class Gang:
     person: Person = field(default_factory=Person)
     workspace: str = ""
     token: str = field(default="", repr=False)  # of the attempt: what people may sign in to its tasks with
+    _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def first(self) -> Place:
@@ -77,7 +81,14 @@ class Gang:
     @property
     def is_on_one_node(self) -> bool:
         """Whether all tasks share a node."""
-        return len({place.node for place in self.places}) == 1
+        return self.once("is_on_one_node", lambda: len({place.node for place in self.places}) == 1)
+
+    def once(self, what: str, make: Callable[[], T]) -> T:
+        """What is the same for all tasks is made for the first of them: there may be a thousand."""
+        if what not in self._made:
+            self._made[what] = make()
+        found: T = self._made[what]
+        return found
 
     def of_role(self, *roles: str) -> tuple[Place, ...]:
         """The tasks of these roles."""

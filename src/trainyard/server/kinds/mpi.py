@@ -18,6 +18,10 @@ _APART = ("launcher", "aimaster", "ps")
 
 def hosts_of(gang: Gang) -> tuple[Place, ...]:
     """The tasks that processes are started in."""
+    return gang.once("hosts", lambda: _hosts(gang))
+
+
+def _hosts(gang: Gang) -> tuple[Place, ...]:
     found = tuple(place for place in gang.places if place.role not in _APART) or gang.places
     with_devices = tuple(place for place in found if place.devices)
     return with_devices or found
@@ -35,8 +39,13 @@ def slots_of(gang: Gang, place: Place) -> int:
     return gang.spec.processes or place.slots
 
 
-def launching(gang: Gang, _place: Place) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables and the files by which MPI launchers find the others."""
+def launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables and the files by which MPI launchers find the others: new tables of the same texts."""
+    late, files = gang.once("launching", lambda: _launching(gang))
+    return dict(late), dict(files)
+
+
+def _launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
     files = {
         HOSTFILE: host_lines(gang),
         HYDRA_HOSTFILE: host_lines(gang, "{host}:{slots}"),
@@ -67,7 +76,7 @@ def launching(gang: Gang, _place: Place) -> tuple[dict[str, str], dict[str, str]
 
 
 def _part(gang: Gang, place: Place) -> Part:
-    late, files = launching(gang, place)
+    late, files = launching(gang)
     role = "launcher" if place.runs else "worker"
     return Part(env={"K_MPI_JOB_ROLE": role, "PYTHONUNBUFFERED": "1"}, late=late, files=files)
 

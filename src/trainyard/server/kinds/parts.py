@@ -17,7 +17,7 @@ def part_of(gang: Gang, place: Place) -> Part:
     if gang.spec.launcher and "WORLD_SIZE" not in found.env:
         found = joined(pytorch.meeting(gang, place, pytorch.TORCH_PORT), found)
     if has_ssh(gang.spec) and not kind.has_ssh:
-        late, files = mpi.launching(gang, place)
+        late, files = mpi.launching(gang)
         found = joined(Part(late=late, files=files), found)
     if place.devices and ascend.is_npu(place.device_type) and kind.name not in _OWN_RANKS:
         found = joined(ascend.part(gang, place), found)
@@ -44,11 +44,13 @@ def _common(gang: Gang, place: Place) -> Part:
     }
     if not has_ssh(gang.spec):
         return Part(env=env)
-    hosts = mpi.hosts_of(gang)
+    slots, listed = gang.once("slots", lambda: _slots(gang))
     return Part(
-        env={**env, "TRAINYARD_NUM_SLOTS": str(sum(mpi.slots_of(gang, one) for one in hosts))},
-        late={
-            "TRAINYARD_HOSTFILE": path(mpi.HOSTFILE),
-            "TRAINYARD_HOROVOD_HOSTS": ",".join(f"{host(one)}:{mpi.slots_of(gang, one)}" for one in hosts),
-        },
+        env={**env, "TRAINYARD_NUM_SLOTS": str(slots)},
+        late={"TRAINYARD_HOSTFILE": path(mpi.HOSTFILE), "TRAINYARD_HOROVOD_HOSTS": listed},
     )
+
+
+def _slots(gang: Gang) -> tuple[int, str]:
+    slots = [(one, mpi.slots_of(gang, one)) for one in mpi.hosts_of(gang)]
+    return sum(number for _, number in slots), ",".join(f"{host(one)}:{number}" for one, number in slots)

@@ -16,12 +16,17 @@ _VARIABLE = "TRAINYARD_TF_PORT"
 
 def tf_config(gang: Gang, place: Place) -> str:
     """TF_CONFIG of one task, with marks for addresses and ports."""
+    cluster = gang.once("cluster", lambda: _cluster(gang))
+    task = json.dumps({"type": place.role, "index": place.number})
+    return f'{{"cluster": {cluster}, "task": {task}, "environment": "cloud"}}'
+
+
+def _cluster(gang: Gang) -> str:
     cluster: dict[str, list[str]] = {}
     for one in gang.places:
         if one.role not in _APART:
             cluster.setdefault(one.role, []).append(f"{host(one)}:{port(one, _VARIABLE)}")
-    task = {"type": place.role, "index": place.number}
-    return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})
+    return json.dumps(cluster)
 
 
 def _part(gang: Gang, place: Place) -> Part:

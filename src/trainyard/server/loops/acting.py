@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # node answers: it may run there, so it must not run elsewhere.
 UNSENT_TRIES = 3
 PAUSE_SECONDS = 1.0
+# So many are put together in a thread of their own: everybody knows everybody, and that takes its time.
+MANY_TASKS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +119,20 @@ class Acting:
                 await asyncio.sleep(PAUSE_SECONDS)
             else:
                 break
+        several = [job for job in jobs if job.attempt_id in self._launching]  # others were ended meanwhile
+        is_large = sum(len(job.tasks) for job in several) > MANY_TASKS
+        made = (
+            await asyncio.to_thread(_launches, several, surroundings)
+            if is_large
+            else _launches(several, surroundings)
+        )
         launches = {}
-        for job in jobs:
-            if job.attempt_id not in self._launching:  # it was ended meanwhile
-                continue
-            try:
-                launches[job.attempt_id] = launch_of(job, surroundings)
-            except Error as error:
+        for job, launch in zip(several, made, strict=True):
+            if isinstance(launch, Launch):
+                launches[job.attempt_id] = launch
+            elif job.attempt_id in self._launching:
                 self._launching.discard(job.attempt_id)
-                self._refused(sorted(job.nodes), job.attempt_id, error, was_sent=were_sent)
+                self._refused(sorted(job.nodes), job.attempt_id, launch, was_sent=were_sent)
         await self._launch(launches, set(launches) if were_sent else set())
 
     async def _launch(self, left: dict[str, Launch], sent: set[str]) -> None:
@@ -189,6 +196,17 @@ class Acting:
             logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)
         finally:
             self._clearing.discard((attempt, node))
+
+
+def _launches(jobs: Sequence[Job], surroundings: Surroundings) -> list[Launch | Error]:
+    """A launch for each, or what is wrong with it."""
+    made: list[Launch | Error] = []
+    for job in jobs:
+        try:
+            made.append(launch_of(job, surroundings))
+        except Error as error:
+            made.append(error)
+    return made
 
 
 def _nodes_left(job: Job) -> set[str]:

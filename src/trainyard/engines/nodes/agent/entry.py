@@ -18,10 +18,19 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
-from . import gate
+from . import gate, kernel
 from .gate import NO_ENVIRONMENT, NO_PEERS, EntryError
 
 MARK = re.compile(r"%(host|name|address|port|path):([^%\n]*)%")
+CHANGED = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGCHLD,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+)
 UNTOLD = frozenset({"HOME", "PWD", "OLDPWD", "SHLVL", "_", "LS_COLORS", "TRAINYARD_MARK"})
 FOLDER, ORDER = "entry", "order.json"  # in the task's folder: all that is ours
 
@@ -31,10 +40,36 @@ def say(text: str) -> None:
     os.write(1, f"{text}\n".encode(errors="surrogateescape"))
 
 
-def run(folder: str, shell: str) -> int:
-    """All of it. Returns only where the task cannot begin."""
+def begin(folder: str, shell: str, env: dict[str, str], output: int) -> int:
+    """Do all of it in a new process; its number. For a task without a view: no Python has to be started for it."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    status = NO_ENVIRONMENT
     try:
-        return Entry(folder, shell).run()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in CHANGED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        # It does not carry the task's mark yet, so nobody else would find it when its supervisor is killed.
+        kernel.die_with_parent(signal.SIGKILL)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        if os.getppid() == parent:
+            status = run(folder, shell, env)
+    except BaseException:  # noqa: BLE001  # the task's user is told, and nobody else could be
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def run(folder: str, shell: str, env: dict[str, str] | None = None) -> int:
+    """All of it. Returns only where the task cannot begin. `env` is that of the task, where this process has another one."""
+    try:
+        return Entry(folder, shell, env).run()
     except EntryError as error:
         say(f"trainyard: {error}")
         return error.status
@@ -46,7 +81,8 @@ def run(folder: str, shell: str) -> int:
 class Entry:
     """One task's entry."""
 
-    def __init__(self, folder: str, shell: str) -> None:
+    def __init__(self, folder: str, shell: str, env: dict[str, str] | None) -> None:
+        self.is_forked = env is not None
         self.command = f"{folder}/command"
         self.folder = f"{folder}/{FOLDER}"
         self.shell = shell
@@ -57,7 +93,7 @@ class Entry:
         self.ports: dict[str, dict[str, str]] = {}  # task → variable → port
         self.paths: dict[str, str] = {}  # as it was wanted → as it is
         self.resolved: dict[str, str] = {}
-        self.env = dict(os.environ)
+        self.env = dict(os.environ if env is None else env)
         self.until = time.monotonic() + float(self.entry["ready_seconds"])
 
     def run(self) -> int:  # noqa: RET503  # its end is another program
@@ -73,6 +109,7 @@ class Entry:
         self._set_variables()
         if self.entry["stands_by"]:
             return self._stand_by(sshd)
+        self.let_go()
         os.execve(self.shell, [self.shell, self.command], self.env)  # noqa: S606  # it is a shell
 
     def _fetch(self) -> None:
@@ -84,7 +121,7 @@ class Entry:
                 raise EntryError(NO_ENVIRONMENT, problem)
 
     def _meet(self) -> None:
-        own = {name: os.environ[name] for name in self.entry["ports"] if name in os.environ}
+        own = {name: self.env[name] for name in self.entry["ports"] if name in self.env}
         self.ports = {self.name: own}
         if not (self.entry["meets"] or self.entry["reports"] or self.entry["waits_for"]):
             return
@@ -104,7 +141,7 @@ class Entry:
     def _write_files(self) -> None:
         moved = []
         for wanted in self.entry["files"]:
-            self.paths[wanted] = wanted if _is_writable(wanted) else f"{self.folder}/files{wanted}"
+            self.paths[wanted] = wanted if self._is_own(wanted) else f"{self.folder}/files{wanted}"
             if self.paths[wanted] != wanted:
                 moved.append(wanted)
         for wanted, text in self.entry["files"].items():
@@ -115,6 +152,10 @@ class Entry:
                 f"trainyard: this node gives the task no file view of its own: {', '.join(sorted(moved))} "
                 f"{'is' if len(moved) == 1 else 'are'} below {self.folder}/files"
             )
+
+    def _is_own(self, path: str) -> bool:
+        """Whether the file is the task's own there: a view has put one in its place; the node's folders are everybody's."""
+        return self.env.get("TRAINYARD_VIEW") == "closed" and os.access(path, os.W_OK)
 
     def _set_variables(self) -> None:
         more = {name: self.filled(text) for name, text in self.entry["env"].items()}
@@ -156,6 +197,11 @@ class Entry:
             self.resolved[name] = name if address in found or name == address else address
         return self.resolved[name]
 
+    def let_go(self) -> None:
+        """Be found by the mark from now on, as every other process of the task."""
+        if self.is_forked:
+            kernel.die_with_parent(0)
+
     # -- without a command
 
     def _stand_by(self, sshd: Any) -> int:
@@ -169,11 +215,6 @@ class Entry:
 
 def _leave(_number: int, _frame: object) -> None:
     sys.exit(0)
-
-
-def _is_writable(path: str) -> bool:
-    """Whether the file is the task's own there: a view has put one in its place, while the node's folders are everybody's."""
-    return os.environ.get("TRAINYARD_VIEW") == "closed" and os.access(path, os.W_OK)
 
 
 def write(path: str, text: str) -> None:

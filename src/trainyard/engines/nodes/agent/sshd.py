@@ -137,6 +137,7 @@ def become(entry: Entry) -> None:
     """Be it: a task that stands by has nothing else to do."""
     program = _program(entry)
     folder = f"{entry.folder}/ssh"
+    entry.let_go()
     os.execve(program, [program, "-D", "-e", "-f", f"{folder}/sshd_config"], entry.env)  # noqa: S606  # no shell
 
 

@@ -69,6 +69,8 @@ class Supervisor:
         self.state = state
         self.order = order
         self.words = words_of(folder, order, shell)
+        if order.get("entry"):
+            import_module(".entry", __package__)  # once for all tasks to come
         self.env = task_environment(env, folder, order)
         self.view = ""  # of which kind its view is; empty: none
         self.limits = cgroups.limits_of(order)
@@ -147,7 +149,11 @@ class Supervisor:
         """Start it inside of its group, without being counted there ourselves."""
         is_limited = self._enter_group()
         try:
-            self.child = spawn(wrapped.words, wrapped.env, writer)
+            if self.order.get("entry") and not self.view:
+                folder, shell = self.words[-2:]
+                self.child = import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer)
+            else:
+                self.child = spawn(wrapped.words, wrapped.env, writer)
         finally:
             if self.group is not None and is_limited:
                 self.group.leave()
