@@ -52,6 +52,11 @@ FIRST = (
     'if [ -r $file ]; then while read -r name count; do if [ "$name" = oom_kill ]; then echo "$count" > /.starved; fi; '
     "done < $file; fi; done; exit $status"
 )
+# What comes before a command is a program of ours, and an image may have nothing to run it with.
+PYTHON = (
+    'if python3 -ISc "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null; then exec python3 -IS "$@"; fi; '
+    'echo "trainyard: the image has no Python 3.8 or newer, by which the tasks of this job find each other" >&2; exit 200'
+)
 SHELL = 'if [ -x /bin/bash ]; then exec /bin/bash "$@"; fi; exec /bin/sh "$@"'
 
 
@@ -263,7 +268,7 @@ class Keeper:
     def _inner(self) -> list[str]:
         """The task's own words, by the programs of the image."""
         if self.order.get("entry"):
-            return ["python3", "-IS", *self.words[2:]]
+            return ["/bin/sh", "-c", PYTHON, "sh", *self.words[2:]]
         return ["/bin/sh", "-c", SHELL, "sh", *self.words[1:]]
 
     def _limits(self) -> list[str]:
@@ -311,6 +316,7 @@ class Keeper:
     def _environment(self) -> tuple[list[str], dict[str, str]]:
         """Variables of the task. Their values are in the environment and not among the words, which everybody on the node sees."""
         given = {**self.order["env"], **device_nodes(self.order)[1], "TRAINYARD_VIEW": "container"}
+        given.update({name: os.environ[name] for name in self.order.get("ports") or {} if name in os.environ})
         given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
         given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
         home, user = self.view.get("home"), self.view.get("user")

@@ -154,8 +154,15 @@ class Entry:
             )
 
     def _is_own(self, path: str) -> bool:
-        """Whether the file is the task's own there: a view has put one in its place; the node's folders are everybody's."""
-        return self.env.get("TRAINYARD_VIEW") == "closed" and os.access(path, os.W_OK)
+        """Whether a file there is the task's alone: the node's folders are everybody's."""
+        seen = self.env.get("TRAINYARD_VIEW")
+        if seen == "container":  # all of it
+            path = os.path.dirname(path)
+            while not os.path.isdir(path):
+                path = os.path.dirname(path)
+        elif seen != "closed":  # a closed view has put one in its place
+            return False
+        return os.access(path, os.W_OK)
 
     def _set_variables(self) -> None:
         more = {name: self.filled(text) for name, text in self.entry["env"].items()}
