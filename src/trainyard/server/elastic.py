@@ -33,6 +33,8 @@ MACHINE_OPTIONS = {
 DECLARE_DEVICES = "declare_devices"  # nodes are said to have the devices of the catalogue, to try things out
 OPTIONS = {**MACHINE_OPTIONS, DECLARE_DEVICES: bool}
 
+MOST_NAMED = 20  # of the jobs that a machine is bought for
+
 _serials = Serials()
 
 
@@ -102,7 +104,8 @@ class Elastic:
             size, acquire = self.size(pool.name), asked.get(pool.name)
             count = max(acquire.count if acquire else 0, pool.least - size)
             is_whole = acquire is not None and len(acquire.for_ids) == 1 and acquire.for_ids[0] in several
-            found += _records(pool, min(count, pool.most - size), now, is_whole=is_whole)
+            jobs = acquire.for_ids[:MOST_NAMED] if acquire is not None else ()
+            found += _records(pool, min(count, pool.most - size), now, is_whole=is_whole, jobs=jobs)
         return found
 
     def _may_grow(self, pool: PoolRecord, now: float | None) -> bool:
@@ -134,7 +137,9 @@ def told(machines: Sequence[MachineRecord], now: float) -> list[Event]:
     ]
 
 
-def _records(pool: PoolRecord, count: int, now: float, *, is_whole: bool) -> list[MachineRecord]:
+def _records(
+    pool: PoolRecord, count: int, now: float, *, is_whole: bool, jobs: tuple[str, ...]
+) -> list[MachineRecord]:
     order = f"{pool.name}-{_serials.new()}"
     return [
         MachineRecord(
@@ -144,6 +149,7 @@ def _records(pool: PoolRecord, count: int, now: float, *, is_whole: bool) -> lis
             wanted_at=now,
             is_spot=pool.is_spot,
             is_whole=is_whole,
+            for_jobs=jobs,
         )
         for number in range(count)
     ]
@@ -159,7 +165,7 @@ def _node(pool: PoolRecord, name: str, state: NodeState) -> Node | None:
         cpu=shape.cpu,
         memory=shape.memory_mib,
         devices=dict(shape.devices),
-        labels={**pool.labels, RUNS_IMAGES: "yes"},  # it is not known before it is there
+        labels={**pool.labels, RUNS_IMAGES: "yes"} if shape.runs_images else dict(pool.labels),
         taints=tuple(Taint(*text.partition("=")[::2]) for text in pool.taints),
         state=state,
     )

@@ -473,7 +473,9 @@ pool_machines = Table(
     Column("costed_at", Float, nullable=True),
     Column("idle_since", Float, nullable=True),
     Column("message", Text, nullable=False, default=""),
+    Column("for_jobs", JSON, nullable=False),  # some of those that waited when it was decided on
     Column("wanted_at", Float, nullable=False),
+    Column("worked_at", Float, nullable=True),  # when the first job had a place there
     Column("released_at", Float, nullable=True),  # kept for the bill
     Column("version", Integer, nullable=False, default=1),
 )

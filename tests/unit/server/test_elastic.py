@@ -92,9 +92,7 @@ def test_a_node_is_coming_until_it_is_ready():
     joining = machine(0, Stage.JOINING)
     node = NodeRecord(name="gpu-x-0", created_at=0.0, pool="gpu", state=NodeCondition.LOST)
     found = snapshot(elastic(POOL, joining), nodes=(node,)).nodes
-    assert [(one.state, one.cpu, dict(one.labels)) for one in found] == [
-        (NodeState.COMING, 8000, {"team": "x"})
-    ]
+    assert [(one.state, one.cpu, one.labels["team"]) for one in found] == [(NodeState.COMING, 8000, "x")]
     ready = replace(node, state=NodeCondition.READY, cpu=4000)
     found = snapshot(elastic(POOL, joining), nodes=(ready,)).nodes
     assert [(one.state, one.cpu) for one in found] == [(NodeState.READY, 4000)]
@@ -107,6 +105,12 @@ def test_jobs_count_on_the_smallest_type_when_several_will_do():
     assert pool.usable_types == ("a", "b")
     assert pool.shape == Shape(cpu=4000, memory_mib=30_000, devices={"V100": 1}, price=26.0)
     assert spec_of(pool, "p1").type == "a,b"
+
+
+def test_images_are_promised_until_a_node_has_shown_that_it_runs_none():
+    assert "trainyard/images" in snapshot(elastic()).pools[0].promise.labels
+    without = replace(POOL, shapes={"a": replace(V100, runs_images=False)})
+    assert "trainyard/images" not in snapshot(elastic(without)).pools[0].promise.labels
 
 
 def test_a_machine_has_one_name_here_and_there():

@@ -100,6 +100,23 @@ def test_it_goes_when_it_was_idle_for_long_and_is_spare():
     assert (step.machine.state, step.desired) == (Stage.DRAINING, NodeDesired.CORDONED)
 
 
+def test_the_pool_rests_when_a_machine_was_of_no_use_to_those_that_it_was_bought_for():
+    idle = row(Stage.JOINED, idle_since=NOW - 60, for_jobs=("j1",))
+    step = follow(idle, sight(is_spare=True, is_awaited=True), NOW)
+    assert step is not None
+    assert step.is_failure
+    assert step.is_vain
+    used = replace(idle, worked_at=NOW - 80)
+    for one, awaited in ((used, True), (idle, False)):
+        step = follow(one, sight(is_spare=True, is_awaited=awaited), NOW)
+        assert step is not None
+        assert not step.is_failure
+    busy = follow(idle, sight(is_busy=True), NOW)
+    assert busy is not None
+    assert busy.is_success
+    assert busy.machine.worked_at == NOW
+
+
 def test_idleness_begins_anew_when_work_came_or_the_clock_was_set_back():
     busy = follow(row(Stage.JOINED, idle_since=NOW - 60), sight(is_busy=True, is_spare=True), NOW)
     assert busy is not None
@@ -144,7 +161,7 @@ def test_it_is_given_back_when_an_administrator_took_its_node_away():
         step = follow(row(Stage.JOINED, idle_since=NOW), sight(node=node), NOW)
         assert step is not None
         assert step.machine.state == Stage.RELEASING
-        assert follow(row(Stage.JOINED), sight(node=node, is_busy=True), NOW) is None
+        assert follow(row(Stage.JOINED, worked_at=1.0), sight(node=node, is_busy=True), NOW) is None
 
 
 def test_none_is_spare_while_others_are_awaited():

@@ -5,7 +5,7 @@ Buying is loops/pools.py, beside the turns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -106,6 +106,10 @@ class Places:
     def is_busy(self, node: str) -> bool:
         """Whether a job has a place there."""
         return any(node in job.nodes for job in self._conductor.held.values())
+
+    def is_awaited(self, jobs: Iterable[str]) -> bool:
+        """Whether one of these jobs still waits."""
+        return any(job in self._conductor.waiting for job in jobs)
 
     def is_left(self, node: str) -> bool:
         """Whether nothing runs there, and nothing will: it takes no new work, and the conductor knows that."""

@@ -50,6 +50,8 @@ CLOSE_SECONDS = 3.0
 DAY = 86400.0
 # After a purchase that failed, the next waits so long, doubled each time.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 600.0
+# The same after a machine that came and was of no use: what was wrong with it will be wrong with the next.
+VAIN_PAUSE_SECONDS = 600.0
 # Errors after which nothing was bought, for certain. After others it is asked again under the same names.
 REFUSALS = (CapacityError, InvalidError, UnsupportedError)
 
@@ -159,7 +161,10 @@ class Pools:
                 if step.learnt is not None:
                     self._learn(c, step, now)
                 if step.is_failure:
-                    self._note_failure(c, step.machine.pool, step.message, now)
+                    first = VAIN_PAUSE_SECONDS if step.is_vain else FIRST_PAUSE_SECONDS
+                    self._note_failure(c, step.machine.pool, step.message, now, first=first)
+                if step.is_success:
+                    pools.learn(c, step.machine.pool, failures=0)
 
         await self._term.write(work)
         self._hints.wake(EVENTS, POOLS)
@@ -203,14 +208,17 @@ class Pools:
             c, pool.name, shapes={**pool.shapes, row.machine_type: replace(learnt, price=price or row.price)}
         )
 
-    def _note_failure(self, c: Connection, name: str, message: str, now: float) -> None:
+    def _note_failure(
+        self, c: Connection, name: str, message: str, now: float, *, first: float = FIRST_PAUSE_SECONDS
+    ) -> None:
         """The pool could not get a machine: say why, and let the next try wait."""
         pool = next((one for one in pools.list_pools(c) if one.name == name), None)
         if pool is None:
             return
         if pool.message != message:
             events.append(c, _event(name, "cannot_buy", message, now))
-        pause = min(FIRST_PAUSE_SECONDS * 2**pool.failures, LONGEST_PAUSE_SECONDS)
+        longest = LONGEST_PAUSE_SECONDS * first / FIRST_PAUSE_SECONDS
+        pause = min(first * 2 ** min(pool.failures, 10), longest)
         pools.learn(c, name, message=message, failures=pool.failures + 1, retry_at=now + pause)
 
     async def _expire(self, view: View, now: float) -> None:
@@ -351,7 +359,7 @@ class Pools:
                 )
                 events.append(c, _event(pool.name, "machine_bought", message, began, row))
             pools.remove_machines(c, missing)
-            pools.learn(c, pool.name, message="", failures=0, retry_at=None)
+            pools.learn(c, pool.name, message="", retry_at=None)  # of use it is when a job runs there
 
         await self._term.write(work)
         self._hints.wake(EVENTS)
@@ -444,6 +452,7 @@ class Pools:
             misses=listing.misses[row.name],
             is_busy=self._places.is_busy(row.name),
             is_left=self._places.is_left(row.name),
+            is_awaited=self._places.is_awaited(row.for_jobs),
             is_spare=spare.get(row.pool, 1) > 0,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
+from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord, can_run_images
 from trainyard.server.store.pools import COMING, MachineRecord, PoolRecord, Shape, Stage
 from trainyard.spec.machine import Machine, MachineState
 
@@ -25,6 +25,7 @@ class Sight:
     misses: int = 0  # lists in a row without it
     is_busy: bool = False  # a job has a place there
     is_left: bool = False  # nothing runs there, and nothing will
+    is_awaited: bool = False  # a job that it was bought for still waits
     is_spare: bool = False  # its pool has more than it keeps in any case, and nobody waits for more
 
 
@@ -39,6 +40,8 @@ class Step:
     joins: bool = False  # a node is to be made of it
     learnt: Shape | None = None  # what its type really has
     is_failure: bool = False  # of its pool: the next purchase waits
+    is_vain: bool = False  # the same, for long: more of it would be as useless
+    is_success: bool = False  # its pool is of use
 
 
 def follow(row: MachineRecord, sight: Sight, now: float) -> Step | None:
@@ -103,7 +106,13 @@ def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
             return Step(machine=replace(row, message="It boots."), joins=True)
     elif node.state == NodeCondition.READY:
         changed = replace(row, state=Stage.JOINED, idle_since=now, message="")
-        learnt = Shape(cpu=node.cpu, memory_mib=node.memory_mib, devices=dict(node.devices), is_seen=True)
+        learnt = Shape(
+            cpu=node.cpu,
+            memory_mib=node.memory_mib,
+            devices=dict(node.devices),
+            runs_images=can_run_images(node),
+            is_seen=True,
+        )
         return Step(machine=changed, code="machine_joined", message=f"{row.name} is a node.", learnt=learnt)
     elif node.state == NodeCondition.REFUSED:
         return release(row, f"It cannot be a node: {node.reason}", code="machine_refused", is_failure=True)
@@ -116,6 +125,8 @@ def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
 
 def _watch_idleness(row: MachineRecord, sight: Sight, now: float) -> Step | None:
     if sight.is_busy:
+        if row.worked_at is None:
+            return Step(machine=replace(row, idle_since=None, worked_at=now), is_success=True)
         return None if row.idle_since is None else Step(machine=replace(row, idle_since=None))
     if row.idle_since is None or row.idle_since > now:  # the clock was set back
         return Step(machine=replace(row, idle_since=now))
@@ -123,8 +134,18 @@ def _watch_idleness(row: MachineRecord, sight: Sight, now: float) -> Step | None
     if now - row.idle_since < limit or not sight.is_spare:
         return None
     why = f"It was idle for {now - row.idle_since:.0f} s."
+    is_vain = row.worked_at is None and sight.is_awaited
+    if is_vain:
+        why = f"Bought in vain: {row.name} was there, and the jobs that it was bought for could not use it."
     changed = replace(row, state=Stage.DRAINING, message=why)
-    return Step(machine=changed, code="machine_idle", message=why, desired=NodeDesired.CORDONED)
+    return Step(
+        machine=changed,
+        code="machine_idle",
+        message=why,
+        desired=NodeDesired.CORDONED,
+        is_failure=is_vain,
+        is_vain=is_vain,
+    )
 
 
 def _drain(row: MachineRecord, sight: Sight, now: float) -> Step | None:

@@ -40,6 +40,7 @@ class Shape:
     memory_mib: int
     devices: Mapping[str, int] = field(default_factory=dict)
     price: float = 0.0  # of an hour
+    runs_images: bool = True  # as long as no node has shown that it cannot
     is_seen: bool = False  # a node has told it; before that, the provider's catalogue
 
 
@@ -86,6 +87,7 @@ class PoolRecord:
             memory_mib=min(one.memory_mib for one in found),
             devices={kind: min(one.devices[kind] for one in found) for kind in kinds},
             price=found[0].price,
+            runs_images=all(one.runs_images for one in found),
         )
 
 
@@ -108,6 +110,8 @@ class MachineRecord:
     costed_at: float | None = None
     idle_since: float | None = None
     message: str = ""
+    for_jobs: tuple[str, ...] = ()  # some of those that waited when it was decided on
+    worked_at: float | None = None  # when the first job had a place there
     released_at: float | None = None
     version: int = 1
 
@@ -255,6 +259,7 @@ def _plain_shapes(shapes: Mapping[str, Shape]) -> dict[str, Any]:
             "memory_mib": one.memory_mib,
             "devices": dict(one.devices),
             "price": one.price,
+            "runs_images": one.runs_images,
             "is_seen": one.is_seen,
         }
         for name, one in shapes.items()
@@ -282,8 +287,10 @@ def _record(row: Row[Any]) -> PoolRecord:
 
 
 def _machine_values(record: MachineRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in _MACHINE_NAMES} | {"state": str(record.state)}
+    values = {name: getattr(record, name) for name in _MACHINE_NAMES}
+    return values | {"state": str(record.state), "for_jobs": list(record.for_jobs)}
 
 
 def _machine(row: Row[Any]) -> MachineRecord:
-    return MachineRecord(**row._mapping)  # noqa: SLF001  # as above
+    values = dict(row._mapping)  # noqa: SLF001  # as above
+    return MachineRecord(**values | {"for_jobs": tuple(values["for_jobs"])})
