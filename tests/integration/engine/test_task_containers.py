@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from engine_lab import EngineLab, Watched, launch_of
 
-from trainyard.engines.api import Mount, TaskNoted, View
+from trainyard.engines.api import Entry, Mount, TaskNoted, View
 from trainyard.transport.api import TerminalSize, read_all
 
 IMAGE = "localhost/trainyard-test:1"
@@ -243,3 +243,16 @@ async def test_an_image_is_refused_when_the_node_has_nothing_to_run_it(
     ended = await server.ended("w1.1")
     assert ended.exit_code == 126
     assert "no/such:1" in ended.message and "podman" in ended.message
+
+
+async def test_it_is_said_when_an_image_has_no_python_for_what_comes_before_the_command(
+    lab: EngineLab, image: str
+):
+    server = await lab.start()
+    view, entry = View(image=image), Entry(env={"MET": "yes"})
+    await lab.launch(server, launch_of("echo began", view=view, entry=entry))
+    ended = await server.ended("w1.1")
+    text = server.log("w1.1").decode()
+    assert ended.exit_code == 200, (ended, text)
+    assert "the image has no Python 3.8 or newer" in text
+    assert "began" not in text
