@@ -13,8 +13,27 @@ from datetime import UTC, datetime
 from benchmarks.measure import Report, Row, watched
 from trainyard.lib.tables import render
 
-NAMES = ("run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform", "gangs")
-CHEAP = ("run", "fanout", "startup", "making", "scheduling")  # what --quick measures, in under a minute
+NAMES = (
+    "run",
+    "fanout",
+    "startup",
+    "memory",
+    "making",
+    "transfers",
+    "scheduling",
+    "cloud",
+    "platform",
+    "gangs",
+    "sampling",
+)
+CHEAP = (
+    "run",
+    "fanout",
+    "startup",
+    "making",
+    "scheduling",
+    "sampling",
+)  # what --quick measures, in under a minute
 
 
 def main(words: list[str] | None = None) -> int:

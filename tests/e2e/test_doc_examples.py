@@ -56,6 +56,7 @@ WITH_PLATFORM = frozenset(
         "docs/guides/platform-scripts.md",
         "docs/guides/dlc.md",
         "docs/guides/from-slurm.md",
+        "docs/operations/metrics.md",
     }
 )
 
