@@ -14,26 +14,11 @@ from benchmarks.measure import Report, Row, watched
 from trainyard.lib.tables import render
 
 NAMES = (
-    "run",
-    "fanout",
-    "startup",
-    "memory",
-    "making",
-    "transfers",
-    "scheduling",
-    "cloud",
-    "platform",
-    "gangs",
-    "sampling",
-)
-CHEAP = (
-    "run",
-    "fanout",
-    "startup",
-    "making",
-    "scheduling",
-    "sampling",
-)  # what --quick measures, in under a minute
+    "run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform", "gangs", "sampling",
+    "isolation",
+)  # fmt: skip
+# What --quick measures, in under a minute.
+CHEAP = ("run", "fanout", "startup", "making", "scheduling", "sampling")
 
 
 def main(words: list[str] | None = None) -> int:
