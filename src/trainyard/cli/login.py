@@ -14,7 +14,7 @@ from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import Error, InvalidError
 
 if TYPE_CHECKING:
-    from trainyard.client.shapes import Identity
+    from trainyard.client.shapes import Identity, Request
 
 
 @click.command("login", cls=PlainVerb)
@@ -24,9 +24,17 @@ if TYPE_CHECKING:
 @click.option(
     "--access-key", is_flag=True, help="Make a key for programs that sign, as Alibaba's clients do."
 )
+@click.option(
+    "--ask", "reason", metavar="REASON", help="Ask for an account instead; an administrator decides."
+)
 @click.argument("url", required=False, metavar="[URL]")
 def login_command(
-    url: str | None, username: str, password_stdin: bool, token_stdin: bool, access_key: bool
+    url: str | None,
+    username: str,
+    password_stdin: bool,
+    token_stdin: bool,
+    access_key: bool,
+    reason: str | None,
 ) -> int:
     """Log in to a platform: trades a password for a token, and keeps it for this user of this computer.
 
@@ -38,7 +46,7 @@ def login_command(
     settings = settings_module.load()
     if access_key:
         return _make_access_key(settings.client)
-    if url is None and not (password_stdin or token_stdin or username):
+    if url is None and not (password_stdin or token_stdin or username or reason):
         return _tell(find_login(settings))
     known = find_login(settings)
     url = (url or (known.url if known else "")).rstrip("/")
@@ -53,6 +61,8 @@ def login_command(
         password = (
             sys.stdin.readline().rstrip("\n") if password_stdin else _ask_secret(f"Password of {username}: ")
         )
+        if reason is not None:
+            return _ask_for_account(url, username, password, reason)
         token = asyncio.run(_trade(url, username, password, settings.client))
     if not token:
         raise InvalidError("There was no token on standard input.", hint="Pipe it in.")
@@ -110,6 +120,26 @@ def passwd_command(password_stdin: bool) -> int:
             raise InvalidError("The two are not the same.", hint="Type it again.")
     run(lambda client: client.session.set_password(old, new))
     current().output.line("password changed")
+    return 0
+
+
+def _ask_for_account(url: str, username: str, password: str, reason: str) -> int:
+    from trainyard.cli.jobs import record
+    from trainyard.client import Client
+
+    async def ask() -> Request:
+        async with Client(url) as client:
+            return await client.requests.ask_for_account(username, password=password, reason=reason)
+
+    wish = asyncio.run(ask())
+    invocation = current()
+    if invocation.json:
+        invocation.output.json(record(wish))
+    else:
+        invocation.output.line(f"asked for the account {username} ({wish.id})")
+        invocation.output.note(
+            f"When an administrator has approved it, run `trainyard login {url} --username {username}`."
+        )
     return 0
 
 

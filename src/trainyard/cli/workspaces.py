@@ -241,6 +241,30 @@ def join_command(name: str, role: str, reason: str) -> int:
     return _tell_requests([wish])
 
 
+@workspaces_command.command("ask", cls=PlainVerb)
+@_quota_options(per_user=True)
+@click.option("--reason", default="", metavar="TEXT", help="Why, for whoever decides.")
+@_workspace()
+def ask_command(
+    workspace: str,
+    nominal: tuple[str, ...],
+    borrow: tuple[str, ...],
+    lend: tuple[str, ...],
+    per_user: tuple[str, ...],
+    reason: str,
+) -> int:
+    """Ask for another quota of your workspace; an administrator decides. What is not named stays."""
+    given = _quota(nominal, borrow, lend, per_user)
+    if not given:
+        raise InvalidError("No amount was named.", hint="Say how much, like --quota cpu=64.")
+
+    async def work(client: Client) -> Request:
+        found = await client.workspaces.get(workspace)
+        return await client.requests.ask_for_quota(found.name, {**found.quota, **given}, reason=reason)
+
+    return _tell_requests([run(work)])
+
+
 @workspaces_command.command("requests", cls=PlainVerb)
 @click.option("--approve", "approved", multiple=True, metavar="ID", help="Grant this one.")
 @click.option("--refuse", "refused", multiple=True, metavar="ID", help="Refuse this one.")

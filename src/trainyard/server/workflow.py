@@ -39,6 +39,7 @@ SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed"})
 WAITS_FOR_JOBS = "waits_for_jobs"
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
+CLEARED = "No process of it is left; its places are free."
 
 
 OfTask = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown
@@ -290,9 +291,11 @@ def settle(draft: Draft, job: Job, now: float) -> None:
             record, reached, now, reason=reached.value, message=f"Ended with {code}.", exit_code=code
         )
         return
-    job.record = draft.advance(
-        record, State(record.ending), now, reason=record.reason, message=record.message
+    ended = Step(
+        record=record, to=State(record.ending), reason=record.reason, message=record.message, changes={}
     )
+    job.record = draft.change(advanced(ended, now))
+    draft.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
 
 
 def _was_done(task: TaskRecord) -> bool:

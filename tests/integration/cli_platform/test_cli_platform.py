@@ -253,6 +253,31 @@ def test_somebody_asks_to_join_and_an_administrator_lets_them_in(program, up):
     assert program("nodes", "cordon", "local", **ann).returncode == 5
 
 
+def test_somebody_asks_for_an_account_and_for_more(program, up, isolation, tmp_path):
+    words = ("login", up.url, "--username", "newcomer", "--password-stdin")
+    asked = program(*words, "--ask", "I am new here", stdin="quite a long one\n", logged_in=False)
+    assert asked.returncode == 0, asked.stderr
+    (wish,) = [each for each in program.json("workspaces", "requests") if each["name"] == "newcomer"]
+    assert (wish["kind"], wish["body"]["reason"]) == ("account", "I am new here")
+    early = program(*words, stdin="quite a long one\n", logged_in=False)
+    assert early.returncode == 5, "not before somebody has said yes"
+    program("workspaces", "create", "asking", "--quota", "cpu=1", "--lend", "cpu=1")
+    program("workspaces", "requests", "--approve", wish["id"])
+    program("workspaces", "member", "asking", "newcomer")
+    assert program(*words, stdin="quite a long one\n", logged_in=False).returncode == 0
+    more = program("workspaces", "ask", "asking", "--quota", "cpu=3", "--reason", "more", logged_in=False)
+    assert more.returncode == 0, more.stderr
+    (wish,) = [each for each in program.json("workspaces", "requests") if each["kind"] == "quota"]
+    program("workspaces", "requests", "--approve", wish["id"])
+    assert program.json("workspaces", "show", "asking")["quota"] == {
+        "nominal": {"cpu": 3000},
+        "lend": {"cpu": 1000},
+    }
+    assert "No amount" in program("workspaces", "ask", "asking", logged_in=False).stderr
+    program("logout", logged_in=False)
+    assert program("workspaces", "archive", "-y", "asking").returncode == 0
+
+
 def test_groups_and_access_keys_are_made(program):
     assert program("workspaces", "groups", "--create", "lab", "--quota", "cpu=8").returncode == 0
     changed = program("workspaces", "groups", "--change", "lab", "--quota", "cpu=16")
