@@ -41,7 +41,6 @@ class ViewFacts:
 
     data: str = ""  # the server's own folder, which no task may see
     isolation: str = AUTO
-    is_embedded: bool = False  # this computer's own platform
     storages: Mapping[str, Sequence[StorageRecord]] = field(default_factory=dict)  # by workspace
     groups: Mapping[str, str] = field(default_factory=dict)  # name of a workspace's group, else its own
     people: Mapping[str, str] = field(default_factory=dict)
@@ -78,9 +77,9 @@ def view_of(
     options = node.options if node is not None else {}
     is_local = node is not None and node.address.get("backend", "local") == "local"
     isolation = str(options.get("isolation") or facts.isolation)
-    owns = is_local and facts.is_embedded and record.user_id in facts.admins
+    owns = is_local and record.user_id in facts.admins
     if isolation == AUTO and owns and not find_kind(record.spec.kind).has_own_files:
-        isolation = OPEN  # whoever administers a platform on this computer sees all of it anyway
+        isolation = OPEN  # whoever administers a platform sees all of its own computer anyway
     chosen = chosen_of(record, facts)
     if isolation in (OFF, OPEN):
         chosen = [
@@ -95,7 +94,7 @@ def view_of(
     home = f"/home/{user}" if user else ""
     if isolation in (OFF, OPEN) and not any(one.target == home for one in chosen):
         home = ""
-    login = _login(role.image, record.workspace_id, facts.logins)
+    login = _own_login(record, role) or _login(role.image, record.workspace_id, facts.logins)
     visible = tuple(
         Mount(source=path, target=path, read_only=True, options={"default": "1"})
         for path in options.get("visible", ())
@@ -155,6 +154,15 @@ def _hosts(entry: Entry | None) -> Mapping[str, str]:
     if entry is None:
         return {}
     return {name: peer.address for peer in entry.peers for name in peer.names if name != peer.address}
+
+
+def _own_login(record: WorkloadRecord, role: RoleSpec) -> Login | None:
+    """The sign-in that a job of the compatible door brought for its image."""
+    for one in (record.dlc or {}).get("JobSpecs") or ():
+        given = one.get("ImageConfig") or {}
+        if given.get("Username") and one.get("Image") == role.image:
+            return Login(registry_of(role.image), str(given["Username"]), str(given.get("Password") or ""))
+    return None
 
 
 def _login(image: str, workspace_id: str, logins: Sequence[Login]) -> Login | None:

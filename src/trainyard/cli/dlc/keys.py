@@ -133,6 +133,8 @@ def request_of(values: Mapping[str, str]) -> Wanted:
         body["SuccessPolicy"] = values["success_policy"]
     if minutes := _integer(values, "job_max_running_time_minutes", 0):
         body["JobMaxRunningTimeMinutes"] = minutes
+    if values.get("working_dir"):
+        body["WorkingDir"] = values["working_dir"]
     settings = _settings(values)
     if settings:
         body["Settings"] = settings
@@ -141,6 +143,15 @@ def request_of(values: Mapping[str, str]) -> Wanted:
     return Wanted(
         body, _boolean(values, "interactive"), _integer(values, "exit_code_on_stopped", 1), tuple(remarks)
     )
+
+
+def shown(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The request as it is printed: terminals and logs are no place for passwords."""
+    specs = [
+        {**one, "ImageConfig": {**one["ImageConfig"], "Password": "***"}} if "ImageConfig" in one else one
+        for one in body["JobSpecs"]
+    ]
+    return {**body, "JobSpecs": specs}
 
 
 def _remarks(values: Mapping[str, str]) -> list[str]:
@@ -196,6 +207,11 @@ def _spec(values: Mapping[str, str], role: str, source: str, count: int) -> dict
         spec["RestartPolicy"] = value("restart_policy")
     if values.get("node_names"):
         spec["AssignNodeSpec"] = {"EnableAssignNode": True, "NodeNames": values["node_names"]}
+    if values.get("image_repo_username") or values.get("image_repo_password"):
+        spec["ImageConfig"] = {
+            "Username": values.get("image_repo_username", ""),
+            "Password": values.get("image_repo_password", ""),
+        }
     if _boolean(values, "enable_preemptible_job"):
         spec["UseSpotInstance"] = True
     return spec

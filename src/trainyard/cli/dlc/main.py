@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from trainyard.cli.dlc.connection import Account, Connection, FailedError, load_account, save_account
-from trainyard.cli.dlc.keys import KNOWN, parse_file, request_of
+from trainyard.cli.dlc.keys import KNOWN, parse_file, request_of, shown
 from trainyard.lib.errors import Error, InvalidError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -183,7 +183,7 @@ def _submit(session: Session, params_file: str | None, given: dict[str, str | No
         click.echo(f"[WARN] {remark}", err=True)
     connection = session.connect()
     answer = connection.call("POST", "/api/v1/jobs", body=wanted.body, key=f"dlc-{secrets.token_hex(16)}")
-    click.echo(json.dumps(wanted.body, indent=3, ensure_ascii=False))
+    click.echo(json.dumps(shown(wanted.body), indent=3, ensure_ascii=False))
     click.echo(boxed(("JobId", "RequestId"), [(answer["JobId"], answer["RequestId"])]))
     if not wanted.is_interactive:
         return 0

@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.lib.errors import InvalidError
 from trainyard.server import kinds
+from trainyard.server.api.dlc import extras
 from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
 
+_T = TypeVar("_T")
 KINDS = (
     "PyTorchJob",
     "TFJob",
@@ -31,6 +33,8 @@ RESTARTS = {
     "ExitCode": Restart.EXIT_CODE,
 }
 RETAINS = {"Always": Retain.ALWAYS, "OnFailure": Retain.ON_FAILURE, "OnSucceed": Retain.ON_SUCCESS}
+# Whether a job may run on what others leave free, and has to go when they want it back.
+OVERSOLD = {"AcceptQuotaOverSold": True, "ForceQuotaOverSold": True, "ForbiddenQuotaOverSold": False}
 DEFAULT_CPU = 1.0
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*\Z", re.IGNORECASE)
 # Without a unit: GB, as the light edition. With or without an i: people write 64G and mean what the machine has.
@@ -73,9 +77,16 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
         guess = f" Did you mean {near[0]}?" if near else ""
         raise InvalidError(f"JobType {kind!r} is unknown.{guess}", hint=f"Choose one of {', '.join(KINDS)}.")
     settings = _mapping(body, "Settings")
+    if _text(body, "ResourceId") and any(one.get("EcsSpec") for one in _specs(body)):
+        raise InvalidError(
+            "ResourceId and EcsSpec exclude each other.", hint="In a quota, ask for CPU, GPU and memory."
+        )
     minutes = _number(body, "JobMaxRunningTimeMinutes", 0)
-    roles = _roles(body)
+    roles = extras.with_driver(settings, extras.elastic(body, _roles(body)))
     restart, retries = _restart(body)
+    tolerance = extras.tolerance_of(settings)
+    if tolerance.restart is not None:
+        restart, retries = tolerance.restart, tolerance.max_retries
     asked = WorkloadSpec(
         name=_text(body, "DisplayName") or kind.lower(),
         command=_text(body, "UserCommand"),
@@ -85,14 +96,20 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
         env={str(key): str(value) for key, value in _mapping(body, "Envs").items()},
         priority=_priority(body),
         preemptible=any(bool(one.get("UseSpotInstance")) for one in _specs(body))
-        or str(settings.get("OversoldType", "")) in {"ForceQuotaOverSold", "AcceptQuotaOverSold"},
+        or _choice(settings, "OversoldType", OVERSOLD, default=False),
         max_run_seconds=int(minutes * 60),
         restart=restart,
         max_retries=retries,
         success=Success.FIRST if _decided_by_first(body, roles) else Success.ALL,
         retain_seconds=int(_number(settings, "JobReservedMinutes", 0) * 60),
-        retain=RETAINS.get(str(settings.get("JobReservedPolicy", "Always")), Retain.ALWAYS),
+        retain=_choice(settings, "JobReservedPolicy", RETAINS, default=Retain.ALWAYS),
         tags={str(key): str(value) for key, value in _mapping(settings, "Tags").items()},
+        working_dir=_text(body, "WorkingDir"),
+        hang_seconds=tolerance.hang_seconds,
+        code=extras.code_of(body),
+        mounts=extras.mounts_of(body),
+        requirements=extras.packages_of(body),
+        requirements_dir=_text(body, "ThirdpartyLibDir"),
     )
     return kinds.fit(asked)
 
@@ -144,6 +161,10 @@ def _role(one: Mapping[str, Any], number: int) -> RoleSpec:
         raise InvalidError(
             f"{where}.EcsSpec {machine!r} is unknown.", hint="See `dlc get specs` for those there are."
         )
+    if machine and any(config.get(key) for key in ("CPU", "GPU", "Memory")):
+        raise InvalidError(
+            f"{where} has an EcsSpec and a ResourceConfig.", hint="Give a machine type, or its parts."
+        )
     if shape is not None:
         cpu, memory, gpus, gpu_type = float(shape.cpu), shape.memory_gib * 1024, shape.gpus, shape.gpu_type
     else:
@@ -184,6 +205,13 @@ def _decided_by_first(body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> boo
     if policy not in {"", "ChiefWorker", "AllWorkers"}:
         raise InvalidError(f"SuccessPolicy {policy!r} is unknown.", hint="Choose ChiefWorker or AllWorkers.")
     return policy == "ChiefWorker" or (policy == "" and any(role.name == "chief" for role in roles))
+
+
+def _choice(body: Mapping[str, Any], key: str, known: Mapping[str, _T], *, default: _T) -> _T:
+    given = str(body.get(key) or "")
+    if given and given not in known:
+        raise InvalidError(f"{key} {given!r} is unknown.", hint=f"Choose one of {', '.join(known)}.")
+    return known[given] if given else default
 
 
 def _priority(body: Mapping[str, Any]) -> int:

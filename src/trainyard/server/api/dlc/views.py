@@ -88,7 +88,7 @@ def job_view(
         "ResourceId": asked.get("ResourceId") or "",
         "ResourceLevel": "L0",
         "Priority": record.priority,
-        "JobSpecs": asked.get("JobSpecs") or _job_specs(record),
+        "JobSpecs": _without_passwords(asked.get("JobSpecs") or _job_specs(record)),
         "UserCommand": record.spec.command,
         "CodeSource": asked.get("CodeSource") or {},
         "DataSources": asked.get("DataSources") or [],
@@ -192,6 +192,16 @@ def _reason_message(record: WorkloadRecord, status: str) -> str:
     if status == "Succeeded":
         return f"{kind} {record.id} is successfully completed."
     return record.message
+
+
+def _without_passwords(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The roles as they were asked for, but for the sign-ins of their images."""
+    return [
+        {**one, "ImageConfig": {**one["ImageConfig"], "Password": "***"}}
+        if one.get("ImageConfig")
+        else dict(one)
+        for one in specs
+    ]
 
 
 def _job_specs(record: WorkloadRecord) -> list[dict[str, Any]]:
