@@ -236,7 +236,8 @@ class Cluster:
         self.cpu[index] = after
         self.memory[index] += memory
         self.shared[index] += shared
-        old, new = max(0, before).bit_length(), max(0, after).bit_length()
+        old = before.bit_length() if before > 0 else 0
+        new = after.bit_length() if after > 0 else 0
         if old != new:
             bit = 1 << index
             self.by_cpu[old] &= ~bit
@@ -462,12 +463,12 @@ def room(free: int, shape: Shape, held: int) -> int:
 def replicas(shape: Shape, cpu: int, memory: int, shared: int, free: int) -> int:
     """How many replicas these amounts of one node have room for."""
     count = room(free, shape, 0) if shape.count else UNLIMITED
-    if shape.cpu:
-        count = min(count, cpu // shape.cpu)
-    if shape.memory:
-        count = min(count, memory // shape.memory)
-    if shape.shared_memory:
-        count = min(count, shared // shape.shared_memory)
+    if shape.cpu and cpu < count * shape.cpu:
+        count = cpu // shape.cpu
+    if shape.memory and memory < count * shape.memory:
+        count = memory // shape.memory
+    if shape.shared_memory and shared < count * shape.shared_memory:
+        count = shared // shape.shared_memory
     return max(0, count)
 
 

@@ -94,8 +94,9 @@ class Scheduler(State):
         self._waiting: dict[Kind, None] = {}  # kinds, as the cycle began
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
-        self._passing = Passing(self.cluster, self.passed)
+        self._passing = Passing(self.cluster, self.policy, self.passed)
         self._reserved: dict[Room, int] = {}
+        self._fitting: dict[Kind, int] = {}  # which would fit but for reservations → after so many admissions
         self._last: dict[
             object, Reservation
         ] = {}  # the same reservation keeps its number from cycle to cycle
@@ -140,6 +141,7 @@ class Scheduler(State):
         self._last = {reservation.id: reservation for reservation in self.reservations}
         self.reservations = self._passing.made
         self._reserved = {}
+        self._fitting = {}
         self.blockers = {}
 
     def _forget(self) -> None:
@@ -301,7 +303,7 @@ class Scheduler(State):
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
         mode = outlived = self._passing.mode(entry)
-        if mode and self._passing.may_pass(kind, mode):
+        if mode and self._passing.may_pass(kind, mode, is_brief=entry.stay <= self.policy.brief):
             mode = ()
         taken = self._place(gang, mode)
         if taken is not None:
@@ -329,9 +331,12 @@ class Scheduler(State):
     def _note_delay(self, kind: Kind, mode: Mode) -> None:
         """It would delay these, and whatever is larger would too, if it fits at all."""
         self._passing.delays(kind, mode)
+        admitted = len(self._cycle.admits)
         for other in kind.larger:
             if other.failed_at < 0 and other in self._waiting:
-                if would_fit(self.cluster, other.gang, self.spreads):
+                # Seen to fit, and nobody has been admitted since: no need to look again.
+                if self._fitting.get(other) == admitted or would_fit(self.cluster, other.gang, self.spreads):
+                    self._fitting[other] = admitted
                     self._passing.delays(other, mode)
                 elif not self.growth.can_grow():
                     self._note_failure(other)
@@ -355,8 +360,12 @@ class Scheduler(State):
         self._passing.note(reservation)
 
     def _place(self, gang: Gang, mode: Mode) -> list[Taken] | None:
-        with self._passing.keeping(mode):
+        if not mode:
             return place(self.cluster, gang, self.spreads)
+        self._passing.keep(mode)
+        taken = place(self.cluster, gang, self.spreads)
+        self._passing.keep(())
+        return taken
 
     def _start(self, entry: Entry, taken: list[Taken], now: float, passed: tuple[str, ...] = ()) -> None:
         request = entry.request

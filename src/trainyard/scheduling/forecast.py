@@ -52,7 +52,9 @@ def expected_run(request: Request, assumed: float) -> float:
 
 
 def _key(request: Request) -> Key:
-    devices = sum(role.devices * role.least for role in request.roles)
+    devices = 0
+    for role in request.roles:
+        devices += role.devices * role.least
     return (request.workspace, request.user, devices, request.limit)
 
 

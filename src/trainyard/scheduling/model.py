@@ -214,9 +214,11 @@ class Policy:
     level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
     reservations: int = 1  # blocked heads that keep a reservation, in each pool
     gang_reservations: int = 4  # the same of workloads that need more than one node
-    gang_spare: float = (
-        0.5  # of a waiting gang of small replicas: what others who pass it may hold of its size
-    )
+    # Of a waiting gang of small replicas: what others who pass it may hold of its size; and so many times that, for whoever
+    # will probably be gone within `brief` seconds: it comes back soon.
+    gang_spare: float = 0.75
+    brief_spare: float = 2.0
+    brief: float = 3600.0
     # Whoever is expected to end so many times over before a gang of small replicas could start may pass it, whatever
     # its limit; 0: limits alone count, as they do where whole nodes are waited for.
     passing_runs: float = 4.0

@@ -8,12 +8,13 @@ that got room may undo it. Making reservations is reserve.py's work.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from operator import sub
 
 from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep
 from trainyard.scheduling.kinds import Kind
 from trainyard.scheduling.lanes import INFINITY, Entry
+from trainyard.scheduling.model import Policy
 from trainyard.scheduling.reserve import Reservation, merge_all
 
 Mode = tuple[int, ...]  # numbers of reservations
@@ -23,8 +24,9 @@ REMEMBERED = 8  # sets of reservations that a kind is known to delay
 class Passing:
     """What the reservations of one cycle leave to others."""
 
-    def __init__(self, cluster: Cluster, passed: Mapping[str, int]) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, passed: Mapping[str, int]) -> None:
         self.cluster = cluster
+        self.policy = policy
         self.passed = passed  # who was passed → devices held by those who did
         self.now = 0.0
         self.made: list[Reservation] = []  # all there are, in the order of their making
@@ -36,7 +38,7 @@ class Passing:
         self._modes: list[Mode] = [()]  # by how many of these are outlived
         self._places: dict[int, int] = {}  # number of a reservation → how many must be outlived to delay it
         self._keeps: dict[Mode, tuple[dict[int, Keep], Mapping[str, list[int]]]] = {}
-        self._spares: dict[Mode, int] = {}  # devices that may still pass them
+        self._spares: dict[Mode, tuple[int, int]] = {}  # devices that may still pass them
         self._sound: set[tuple[Kind, Mode]] = set()  # what was remembered, and is still true
         self._longest: dict[Kind, float] = {}
 
@@ -75,30 +77,33 @@ class Passing:
         # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
         return self._modes[bisect_left(self._starts, self.now + (entry.limit if self.whole else entry.stay))]
 
-    @contextmanager
-    def keeping(self, mode: Mode) -> Iterator[None]:
-        """Let what these reservations need stay free meanwhile, besides what claims need."""
+    def keep(self, mode: Mode) -> None:
+        """Let what these reservations need stay free, besides what claims need, until another is kept."""
         kept = self._keeps.get(mode)
         if kept is None:
             keep = merge_all([self._hard, *(one.keep for one in self.made if one.number in mode)])
             kept = self._keeps[mode] = (keep, self.cluster.closed_by(keep))
         self.cluster.keep, self.cluster.closed = kept
-        yield
-        self.cluster.keep, self.cluster.closed = self._keeps[()]
 
     def end(self) -> None:
         """Nobody more is let pass: from now on there may be more room again."""
         self.cluster.closed = NONE_CLOSED
 
-    def may_pass(self, kind: Kind, mode: Mode) -> bool:
-        """Whether all whom one of a kind would delay can spare what it takes."""
+    def may_pass(self, kind: Kind, mode: Mode, *, is_brief: bool) -> bool:
+        """Whether all whom one of a kind would delay can spare what it takes; for whoever is soon gone, they spare more."""
         if not kind.devices:
             return False
-        spare = self._spares.get(mode)
-        if spare is None:
-            delayed = [one for one in self.made if one.number in mode]
-            spare = self._spares[mode] = min(one.spare - self.passed.get(one.id, 0) for one in delayed)
-        return kind.devices <= spare
+        spares = self._spares.get(mode)
+        if spares is None:
+            spares = self._spares[mode] = self._spared(mode)
+        return kind.devices <= spares[is_brief]
+
+    def _spared(self, mode: Mode) -> tuple[int, int]:
+        delayed = [one for one in self.made if one.number in mode]
+        held = [self.passed.get(one.id, 0) for one in delayed]
+        spare = [one.spare for one in delayed]
+        brief = [int(self.policy.brief_spare * one.spare) for one in delayed]
+        return min(map(sub, spare, held)), min(map(sub, brief, held))
 
     def was_passed(self) -> None:
         """Somebody was let pass: there is less to spare."""
@@ -123,8 +128,14 @@ class Passing:
                 place = last
         if place == INFINITY:
             return INFINITY
-        for outlived in range(int(place), len(self._modes)):
-            if not self.may_pass(kind, self._modes[outlived]):
+        bounds = [self._bound(kind, int(place), is_brief=is_brief) for is_brief in (False, True)]
+        soonest = self._starts[int(place) - 1] - self.now
+        return max(soonest, bounds[0], min(bounds[1], self.policy.brief))
+
+    def _bound(self, kind: Kind, place: int, *, is_brief: bool) -> float:
+        """Until when those who delay the first `place` reservations, or more, may pass on what is spared."""
+        for outlived in range(place, len(self._modes)):
+            if not self.may_pass(kind, self._modes[outlived], is_brief=is_brief):
                 return self._starts[outlived - 1] - self.now
         return INFINITY
 
@@ -148,8 +159,9 @@ class Passing:
         if layout != self.cluster.layout or seen > len(self.cluster.grown):
             del kind.delays[mode]
             return False
-        with self.keeping(mode):
-            changed = kind.has_grown(self.cluster, seen)
+        self.keep(mode)
+        changed = kind.has_grown(self.cluster, seen)
+        self.keep(())
         if not changed:
             kind.delays[mode] = (len(self.cluster.grown), layout)
             self._sound.add((kind, mode))

@@ -182,6 +182,7 @@ class _Attempt:
         self.refused = (
             False  # somebody could not go because others of its branch had gone: another set may do
         )
+        self.found: list[Taken] | None = None  # where it goes, if that is known
         self.by_node: dict[int, list[tuple[Victim, list[Taken]]]] = {}  # with what each holds there
         self.free: dict[str, int] = {}  # replicas of each role that have no room yet
 
@@ -205,6 +206,18 @@ class _Attempt:
     def _may(self, victim: Victim) -> bool:
         """Whether its branch is still above its guarantee, with the others gone."""
         return victim.branch is None or victim.branch.is_over_nominal(self.amounts)
+
+    def alone(self, victim: Victim) -> list[Victim] | None:
+        """Whether one is enough; where it then goes is remembered."""
+        if not self._may(victim):
+            return None
+        self._remove(victim)
+        if self.scheduler.tree.limit(self.place, self.entry.request.user, self.amounts) is None:
+            self.found = place(self.scheduler.cluster, self.gang, self.scheduler.spreads)
+            if self.found is not None:
+                release(self.scheduler.cluster, self.found)
+        self._put_back(victim)
+        return None if self.found is None else [victim]
 
     def greedy(self, candidates: list[Victim]) -> list[Victim] | None:
         """Remove until it fits, in steps that double, then put back whoever is not needed, the dearest first."""
@@ -287,7 +300,8 @@ class _Attempt:
                 break  # NB: the cheapest come first: nobody later is better
         chosen = None
         if len(clearings.found) >= left:
-            chosen = self.greedy(clearings.cheapest(max(left, 1)))
+            few = clearings.cheapest(max(left, 1))
+            chosen = self.alone(few[0]) if len(few) == 1 else self.greedy(few)
         elif left > clearings.room():
             return None
         return chosen or self.greedy([*seen, *candidates])
@@ -355,6 +369,8 @@ class _Attempt:
 
     def places(self, victims: list[Victim]) -> list[Taken] | None:
         """Where it goes once they are gone; the room stays theirs until then."""
+        if self.found is not None:
+            return self.found
         for victim in victims:
             self._remove(victim)
         taken = place(self.scheduler.cluster, self.gang, self.scheduler.spreads)

@@ -6,6 +6,7 @@ lending limit keeps for it. A root without a nominal amount has what the nodes h
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class Place:
             for resource, limit in quota.lend.items()
             if self.nominal.get(resource, 0) > limit
         }
-        self.used: dict[str, int] = {}
+        self.used: dict[str, int] = defaultdict(int)
         self.load: dict[str, int] = {}  # used, or kept by the places below, whichever is more
         self.limits_users = bool(quota.per_user or quota.users)
         self.user_used: dict[str, dict[str, int]] = {}
@@ -195,7 +196,7 @@ class QuotaTree:
         while step is not None:
             used = step.used
             for resource, amount in amounts:
-                used[resource] = used.get(resource, 0) + sign * amount
+                used[resource] += sign * amount
             if step.limits_users:
                 mine = step.user_used.setdefault(user, {})
                 for resource, amount in amounts:
@@ -209,6 +210,9 @@ class QuotaTree:
         """The first limit that these amounts would break, from the workspace upwards, and whose; None: there is room."""
         step: Place | None = place
         while step is not None:
+            if not step.caps and not step.limits_users:
+                step = step.parent
+                continue
             for resource, amount in amounts:
                 cap = step.caps.get(resource)
                 if cap is not None and step.used.get(resource, 0) + amount > cap:

@@ -127,11 +127,11 @@ class Ledger:
         is_whole = self._is_whole(shape)
         moments = self.latest if is_whole else self.soonest
         # The soonest first: after a few nodes none of the others can be better.
-        for moment, node in sorted(
-            (moment, node) for node, moment in moments.items() if moment <= latest and allowed >> node & 1
-        ):
+        for moment, node in sorted([(moment, node) for node, moment in moments.items() if moment <= latest]):
             if moment > latest:
                 break
+            if not allowed >> node & 1:
+                continue
             if is_whole or self._frees(shape, node, latest):
                 self._collect(found, shape, node, count)
                 if len(found) == count:

@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration, parse_size
@@ -55,28 +56,40 @@ class Job:
         """Device-seconds that it takes where nobody stops it."""
         return self.total_devices * (self.duration + sum(self.failures))
 
-    def request(self) -> Request:
-        """What the scheduler gets to see of it."""
-        role = Role(
-            replicas=self.replicas,
-            minimum=self.minimum,
-            cpu=self.cpu,
-            memory=self.memory,
-            device=self.device,
-            devices=self.devices,
-            pool=self.pool,
-        )
+    def request(self, expected: float | None = None) -> Request:
+        """What the scheduler gets to see of it, with how long it will probably run."""
         return Request(
             id=self.id,
-            roles=(role,),
+            roles=_roles(
+                self.replicas, self.minimum, self.cpu, self.memory, self.device, self.devices, self.pool
+            ),
             workspace=self.workspace,
             user=self.user,
             priority=self.priority,
             submitted=self.submitted,
             limit=self.limit,
+            expected=expected,
             preemptible=self.preemptible,
             same_switch=self.same_switch,
         )
+
+
+@lru_cache(maxsize=4096)
+def _roles(
+    replicas: int, minimum: int | None, cpu: int, memory: int, device: str, devices: int, pool: str
+) -> tuple[Role, ...]:
+    """One object for all jobs that ask for the same: there are few different ones."""
+    return (
+        Role(
+            replicas=replicas,
+            minimum=minimum,
+            cpu=cpu,
+            memory=memory,
+            device=device,
+            devices=devices,
+            pool=pool,
+        ),
+    )
 
 
 # -- CSV -------------------------------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ class Ledger:
         entry = self._groups.get(group)
         if entry is None:
             entry = self._groups[group] = [0.0, 0.0, now, 0.0, 0.0]
-        _count(entry, now)
+        if now > entry[2]:
+            _count(entry, now)
         entry[0] += running
         entry[1] += waiting
 

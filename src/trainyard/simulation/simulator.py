@@ -269,7 +269,7 @@ class Simulation:
     def _queue(self, run: Run, now: float) -> None:
         self._waiting += 1
         run.queued = now
-        run.request = replace(run.request, expected=self._forecast.expect(run.request))
+        run.request = run.job.request(self._forecast.expect(run.request))
         self._scheduler.submit(run.request)
         self.meter.wait(run.group, run.shape, now, 1)
 
