@@ -136,7 +136,6 @@ class Platform:
         return ViewFacts(
             data=str(self.settings.data),
             isolation=self.settings.isolation,
-            is_embedded=self.settings.is_embedded,
             logins=logins(c, self.services.seal),
         )
 
