@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from platforms import Up, platform
 
 BIN = Path(__file__).parents[2] / ".venv-frameworks" / "bin"
 PROGRAMS = Path(__file__).with_name("programs")
+# What tasks in a closed view have to see beside the system's own: the frameworks, their Python, and our programs.
+VISIBLE = [str(PROGRAMS), str(BIN.parent), *([] if sys.base_prefix.startswith("/usr") else [sys.base_prefix])]
 
 
 def needs(framework: str) -> pytest.MarkDecorator:
@@ -29,6 +32,7 @@ def cluster(tmp_path: Path) -> Iterator[Up]:
         for name in ("atlas-1", "atlas-2"):
             body = {"name": name, "address": {"backend": "local"}, "devices": {"Ascend910": 8}}
             up.call("POST", "/api/v1/nodes", body)
+            up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"visible": VISIBLE}})
         deadline = time.monotonic() + 60
         while any(node["state"] != "ready" for node in up.call("GET", "/api/v1/nodes")["items"]):
             assert time.monotonic() < deadline

@@ -5,7 +5,7 @@ import os
 import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore.communication import get_group_size, get_rank, init
+from mindspore.communication import get_group_size, get_rank, init, release
 
 
 class Sum(nn.Cell):
@@ -23,3 +23,4 @@ rank, size = get_rank(), get_group_size()
 total = Sum()(Tensor(np.array([rank + 1.0], dtype=np.float32)))
 said = f"RANK_ID {os.environ['RANK_ID']}, device {os.environ['DEVICE_ID']}, table {bool(os.environ.get('RANK_TABLE_FILE'))}"
 print(f"rank {rank} of {size}, {said}: {float(total.asnumpy()[0]):g}", flush=True)
+release()
