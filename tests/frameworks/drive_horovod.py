@@ -51,11 +51,13 @@ def main(folder: Path, examples: str, visible: list[str]) -> None:
                 break
             time.sleep(0.2)
         lines = up.lines(job)
-        print(
-            json.dumps(
-                {"state": up.job(job)["state"], "message": found["message"], "saved": saved, "lines": lines}
-            )
-        )
+        said = [line for line in lines if "learned" in line]
+        kept = {name: found[name] for name in ("state", "message")}
+        print(json.dumps({**kept, "saved": saved, "said": said, "lines": lines}))
+
+
+def _said_all(lines: list[str]) -> bool:
+    return sum("learned" in line for line in lines) == PROCESSES
 
 
 if __name__ == "__main__":
