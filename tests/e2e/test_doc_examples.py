@@ -57,6 +57,10 @@ WITH_PLATFORM = frozenset(
         "docs/guides/dlc.md",
         "docs/guides/from-slurm.md",
         "docs/operations/metrics.md",
+        "docs/guides/pytorch.md",
+        "docs/guides/tensorflow.md",
+        "docs/guides/horovod-mpi.md",
+        "docs/guides/apulis.md",
     }
 )
 

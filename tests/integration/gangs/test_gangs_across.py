@@ -105,7 +105,7 @@ def test_the_command_runs_in_every_worker_and_not_in_ps0_when_the_devices_are_np
     yard.up.call("PATCH", "/api/v1/nodes/n1", {"devices": {"V100": 8, "huawei_npu_arm64": 8}})
     command = (
         'echo "role=$DLWS_ROLE_NAME index=$DLWS_ROLE_IDX npu=$DLWS_IS_NPU_JOB of=$DLWS_NUM_WORKER"; '
-        f'{PYTHON} -c \'import json,os; print("ranks", json.load(open(os.environ["RANK_TABLE_FILE"]))'
+        f'{PYTHON} -c \'import json,os; print("ranks", json.load(open(os.environ["MINDSPORE_HCCL_CONFIG_PATH"]))'
         '["group_list"][0]["device_num"])\''
     )
     roles = [worker(replicas=2, devices=8, device="huawei_npu_arm64")]

@@ -258,7 +258,9 @@ def test_the_manuals_npu_job_runs_in_every_worker_with_rank_tables():
     assert [entry["server_id"] for entry in entries] == ["10.0.0.2"] * 8 + ["10.0.0.3"] * 8
     assert table["group_list"][0]["group_name"] == "test"
     assert files["/home/li/.npu/dlc1/npu_1.info"].endswith("host=10.0.0.3\n")
-    assert late["RANK_TABLE_FILE"] == "%path:/home/li/.npu/dlc1/hccl_ms.json%"
+    assert late["RANK_TABLE_FILE"] == "%path:/home/li/.npu/dlc1/hccl_1.0.json%"
+    assert late["MINDSPORE_HCCL_CONFIG_PATH"] == "%path:/home/li/.npu/dlc1/hccl_ms.json%"
+    assert (env["RANK_SIZE"], env["SERVER_ID"]) == ("16", "1")
 
 
 def test_a_regular_job_is_a_master_alone():

@@ -53,8 +53,11 @@ def part(gang: Gang, place: Place) -> Part:
     if ascend.is_npu(place.device_type):
         files |= gang.once("npu_files", lambda: _npu_files(gang, f"{home}/.npu/{gang.job_id}"))
         env |= _npu_environment(place)
-        lab = path(f"{home}/.npu/{gang.job_id}/hccl_ms.json")
-        late |= {"RANK_TABLE_FILE": lab, "MINDSPORE_HCCL_CONFIG_PATH": lab}
+        # The old name is asked for by versions that read the old form only.
+        late |= {
+            "RANK_TABLE_FILE": path(f"{home}/.npu/{gang.job_id}/hccl_1.0.json"),
+            "MINDSPORE_HCCL_CONFIG_PATH": path(f"{home}/.npu/{gang.job_id}/hccl_ms.json"),
+        }
     late |= {"OMPI_MCA_orte_default_hostfile": path(HOSTFILE), **discovery}
     return Part(env=env, late=late, files=files)
 
@@ -139,7 +142,6 @@ def _npu_environment(place: Place) -> dict[str, str]:
         "NPU_IPS": ",".join(f"{index}:{address}" for index, address in _addresses(place).items()),
         "DEVICE_ID": "0",
         "DEVICE_INDEX": "0",
-        "RANK_SIZE": "1",
         "SOC_VERSION": "Ascend910",
         "ASCEND_GLOBAL_LOG_LEVEL": "3",
         "ASCEND_GLOBAL_EVENT_ENABLE": "0",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.server.kinds import apulis, ascend, find_kind, has_ssh, mpi, pytorch
+from trainyard.server.kinds import ascend, find_kind, has_ssh, mpi, pytorch
 from trainyard.server.kinds.gang import Gang, Part, Place, host, path
-
-_OWN_RANKS = (apulis.REGULAR.name, apulis.DISTRIBUTED.name)  # kinds that write rank tables of their own
 
 
 def part_of(gang: Gang, place: Place) -> Part:
@@ -19,7 +17,7 @@ def part_of(gang: Gang, place: Place) -> Part:
     if has_ssh(gang.spec) and not kind.has_ssh:
         late, files = mpi.launching(gang)
         found = joined(Part(late=late, files=files), found)
-    if place.devices and ascend.is_npu(place.device_type) and kind.name not in _OWN_RANKS:
+    if place.devices and ascend.is_npu(place.device_type):
         found = joined(ascend.part(gang, place), found)
     return found
 
