@@ -272,6 +272,34 @@ def test_the_scheduler_ends_with_the_workers_when_mindspore_is_wanted(launch):
     assert ["[scheduler]", "MS_SCHED"] in shown
 
 
+def test_programs_run_when_their_output_cannot_be_kept_in_files(launch):
+    (launch.folder / "launch-logs").write_text("a file")
+    assert finish(launch("--", "echo here"))[:2] == (0, "[0] here\n")
+    code, _, err = finish(launch("--log-dir", "launch-logs/x", "--", "echo here"))
+    assert (code, "cannot be made" in err) == (2, True)
+    (launch.folder / "logs" / "rank-0.log").mkdir(parents=True)
+    code, out, err = finish(launch("--log-dir", "logs", "--", "echo here"))
+    assert (code, out) == (0, "[0] here\n")
+    assert "rank-0.log is not written: Is a directory" in err
+
+
+def test_those_that_were_started_are_ended_when_not_all_can_be(launch, program):
+    """Each process costs the launcher two files while it starts: 24 are enough for some of forty."""
+    text = 'ulimit -n 24; exec "$0" -IS "$@"'
+    words = [program, "launch", "--processes", "40", "--log-dir", "", "--", noted() + "sleep 600"]
+    done = subprocess.run(
+        ["sh", "-c", text, sys.executable, *words],
+        cwd=launch.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 126
+    assert "not all processes can be started: Too many open files" in done.stderr
+    pids = [int(path.read_text()) for path in launch.folder.glob("pid.*")]
+    assert not any(map(is_alive, pids))
+
+
 def test_a_job_can_say_more_when_its_command_was_wrapped_for_it(launch):
     env = {"TRAINYARD_LAUNCH_OPTIONS": "--processes 3 --log-dir '' --nodes 2"}
     code, out, _ = finish(launch("--processes", "2", "--", "echo $WORLD_SIZE", env=env))

@@ -119,21 +119,33 @@ class Crew:
         try:
             for member in self.members:
                 self._start_one(member)
+        except OSError as error:  # no more processes, no more files
+            for member in self.members:
+                if not member.pid:
+                    member.status = NOT_STARTED
+            self.verdict = NOT_STARTED
+            self._say(f"not all processes can be started: {error.strerror}; those that were are ended")
+            self._end_all(signal.SIGTERM, self.grace)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
 
     def _start_one(self, member: Member) -> None:
         if member.log_path:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            member.log = os.open(member.log_path, flags, 0o644)
+            try:
+                member.log = os.open(member.log_path, flags, 0o644)
+            except OSError as error:
+                self._say(f"{member.log_path} is not written: {error.strerror}")
         member.pipe, writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(member.pipe, False)
         self.by_pipe[member.pipe] = member
         parent = os.getpid()
-        member.pid = os.fork()
-        if member.pid == 0:
-            _become(member, writer, parent, {**member.env, self.mark: "1"})
-        os.close(writer)
+        try:
+            member.pid = os.fork()
+            if member.pid == 0:
+                _become(member, writer, parent, {**member.env, self.mark: "1"})
+        finally:
+            os.close(writer)
 
     # -- while they run ----------------------------------------------------------------------------------------------
 

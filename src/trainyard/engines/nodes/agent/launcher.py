@@ -31,6 +31,7 @@ from .supervisor import MARK
 WRONG = 2  # the exit code for what a person has to change
 MORE = "TRAINYARD_LAUNCH_OPTIONS"  # by which a job that only says `launcher: own` can say more
 LINES = "lines.json"  # beside this module in the archive
+LOGS = "launch-logs"
 POLL_SECONDS = 0.5
 SCHEDULER_PORT = "8118"  # as MindSpore's own launcher has it
 MEETING_PORT = "29500"  # as torchrun has it, where a job says a place but no port
@@ -76,7 +77,7 @@ OPTIONS = (
     Option("--one-device", False, "", "Let each process see its own device only."),
     Option("--work-dir", "", "PATTERN", "A folder for each to run in: {node} {rank} {local} {device}."),
     Option("--copy", (), "GLOB", "Files to copy into each of these folders; give it again for more."),
-    Option("--log-dir", "launch-logs", "DIR", "Keep what each prints in a file there; empty: do not."),
+    Option("--log-dir", LOGS, "DIR", "Keep what each prints in a file there; empty: do not."),
     Option("--show", "all", "WHICH", "Whose lines to show: all, first or none."),
     Option("--grace", 30.0, "SECONDS", "Between asking processes to end and killing them."),
 )
@@ -475,10 +476,14 @@ def _member(
         _fill(folder, settings["copy"])
     log = ""
     if settings["log_dir"]:
-        log = os.path.abspath(
-            os.path.join(settings["log_dir"], f"rank-{label}.log" if place else f"{label}.log")
-        )
-        _make_folder(os.path.dirname(log))
+        name = f"rank-{label}.log" if place else f"{label}.log"
+        log = os.path.abspath(os.path.join(settings["log_dir"], name))
+        try:
+            _make_folder(os.path.dirname(log))
+        except LaunchError:
+            if settings["log_dir"] != LOGS:
+                raise
+            log = ""  # nobody asked for it: a folder that is only read is no reason not to train
     return Member(label, words, env, folder=folder, log=log)
 
 
