@@ -9,6 +9,7 @@ from trainyard.spec.ascend import CONNECT_SECONDS, SCHEDULER_PORT, Server, rank_
 
 TABLE = "/user/serverid/devindex/config/hccl.json"  # where the vendor's own platform has it
 LAB_TABLE = "/user/serverid/devindex/config/hccl_lab.json"  # for MindSpore up to 0.5
+LOOPBACK = "127.0.0.1"  # of a node that has said no address: it can only be spoken to from itself
 _NPU = re.compile(r"npu|ascend|910|310", re.IGNORECASE)
 
 
@@ -24,7 +25,7 @@ def servers_of(gang: Gang) -> tuple[Server, ...]:
         return ()
     return tuple(
         server(
-            place.address,
+            place.address or LOOPBACK,
             place.device_addresses,
             place.devices,
             name=f"{gang.job_id}-{place.name}",
