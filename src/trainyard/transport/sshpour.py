@@ -35,7 +35,8 @@ _HEAD = struct.Struct(">BBII")  # how much padding, message, channel, how much d
 
 def can_pour(connection: Any) -> bool:
     """Whether bulk can go this way over a connection of asyncssh, but for moments when keys are exchanged."""
-    return isinstance(connection._send_encryption, GCMEncryption) and connection._compressor is None
+    encryption, compressor = connection._send_encryption, connection._compressor
+    return isinstance(encryption, GCMEncryption) and compressor is None
 
 
 async def pour(
@@ -126,7 +127,10 @@ class _Bench(threading.local):
             space = _space(size)
             head = _LENGTH.pack(space)
             plain, place = self._plain[packet][:space], self._places[packet][: space + TAG]
-            _HEAD.pack_into(plain, 0, space - _HEAD.size - size, MSG_CHANNEL_DATA, channel._send_chan, size)
+            padding = space - _HEAD.size - size
+            _HEAD.pack_into(plain, 0, padding, MSG_CHANNEL_DATA, channel._send_chan, size)
+            if size < DATA:  # here is what was sent before, to another host maybe
+                plain[-padding:] = os.urandom(padding)
             _LENGTH.pack_into(self._sealed, end, space)
             seal(fixed + number.to_bytes(8, "big"), plain, head, place)
             number = number + 1 & 0xFFFFFFFFFFFFFFFF

@@ -146,6 +146,32 @@ async def test_old_libraries_seal_as_well(sshd, reach, content, monkeypatch):
     assert await pour(reach(sshd), descriptor) == hashlib.sha256(data).hexdigest()
 
 
+async def test_nothing_of_one_stream_is_in_the_padding_of_the_next(sshd, reach, tmp_path, monkeypatch):
+    real = sshpour.AESGCM
+    sealed: list[bytes] = []
+
+    class Watched:
+        def __init__(self, key: bytes) -> None:
+            self._cipher = real(key)
+
+        def encrypt(self, nonce, data, associated_data):
+            sealed.append(bytes(data))
+            return self._cipher.encrypt(nonce, data, associated_data)
+
+    monkeypatch.setattr(sshpour, "AESGCM", Watched)
+    transport = reach(sshd)
+    for text in (b"secret" * ROUND, b"plain"):
+        (tmp_path / "text").write_bytes(text)
+        descriptor = os.open(tmp_path / "text", os.O_RDONLY)
+        assert await pour(transport, descriptor) == hashlib.sha256(text).hexdigest()
+        os.close(descriptor)
+    packet = sealed[-1]
+    assert packet[10 : -packet[0]] == b"plain"
+    assert packet[0] >= 4
+    assert len(packet) % 16 == 0
+    assert b"ecr" not in packet
+
+
 @pytest.mark.slow  # the reader starts late, so that the window closes
 async def test_the_pourer_waits_when_the_reader_is_slow(sshd, reach, content):
     descriptor, data = content(8_000_000)
