@@ -212,10 +212,24 @@ def label_command(name: str, labels: tuple[str, ...]) -> int:
 )
 @click.option("--visible", multiple=True, metavar="FOLDER", help="A folder of it that every task may read.")
 @click.option("--no-visible", is_flag=True, help="No folders of it but the system's own.")
+@click.option("--address", metavar="ADDRESS", help="Where other nodes reach it; empty: as it says itself.")
+@click.option(
+    "--device-ip",
+    "device_ips",
+    multiple=True,
+    metavar="N=ADDRESS",
+    help="The address of NPU N in the devices' own network; all of them; the word none: as it says itself.",
+)
 def set_command(
-    name: str, images: str | None, isolation: str | None, visible: tuple[str, ...], no_visible: bool
+    name: str,
+    images: str | None,
+    isolation: str | None,
+    visible: tuple[str, ...],
+    no_visible: bool,
+    address: str | None,
+    device_ips: tuple[str, ...],
 ) -> int:
-    """Say what a node does with images, and what tasks see of it."""
+    """Say what a node does with images, what tasks see of it, and where it and its NPUs are reached."""
     from trainyard.client.shapes import NodeChange
 
     options: dict[str, object] = {}
@@ -225,9 +239,28 @@ def set_command(
         options["isolation"] = isolation
     if visible or no_visible:
         options["visible"] = list(visible) or None
+    if address is not None:
+        options["address"] = address or None
+    if device_ips:
+        options["device_ips"] = _device_ips(device_ips)
     if not options:
-        raise InvalidError("There is nothing to set.", hint="Give --images, --isolation or --visible.")
+        raise InvalidError("There is nothing to set.", hint="See `trainyard nodes set --help`.")
     return _tell([run(lambda client: client.nodes.change(name, NodeChange(options=options)))], "is set")
+
+
+def _device_ips(given: Sequence[str]) -> dict[str, str] | None:
+    """`0=192.168.10.1` and so on; the word none alone takes them away."""
+    if list(given) == ["none"]:
+        return None
+    found = {}
+    for text in given:
+        number, equals, address = text.partition("=")
+        if not equals or not number.isdecimal():
+            raise InvalidError(
+                f"{text!r} is no address of a device.", hint="Write --device-ip 0=192.168.10.1."
+            )
+        found[number] = address
+    return found
 
 
 def _desire(names: Sequence[str], desired: str, done: str) -> int:
