@@ -418,6 +418,7 @@ def _print_detail(output: Output, job: JobDetail) -> None:
         ("asked for", asked),
         ("command", spec.command),
         ("attempt", f"{job.attempt}" + (f", {job.failures} retries" if job.failures else "")),
+        ("avoids", ", ".join(job.avoid)),
         ("position", "" if job.position is None else str(job.position)),
         ("submitted", f"{job.submitted_at.astimezone():%Y-%m-%d %H:%M:%S}"),
         ("started", "" if job.started_at is None else f"{job.started_at.astimezone():%Y-%m-%d %H:%M:%S}"),

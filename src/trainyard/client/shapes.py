@@ -65,6 +65,7 @@ class JobDetail(Job):
     """A job with what its user asked for. Values of variables that are named like secrets are shown as ***."""
 
     spec: WorkloadSpec
+    avoid: tuple[str, ...] = ()  # nodes that failed it, by their own fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

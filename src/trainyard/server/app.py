@@ -40,6 +40,7 @@ from trainyard.server.loops.metering import Metering
 from trainyard.server.loops.pools import Pools
 from trainyard.server.loops.retention import Retention
 from trainyard.server.loops.shop import Shop
+from trainyard.server.loops.stillness import Pulse, Stillness
 from trainyard.server.services import Services
 from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
 from trainyard.server.services.hints import Hints
@@ -141,13 +142,14 @@ class Platform:
 
     async def _conduct(self, term: Term) -> None:
         metering = Metering(term)
+        pulse = Pulse(self.clock, metering)
         engine = NodeEngine(
             platform_id(self.db),
             self.logs,
             epoch=term.epoch,
             folder=self.nodes_folder,
             patience=Patience(sample=self.settings.sample_seconds),
-            meter=metering,
+            meter=pulse,
         )
         self.engine = engine
         try:
@@ -163,6 +165,14 @@ class Platform:
                     views=self._view_facts,
                 )
                 group.create_task(conductor.run())
+                still = Stillness(
+                    self.clock,
+                    lambda: list(conductor.held.values()),
+                    self.logs.size,
+                    conductor.arrived,
+                    pulse,
+                )
+                group.create_task(still.run())
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(Pools(term, Places(conductor), self.hints, shop).run())
                 group.create_task(metering.run())

@@ -34,11 +34,13 @@ from trainyard.spec.workload import (
 )
 
 # Why a workload that runs is told to go and to come back.
-SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed"})
+SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung"})
 # Why a workload is held that other ones have to end before.
 WAITS_FOR_JOBS = "waits_for_jobs"
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
+# Nodes that a workload avoids at most, because they failed it.
+MOST_AVOIDED = 16
 CLEARED = "No process of it is left; its places are free."
 
 
@@ -166,7 +168,7 @@ def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> 
         State.ADMITTED,
         now,
         reason="admitted",
-        message="Placed on " + _listed(sorted({task.node for task in placed})) + ".",
+        message="Placed on " + _listed(sorted({task.node for task in placed})) + "." + _fewer(record, placed),
     )
     record = draft.advance(
         record, State.STARTING, now, reason="starting", message=f"Start {attempt} is under way."
@@ -174,6 +176,14 @@ def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> 
     draft.new_tasks += placed
     draft.launches.append(record.id)
     return Job(record, {task.name: task for task in placed})
+
+
+def _fewer(record: WorkloadRecord, placed: list[TaskRecord]) -> str:
+    """What is to be said of an elastic workload that has not got all of its replicas."""
+    wanted = len(tasks_of(record.spec))
+    if len(placed) == wanted:
+        return ""
+    return f" It is elastic, and runs with {len(placed)} of {wanted} tasks."
 
 
 def place_tasks(record: WorkloadRecord, attempt: int, slots: Iterable[Slot]) -> list[TaskRecord]:
@@ -381,6 +391,7 @@ def _judge_running(draft: Draft, job: Job, tasks: list[TaskRecord], now: float) 
         or (task.state == TaskState.ENDED and task.was_told)
     ]
     if gone:
+        job.record = shun(job.record, {task.node for task in gone})
         finish(
             draft,
             job,
@@ -464,8 +475,18 @@ def _end(
     finish(draft, job, now, ending, reason=reason, message=message, exit_code=exit_code)
 
 
-def could_not_start(draft: Draft, job: Job, now: float, *, message: str, unsent: str = "") -> None:
+def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
+    """The same workload, which avoids nodes that have failed it; the oldest of many are tried again."""
+    listed = [*(one for one in record.avoid if one not in nodes), *sorted(nodes)]
+    return replace(record, avoid=tuple(listed[-MOST_AVOIDED:]))
+
+
+def could_not_start(
+    draft: Draft, job: Job, now: float, *, message: str, unsent: str = "", blamed: str = ""
+) -> None:
     """A launch failed: what was started of it is ended, and it waits again. Node `unsent` cannot know of it."""
+    if blamed:
+        job.record = shun(job.record, {blamed})
     record = job.record
     for task in list(job.tasks.values()):
         if task.node == unsent and not task.is_cleared:

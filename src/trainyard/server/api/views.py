@@ -97,7 +97,11 @@ def job(record: WorkloadRecord, users: Mapping[str, str], workspaces: Mapping[st
 
 def job_detail(record: WorkloadRecord, users: Mapping[str, str], workspaces: Mapping[str, str]) -> Data:
     """A job with its spec."""
-    return {**job(record, users, workspaces), "spec": spec_of(record.spec)}
+    return {
+        **job(record, users, workspaces),
+        "spec": spec_of(record.spec),
+        "avoid": list(record.avoid),
+    }
 
 
 def spec_of(spec: WorkloadSpec) -> Data:

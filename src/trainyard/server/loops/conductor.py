@@ -26,7 +26,8 @@ from trainyard.engines.api import (
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import needs, snapshot, surroundings, workflow
+from trainyard.server import avoiding, hanging, needs, snapshot, surroundings, workflow
+from trainyard.server.hanging import Hung
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.growing import Growing
 from trainyard.server.loops.leader import Term
@@ -53,7 +54,7 @@ PAST_STATES = frozenset({State.SUCCEEDED, State.FAILED})
 PAST_RUNS = 2000
 BY_ITSELF = frozenset({"succeeded", "failed"})
 
-Input = Observation | NotLaunched | Ended
+Input = Observation | NotLaunched | Ended | Hung
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class Conductor:
         self._policy = policy
         self._forecast = Forecast()
         self._inputs: deque[Input] = deque()
-        self._acting = Acting(engine, self._arrived, self._surround)
+        self._acting = Acting(engine, self.arrived, self._surround)
         self._wake = asyncio.Event()
         self._seq = 0
         self._is_dirty = True  # something changed that the scheduler should look at
@@ -120,7 +121,8 @@ class Conductor:
 
     # -- waking
 
-    def _arrived(self, found: Input) -> None:
+    def arrived(self, found: Input) -> None:
+        """Take in what came of acting, or what somebody noticed."""
         self._inputs.append(found)
         self._wake.set()
 
@@ -338,6 +340,8 @@ class Conductor:
 
     def _queue(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
         """Let the scheduler know of a workload that holds nothing: in the queue, or not any more."""
+        if record.avoid and record.state == State.WAITING:
+            record = avoiding.relieve(draft, record, self.roster.records(), now)
         known = self.waiting.pop(record.id, None)
         if record.state != State.WAITING:
             if known is not None:
@@ -370,6 +374,10 @@ class Conductor:
                     self._node_changed(found.node, now)
             case NotLaunched():
                 self._not_launched(draft, found, now)
+            case Hung():
+                if found.workload_id in self.held:
+                    hanging.end_hung(draft, self.held[found.workload_id], found, now)
+                    self._after(draft, self.held[found.workload_id], now)
             case Ended():
                 self._ended(draft, found, now)
             case _:
@@ -399,7 +407,8 @@ class Conductor:
         if job is None or job.attempt_id != found.attempt_id or job.record.state != State.STARTING:
             return
         unsent = "" if found.was_sent else found.node
-        workflow.could_not_start(draft, job, now, message=found.message, unsent=unsent)
+        blamed = found.node if found.is_nodes_fault else ""
+        workflow.could_not_start(draft, job, now, message=found.message, unsent=unsent, blamed=blamed)
         if found.node and found.is_nodes_fault:
             self.roster.blame(found.node, found.message, now)
             self._node_changed(found.node, now)
@@ -464,8 +473,11 @@ class Conductor:
                         message=f"Node {node} is being drained; it goes back to the queue.",
                     )
                     self._after(draft, job, now)
-        for node in self.roster.take_changed(now, is_busy=lambda name: bool(self._on(name))):
+        changed = self.roster.take_changed(now, is_busy=lambda name: bool(self._on(name)))
+        for node in changed:
             self._node_changed(node, now)
+        for record in [one for one in self.waiting.values() if one.avoid] if changed else ():
+            self._queue(draft, record, now)  # what it avoids may be all that is left
 
     def _node_changed(self, name: str, now: float) -> None:
         node = self.growing.node(self.roster.find(name), name, now)

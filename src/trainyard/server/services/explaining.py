@@ -49,6 +49,7 @@ _STATES: Mapping[State, tuple[str, str]] = {
 _SOON = ("It is next; the scheduler is about to look at it.", "即将轮到它。")
 _STARTS = ("It would start at once.", "可立即启动。")
 _NEEDS = ("It is held until other jobs have ended.", "等待其他任务结束。")
+_AVOIDS = (" It avoids {}, which failed it before.", "已避开曾使其失败的节点 {}。")
 _APPROVE = ("An administrator of the workspace has to approve it.", "需要工作空间管理员批准。")
 
 
@@ -106,7 +107,9 @@ class Explainer:
         wait = view.waits.get(record.id)
         if wait is not None:
             reason = await self._readable(actor, view, wait.reason, language)
-            return _with_trouble(self._waiting(replace(wait, reason=reason), language), reason, view)
+            said = _with_trouble(self._waiting(replace(wait, reason=reason), language), reason, view)
+            avoided = _in(_AVOIDS, language).format(", ".join(record.avoid)) if record.avoid else ""
+            return replace(said, sentence=said.sentence + avoided)
         admit = view.admits.get(record.id)
         places = () if admit is None else tuple(sorted({slot.node for slot in admit.slots}))
         return Explanation(

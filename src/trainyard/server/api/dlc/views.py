@@ -44,6 +44,8 @@ REASONS = {
     "preempted": "JobPreempted",
     "retried": "JobRestarting",
     "task_lost": "NodeLost",
+    "hung": "JobHang",
+    "need_not_met": "DependencyNotMet",
 }
 TASK_STATUS = {TaskState.PENDING: "Pending", TaskState.RUNNING: "Running", TaskState.LOST: "Unknown"}
 
