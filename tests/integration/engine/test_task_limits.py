@@ -100,7 +100,7 @@ def test_one_tree_for_all_is_used_where_there_is_one(tmp_path: Path):
     for name in ("memory.max", "memory.swap.max", "cpu.max", "cgroup.procs"):
         (folder / name).touch()
     group.limit(64, 1500)
-    group.enter()
+    group.enter(os.getpid())
     (folder / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
     assert (folder / "memory.max").read_text() == str(64 << 20)
     assert (folder / "cpu.max").read_text() == "150000 100000"

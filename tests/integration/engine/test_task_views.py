@@ -65,7 +65,7 @@ async def test_a_task_writes_nowhere_but_to_its_own_when_its_view_is_closed(lab:
         # NB: not tried by writing: it would be the whole machine's.
         "for path in /proc/sys/kernel/core_pattern /proc/sys/vm/drop_caches /proc/sysrq-trigger /proc/irq; do "
         'test -w $path && echo "may write $path"; done; '
-        "touch /tmp/a /var/tmp/b /dev/shm/c own && echo fine",
+        "touch /tmp/a /var/tmp/b /dev/shm/c /run/d own && echo fine",
     )
     assert text == "fine\n"
     assert not (tmp_path / "x").exists()

@@ -103,11 +103,11 @@ class Group:
             os.mkdir(folder)
         return folder
 
-    def enter(self) -> None:
-        """Have us be counted here; what we start is too."""
+    def enter(self, pid: int) -> None:
+        """Have a process be counted here; what it starts from now on is too. OSError where it has gone."""
         for folder in sorted(set(self.folders.values())):
             if os.path.isdir(folder):
-                _write(f"{folder}/cgroup.procs", str(os.getpid()))
+                _write(f"{folder}/cgroup.procs", str(pid))
 
     def kills(self) -> int:
         """How many of its processes were killed for want of memory."""

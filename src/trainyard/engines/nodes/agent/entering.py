@@ -60,7 +60,7 @@ def become_inside(
     memory, cpu = cgroups.limits_of(order)
     if memory or cpu:
         with contextlib.suppress(OSError):
-            cgroups.Trees().group(cgroups.name_of(order["mark"])).enter()
+            cgroups.Trees().group(cgroups.name_of(order["mark"])).enter(os.getpid())
     _join(pid)
     child = os.fork()  # only what we start is in the other tree of processes
     if child == 0:

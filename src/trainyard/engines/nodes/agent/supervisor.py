@@ -40,6 +40,7 @@ KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
 MARK = "TRAINYARD_MARK"
 NOT_STARTED = 126
 SIGNALLED, LAST_SIGNAL = 128, 64
+NO_LIMITS = ("limits_missing", "The node cannot hold tasks to their memory and cores.")
 # SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
 SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1))
 UNBLOCK, IGNORE = int(signal.SIG_UNBLOCK), int(signal.SIG_IGN)
@@ -147,30 +148,65 @@ class Supervisor:
 
     def _spawn(self, wrapped: view.Wrapped, writer: int) -> None:
         """Start it inside of its group, without being counted there ourselves."""
-        is_limited = self._enter_group()
         try:
-            if self.order.get("entry") and not self.view:
-                folder, shell = self.words[-2:]
-                self.child = import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer)
+            if not self._make_group() or self.group is None:
+                self.child = self._begin(wrapped, writer)
+            elif self.view:
+                self._spawn_held(self.group, wrapped, writer)
             else:
-                self.child = spawn(wrapped.words, wrapped.env, writer)
+                self.group.enter(os.getpid())
+                try:
+                    self.child = self._begin(wrapped, writer)
+                finally:
+                    self.group.leave()
         finally:
-            if self.group is not None and is_limited:
-                self.group.leave()
             for handle in wrapped.handles:
                 os.close(handle)
 
-    def _enter_group(self) -> bool:
+    def _begin(self, wrapped: view.Wrapped, writer: int) -> int:
+        if self.order.get("entry") and not self.view:  # it is our own program: nothing new has to be loaded
+            folder, shell = self.words[-2:]
+            return int(import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer))
+        return spawn(wrapped.words, wrapped.env, writer)
+
+    def _spawn_held(self, group: cgroups.Group, wrapped: view.Wrapped, writer: int) -> None:
+        """Have its view be made while the kernel moves it into its group, which takes as long: it begins when both are done."""
+        told, tells = os.pipe2(os.O_CLOEXEC)
+        waits, goes = os.pipe2(os.O_CLOEXEC)
+        try:
+            try:
+                for handle in (tells, waits):
+                    os.set_inheritable(handle, True)
+                held = ["--info-fd", str(tells), "--block-fd", str(waits)]
+                self.child = spawn([wrapped.words[0], *held, *wrapped.words[1:]], wrapped.env, writer)
+            finally:
+                os.close(tells)
+                os.close(waits)
+            found = b""
+            while piece := os.read(told, PIECE):
+                found += piece
+            if found:  # else it has failed, and says why
+                group.enter(int(json.loads(found)["child-pid"]))
+        except OSError:
+            if not self.child:
+                raise
+            self._note_all([NO_LIMITS])
+        finally:
+            os.close(told)
+            with contextlib.suppress(BrokenPipeError):  # it has gone
+                os.write(goes, b"\n")
+            os.close(goes)
+
+    def _make_group(self) -> bool:
+        """Whether it is held to its limits."""
         if self.group is None:
             return False
         try:
             self.group.limit(*self.limits)
-            self.group.enter()
         except (OSError, KeyError):
-            self.group.leave()
             self.group.remove()
             self.group = None
-            self._note_all([("limits_missing", "The node cannot hold tasks to their memory and cores.")])
+            self._note_all([NO_LIMITS])
             return False
         return True
 

@@ -21,24 +21,19 @@ CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
 NETWORK = "nfs"
 CONTAINER, IGNORE = "container", "ignore"
 # What of a node's files a closed view has; the rest of `/` is not there.
-SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc", "sys")
+SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc")
+# Of /sys only what programs ask for devices and cores: all of it has a dozen mounts of its own, and each costs a start.
+SHOWN_BELOW = (
+    "sys/devices", "sys/class", "sys/bus", "sys/module", "run/systemd/resolve", "run/nvidia-persistenced", "var/log/npu",
+)  # fmt: skip
 # Secrets of the node inside of those.
 SECRET = (
     "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-", "etc/sudoers", "etc/sudoers.d", "etc/ssl/private",
     "etc/ssh", "etc/krb5.keytab", "etc/wireguard", "etc/NetworkManager", "etc/netplan", "etc/trainyard", "etc/kubernetes",
-    "etc/docker", "etc/containers/auth.json", "sys/firmware", "sys/kernel/debug", "sys/kernel/tracing", "sys/kernel/security",
+    "etc/docker", "etc/containers/auth.json",
 )  # fmt: skip
-# Of /proc: what changes the node itself, and what tells of it.
-SETTINGS = ("sys", "sysrq-trigger", "fs")
-MASKED = ("kcore", "keys", "acpi", "scsi", "timer_list", "sched_debug")
-# What programs look for below /var and /run, where a node has it.
-SHOWN_BELOW = (
-    "var/lib/dpkg",
-    "var/lib/dbus",
-    "var/cache/fontconfig",
-    "run/systemd/resolve",
-    "run/nvidia-persistenced",
-)
+# Of /proc: what changes the node itself.
+SETTINGS = ("sys", "sysrq-trigger", "fs", "scsi", "acpi")
 # As much as root has in a container: enough for sshd and chown, not for mount, ptrace of others, modules or raw disks.
 CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
@@ -57,7 +52,7 @@ NOT_FILES = ("/proc/", "/sys/", "/dev/")
 
 SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/run", "/sbin",
           "/sys", "/usr", "/var")  # fmt: skip
-RUN_BYTES = 64 << 20  # what a task may keep below /run and /var: these are memory
+RUN_BYTES = 64 << 20  # what a task may keep below /run: it is memory
 MOST_ENTRIES = 500  # of a folder that has to be put together anew, in an open view
 FROM_STORAGE = "the folder {path} of the storage at {target} {problem}"
 
@@ -237,27 +232,13 @@ class Builder:
         for path in self.view.get("hidden", ()):
             self._cover(path)
         self._cover(os.getcwd())
-        self.words += ["--proc", "/proc", "--dev", "/dev"]
-        for name in (
-            SETTINGS
-        ):  # NB: root's to write, whatever rights it gave up; bubblewrap looks at the folder alone
+        self.words += ["--proc", "/proc", "--dev", "/dev", "--size", str(RUN_BYTES), "--tmpfs", "/run"]
+        # NB: root's to write, whatever rights it gave up; bubblewrap itself looks only at the folders.
+        for name in SETTINGS if os.getuid() == 0 else ():
             if os.path.exists(f"/proc/{name}"):
                 self.words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
-        for name in MASKED:
-            self._mask(f"/proc/{name}")
-        for path in ("/run", "/var"):
-            self.words += ["--size", str(RUN_BYTES), "--tmpfs", path]
-        self.words += [
-            "--symlink",
-            "/run",
-            "/var/run",
-            "--dir",
-            "/var/log",
-            "--dir",
-            "/var/lib",
-            "--dir",
-            "/run/lock",
-        ]
+        self.words += ["--dir", "/run/lock", "--symlink", "/run", "/var/run", "--symlink", "/tmp", "/var/tmp"]
+        self.words += ["--dir", "/var/log", "--dir", "/var/lib", "--dir", "/var/cache"]
         for name in SHOWN_BELOW:
             if os.path.isdir(f"/{name}"):
                 self.words += ["--ro-bind", f"/{name}", f"/{name}"]
@@ -272,7 +253,7 @@ class Builder:
     def _mask(self, path: str, target: str = "") -> None:
         if os.path.isdir(path):
             self.words += ["--tmpfs", target or path]
-        elif os.path.exists(path):
+        elif os.access(path, os.R_OK):
             self.words += ["--ro-bind", "/dev/null", target or path]
 
     def _show_devices(self) -> None:
@@ -291,7 +272,7 @@ class Builder:
 
     def _show_own(self) -> None:
         """What of the task's own folder it sees, at the same place as on the node."""
-        for name, target in (("tmp", "/tmp"), ("tmp", "/var/tmp"), ("work", "")):
+        for name, target in (("tmp", "/tmp"), ("work", "")):
             path = os.path.abspath(self.folder.file(name))
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
@@ -303,8 +284,9 @@ class Builder:
         if self.order.get("entry"):
             own = os.path.abspath(self.folder.file("entry"))
             self.words += ["--bind", own, own]
-        program = agent_file()
-        self.words += ["--ro-bind", program, program]
+        if self.order.get("entry") or b"TRAINYARD_AGENT" in kernel.read_file(command):
+            program = agent_file()
+            self.words += ["--ro-bind", program, program]
 
     def _show_python(self, words: list[str]) -> list[str]:
         """Our own program runs inside too, before the command: by the Python that runs us, or that which it stands for."""
