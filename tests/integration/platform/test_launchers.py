@@ -46,11 +46,22 @@ print("sum", total, *(os.environ[name] for name in names), flush=True)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def stand_ins(tmp_path_factory):
+    """Launchers that only say how they were called."""
+    folder = tmp_path_factory.mktemp("bin")
+    for name in ("torchrun", "horovodrun"):
+        (folder / name).write_text('#!/bin/sh\necho "$TRAINYARD_TASK: ${0##*/} $*"\n')
+        (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, stand_ins):
     with platform(tmp_path_factory.mktemp("launchers")) as up:
         for name in ("atlas-1", "atlas-2"):
             body = {"name": name, "address": {"backend": "local"}, "devices": {"Ascend910": 8}}
             up.call("POST", "/api/v1/nodes", body)
+            up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"visible": [str(stand_ins)]}})
         wait_for(lambda: all(node["state"] == "ready" for node in up.call("GET", "/api/v1/nodes")["items"]))
         yield up
 
@@ -141,18 +152,14 @@ def test_openmpi_starts_the_processes_of_all_tasks_when_it_is_the_launcher(clust
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "horovodrun"])
-def test_another_launcher_gets_the_right_words_when_the_job_names_it(cluster, tmp_path, launcher):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / launcher).write_text('#!/bin/sh\necho "$TRAINYARD_TASK: ${0##*/} $*"\n')
-    (folder / launcher).chmod(0o755)
+def test_another_launcher_gets_the_right_words_when_the_job_names_it(cluster, stand_ins, launcher):
     found, lines = finish(
         cluster,
         "python train.py --lr 1",
         kind="PyTorchJob",
         launcher=launcher,
         processes=4,
-        env={"PATH": f"{folder}:{os.environ['PATH']}"},
+        env={"PATH": f"{stand_ins}:{os.environ['PATH']}"},
         roles=workers(),
     )
     assert found["state"] == "succeeded", lines
@@ -167,6 +174,24 @@ def test_another_launcher_gets_the_right_words_when_the_job_names_it(cluster, tm
         (call,) = calls
         assert call.startswith("master-0: horovodrun -np 8 -H ")
         assert call.count(":4") == 2
+
+
+def test_torchrun_waits_only_for_those_that_train_when_a_parameter_server_stands_by(cluster, stand_ins):
+    found, lines = finish(
+        cluster,
+        "train.py --lr 1",
+        kind="PSDistJob",
+        launcher="torchrun",
+        env={"PATH": f"{stand_ins}:{os.environ['PATH']}"},
+        roles=workers(**NPUS),
+    )
+    assert found["state"] == "succeeded", lines
+    calls = sorted(line for line in lines if ": torchrun " in line)
+    assert [call.partition("--master_addr")[0] for call in calls] == [
+        f"worker-{rank}: torchrun --nnodes=2 --node_rank={rank} " for rank in (0, 1)
+    ]
+    assert all("--nproc_per_node=8 train.py --lr 1" in call for call in calls), calls
+    assert len({call.partition("--master_port=")[2].split()[0] for call in calls}) == 1, calls
 
 
 def test_nothing_of_a_task_is_left_when_its_launcher_is_killed_on_the_node(cluster, tmp_path):

@@ -41,7 +41,7 @@ def gang_of(kind: str, *roles: RoleSpec, nodes: int = 99, **more: Any) -> Gang:
             )  # fmt: skip
     gang = Gang(
         job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=spec, places=tuple(places),
-        person=Person(name="li@lab.cn", email="li@lab.cn"), workspace="vision", token="t",
+        person=Person(name="ada@lab.cn", email="ada@lab.cn"), workspace="vision", token="t",
     )  # fmt: skip
     return meeting.with_ports(gang)
 
@@ -227,7 +227,7 @@ def test_the_manuals_nvidia_job_has_its_variables_and_files():
     gang = gang_of("PSDistJob", RoleSpec(replicas=2, devices=8, device="V100"))
     env, late, files = given(gang, "ps-0")
     assert env.items() >= {
-        "DLWS_JOB_ID": "dlc1", "DLWS_USER_NAME": "li", "DLWS_USER_EMAIL": "li@lab.cn", "DLWS_VC_NAME": "vision",
+        "DLWS_JOB_ID": "dlc1", "DLWS_USER_NAME": "ada", "DLWS_USER_EMAIL": "ada@lab.cn", "DLWS_VC_NAME": "vision",
         "DLWS_NUM_PS": "1", "DLWS_NUM_WORKER": "2", "DLWS_WORKER_NUM": "2", "DLWS_ROLE_NAME": "ps",
         "DLWS_ROLE_IDX": "0", "DLTS_ROLE_IDX": "0", "DLWS_NUM_GPU_PER_WORKER": "8", "DLWS_GPU_TYPE": "V100",
         "DLWS_IS_NPU_JOB": "false", "DLWS_HOST_NETWORK": "enable", "DLWS_LAUNCH_CMD": "train",
@@ -240,7 +240,7 @@ def test_the_manuals_nvidia_job_has_its_variables_and_files():
     assert late["DLWS_SD_worker1_IP"] == "%address:worker-1%"
     assert late["DLWS_SD_SELF_IP"] == "10.0.0.1"
     assert files["/job/hostfile"] == "%name:worker-0:worker-0% slots=8\n%name:worker-1:worker-1% slots=8\n"
-    assert files["/home/li/ib_config"] == files["/job/ib_config"]
+    assert files["/home/ada/ib_config"] == files["/job/ib_config"]
     assert files["/job/ib_config"].startswith("%name:worker-0:ib-worker-0% slots=8\n")
     assert "export DLWS_SD_ps0_IP=" in files["/dlts-runtime/env/init.env"]
     assert [place.name for place in gang.places if place.runs] == ["ps-0"]
@@ -252,14 +252,14 @@ def test_the_manuals_npu_job_runs_in_every_worker_with_rank_tables():
     assert [place.name for place in gang.places if place.runs] == ["worker-0", "worker-1"]
     assert (env["DLWS_IS_NPU_JOB"], env["VISIBLE_IDS"]) == ("true", "0,1,2,3,4,5,6,7")
     assert env["NPU_IPS"].startswith("0:192.168.0.2,1:192.168.1.2")
-    table = json.loads(files["/home/li/.npu/dlc1/hccl_ms.json"])
+    table = json.loads(files["/home/ada/.npu/dlc1/hccl_ms.json"])
     entries = table["group_list"][0]["instance_list"]
     assert [entry["rank_id"] for entry in entries] == [str(rank) for rank in range(16)]
     assert [entry["server_id"] for entry in entries] == ["10.0.0.2"] * 8 + ["10.0.0.3"] * 8
     assert table["group_list"][0]["group_name"] == "test"
-    assert files["/home/li/.npu/dlc1/npu_1.info"].endswith("host=10.0.0.3\n")
-    assert late["RANK_TABLE_FILE"] == "%path:/home/li/.npu/dlc1/hccl_1.0.json%"
-    assert late["MINDSPORE_HCCL_CONFIG_PATH"] == "%path:/home/li/.npu/dlc1/hccl_ms.json%"
+    assert files["/home/ada/.npu/dlc1/npu_1.info"].endswith("host=10.0.0.3\n")
+    assert late["RANK_TABLE_FILE"] == "%path:/home/ada/.npu/dlc1/hccl_1.0.json%"
+    assert late["MINDSPORE_HCCL_CONFIG_PATH"] == "%path:/home/ada/.npu/dlc1/hccl_ms.json%"
     assert (env["RANK_SIZE"], env["SERVER_ID"]) == ("16", "1")
 
 
@@ -313,6 +313,22 @@ def test_a_launcher_that_starts_all_runs_once_and_reaches_the_others(launcher):
     assert all(place.ssh_port for place in gang.places)
     assert gang.spec.success is Success.FIRST
     assert "TRAINYARD_HOSTFILE" in given(gang, "worker-0")[1]
+
+
+@pytest.mark.parametrize("launcher", [Launcher.OWN, Launcher.TORCHRUN])
+def test_a_launcher_in_every_task_counts_only_those_that_train(launcher):
+    """The parameter server of a job on NPUs stands by: nobody may wait for it, or look for the others there."""
+    workers = RoleSpec(replicas=2, device="Ascend910", devices=8)
+    gang = gang_of("PSDistJob", workers, launcher=launcher)
+    for rank, name in enumerate(("worker-0", "worker-1")):
+        env, late, _ = given(gang, name)
+        wanted = {"NNODES": "2", "NODE_RANK": str(rank), "WORLD_SIZE": "2", "RANK": str(rank)}
+        assert env.items() >= wanted.items()
+        assert late["MASTER_ADDR"] == "%host:worker-0%"
+        assert late["MASTER_PORT"] == "%port:worker-0:MASTER_PORT%"
+    takes = [place.name for place in gang.places if "MASTER_PORT" in part_of(gang, place).ports]
+    assert "worker-0" in takes
+    assert "worker-1" not in takes
 
 
 def test_every_task_meets_at_the_first_that_runs_the_command():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainyard.server.kinds import ascend, find_kind, has_ssh, mpi, pytorch
 from trainyard.server.kinds.gang import Gang, Part, Place, host, path
+from trainyard.spec.launching import ONE_STARTS_ALL
 
 
 def part_of(gang: Gang, place: Place) -> Part:
@@ -13,7 +16,7 @@ def part_of(gang: Gang, place: Place) -> Part:
     if kind.meets or gang.spec.launcher:
         found = joined(_common(gang, place), found)
     if gang.spec.launcher and "WORLD_SIZE" not in found.env:
-        found = joined(pytorch.meeting(gang, place, pytorch.TORCH_PORT), found)
+        found = joined(pytorch.meeting(*_among_trainers(gang, place), pytorch.TORCH_PORT), found)
     if has_ssh(gang.spec) and not kind.has_ssh:
         late, files = mpi.launching(gang)
         found = joined(Part(late=late, files=files), found)
@@ -33,11 +36,26 @@ def joined(one: Part, other: Part) -> Part:
     )
 
 
+def _among_trainers(gang: Gang, place: Place) -> tuple[Gang, Place]:
+    """Those that a launcher in every task starts processes in, and the task among them: not who stands by, such as ps0."""
+    if not gang.spec.launcher or gang.spec.launcher in ONE_STARTS_ALL or not place.runs:
+        return gang, place
+    trainers, by_name = gang.once("trainers", lambda: _trainers(gang))
+    return trainers, by_name[place.name]
+
+
+def _trainers(gang: Gang) -> tuple[Gang, dict[str, Place]]:
+    runs = [one for one in gang.places if one.runs]
+    places = tuple(replace(one, rank=rank) for rank, one in enumerate(runs))
+    return replace(gang, places=places), {one.name: one for one in places}
+
+
 def _common(gang: Gang, place: Place) -> Part:
     """What launchers go by: see spec/launching.py."""
+    trainers, one = _among_trainers(gang, place)
     env = {
-        "NNODES": str(len(gang.places)),
-        "NODE_RANK": str(place.rank),
+        "NNODES": str(len(trainers.places)),
+        "NODE_RANK": str(one.rank),
         "TRAINYARD_NUM_DEVICES": str(len(place.devices)),
     }
     if not has_ssh(gang.spec):
