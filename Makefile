@@ -21,7 +21,7 @@ test: $(VENV)/.installed debian
 test-frameworks: $(VENV)/.installed debian
 	@scripts/debian cmake g++ libopenmpi-dev
 	@scripts/frameworks .venv-frameworks $(PYTHON)
-	$(BIN)/python -m pytest -q --timeout=600 tests/frameworks
+	$(BIN)/python -m pytest -q --timeout=1200 tests/frameworks
 
 # The part to run at every save: under two minutes.
 quick: $(VENV)/.installed debian
@@ -43,7 +43,7 @@ docs: $(VENV)/.installed
 	$(BIN)/zensical build --strict
 
 debian:
-	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind prometheus gcc
+	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind bubblewrap prometheus gcc
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@scripts/debian $(PYTHON)-venv
