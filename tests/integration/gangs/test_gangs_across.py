@@ -33,6 +33,7 @@ MANUAL = (
     "-p $DLWS_SD_worker0_SSH_PORT --network-interface ib0 python /examples/tensorflow2_keras_mnist.py "
     "~/checkpoints/ ~/tensorboard/${DLWS_JOB_ID}/logs/ && sleep infinity"
 )
+HOME = "/home/admin"  # of who submits
 EXAMPLE = """
 import os, sys
 print("horovod", os.environ["HOROVOD_RANK"], os.environ["HOROVOD_SIZE"], os.environ["DLWS_ROLE_NAME"],
@@ -140,7 +141,7 @@ def test_horovodrun_reaches_all_workers_when_the_job_is_the_manuals(yard):
     assert sorted(int(words[1]) for words in told) == list(range(16))
     assert {tuple(words[2:5]) for words in told} == {("16", "worker", "0"), ("16", "worker", "1")}
     assert {tuple(words[5:]) for words in told} == {
-        ("/home/admin/checkpoints/", f"/home/admin/tensorboard/{job}/logs/")
+        (f"{HOME}/checkpoints/", f"{HOME}/tensorboard/{job}/logs/")
     }
     assert yard.up.job(job)["state"] == "running", "it sleeps, as it was told"
     yard.up.call("PUT", f"/api/v1/jobs/{job}/desired", {"desired": "cancel"})

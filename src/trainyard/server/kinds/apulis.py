@@ -17,7 +17,7 @@ from trainyard.spec.workload import CommandOn, RoleSpec, WorkloadSpec
 
 HOSTFILE = "/job/hostfile"
 IB_CONFIG = "/job/ib_config"
-POD_ENV = "/pod.env"
+EXPORTED = "/pod.env"
 INIT_ENV = "/dlts-runtime/env/init.env"
 JOB_COMMAND = "/pod/job_command.sh"
 WORKER = "worker"
@@ -47,7 +47,7 @@ def part(gang: Gang, place: Place) -> Part:
         IB_CONFIG: fast,
         f"{home}/ib_config": fast,
         INIT_ENV: "".join(f"export {name}={value}\n" for name, value in discovery.items()),
-        POD_ENV: "%exports%",
+        EXPORTED: "%exports%",
         JOB_COMMAND: gang.spec.command + "\n",
     }
     if ascend.is_npu(place.device_type):

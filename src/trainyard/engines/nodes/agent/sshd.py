@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "/sbin")
 SFTP_PLACES = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/misc")
 START_SECONDS = 20.0
+TOLD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "NCCL_", "DLWS_", "DLTS_")
 PENALTIES_SINCE = (9, 8)  # of OpenSSH: whoever connects and says nothing is kept out for a while
 OURS = "# Written by the platform for this job.\n"
 # A session may come before this task has met the others, whose one has begun: it waits for the variables.
@@ -53,7 +54,10 @@ def prepare(entry: Entry) -> None:
     _write(f"{folder}/authorized_keys", given["ssh_public_key"] + "\n")
     _write(f"{folder}/host_key", given["host_key"])
     _write(f"{folder}/known_hosts", f"* {given['host_public_key']}\n")
-    _write(f"{folder}/config", client_config(entry, user, folder))
+    config = client_config(entry, user, folder)
+    _write(f"{folder}/config", f"{config}Host *\n    Include ~/.ssh/config\n")
+    if entry.env.get("TRAINYARD_VIEW"):  # a home of its own
+        write_home(entry, config)
     _write(f"{folder}/sshd_config", server_config(entry, user, folder))
     session = SESSION.format(folder=_word(folder), work=_word(os.getcwd()), shell=_word(entry.shell))
     _write(f"{folder}/session.sh", session, 0o700)
@@ -67,22 +71,45 @@ def prepare(entry: Entry) -> None:
 
 
 def client_config(entry: Entry, user: str, folder: str) -> str:
-    """Every task by all its names; where two share an address, that is the first one's."""
-    blocks, seen = [OURS], set()
+    """Every task by all its names; where two share an address, that is the first one's. Other hosts are none of our business."""
+    blocks: list[str] = [OURS]
+    known: list[str] = []
     for peer in entry.peers.values():
-        names = [name for name in (*peer["names"], peer["address"]) if name not in seen]
-        seen.update(names)
+        names = [name for name in (*peer["names"], peer["address"]) if name not in known]
+        known += names
         if names and peer["ssh_port"]:
             own = entry.entry["ssh_address"] if peer["task"] == entry.name else ""
             address = own or peer["address"]
             blocks.append(f"Host {' '.join(names)}\n    HostName {address}\n    Port {peer['ssh_port']}\n")
     blocks.append(
-        f"Host *\n    User {user}\n    IdentityFile {_path(folder + '/key')}\n    IdentitiesOnly yes\n"
+        f"Host {' '.join(known)}\n    User {user}\n    IdentityFile {_path(folder + '/key')}\n    IdentitiesOnly yes\n"
         f"    UserKnownHostsFile {_path(folder + '/known_hosts')}\n    GlobalKnownHostsFile /dev/null\n"
         "    StrictHostKeyChecking yes\n    PasswordAuthentication no\n    LogLevel ERROR\n"
         "    ServerAliveInterval 60\n    ConnectionAttempts 3\n"
     )
     return "".join(blocks)
+
+
+def write_home(entry: Entry, config: str) -> None:
+    """The same at home, where programs look that know no PATH. What the user has there is theirs, and stays."""
+    folder = os.path.join(entry.env.get("HOME", ""), ".ssh")
+    told = "".join(
+        f"{name}={value}\n"
+        for name, value in sorted(entry.env.items())
+        if name.startswith(TOLD) and "\n" not in value
+    )
+    for name, text in (("config", config), ("environment", OURS + told)):
+        path = f"{folder}/{name}"
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(path, encoding="utf-8", errors="replace") as file:
+                is_ours = file.readline() == OURS
+        except FileNotFoundError:
+            is_ours = True
+        except OSError:
+            return
+        if is_ours:
+            _write(path, text)
 
 
 def server_config(entry: Entry, user: str, folder: str) -> str:
