@@ -39,6 +39,8 @@ SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung"}
 WAITS_FOR_JOBS = "waits_for_jobs"
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
+# How a task ends whose ssh found its port taken, see the agent's gate.py.
+NO_PORT = 203
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16
 CLEARED = "No process of it is left; its places are free."
@@ -448,6 +450,10 @@ def _fail(draft: Draft, job: Job, task: TaskRecord, now: float) -> None:
             message=f"{said}; retry {record.failures + 1} of {spec.max_retries}.",
             exit_code=code,
         )
+        return
+    if code == NO_PORT and kinds.has_ssh(spec) and record.attempt < MAX_START_FAILURES:
+        # Another job on the node has it. The next start has another port, so this is no failure of the job's.
+        finish(draft, job, now, State.WAITING, reason="port_taken", message=f"{said}; it is tried again.")
         return
     _end(draft, job, now, State.FAILED, reason="failed", message=f"{said}.", exit_code=code)
 

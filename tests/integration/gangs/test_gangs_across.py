@@ -156,6 +156,7 @@ def test_the_missing_tasks_are_named_in_time_when_nodes_do_not_reach_each_other(
     with cut_off(yard, "n0"):
         job, lines = yard.run("echo began", kind="PyTorchJob", roles=spread(3), ready_seconds=4)
     assert (job["state"], job["exit_code"]) == ("failed", 204), job
+    assert "not reached within 4 s: " in job["message"]
     assert "began" not in lines
     said = [line for line in lines if "not reached within 4 s" in line]
     assert said, lines

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import platforms
+from trainyard.server import meeting
 
 pytestmark = pytest.mark.slow  # a platform of its own for the module, and processes that wait for each other
 ALLREDUCE = Path(__file__).with_name("allreduce_sockets.py")
@@ -24,7 +25,9 @@ needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="OpenMPI is no
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
-    with platforms.platform(tmp_path_factory.mktemp("gangs"), "--cpu", "64", "--devices", "V100=4") as found:
+    with platforms.platform(
+        tmp_path_factory.mktemp("gangs 中文 $(x) 'q'"), "--cpu", "64", "--devices", "V100=4"
+    ) as found:
         yield found
 
 
@@ -148,6 +151,22 @@ def test_the_job_fails_in_time_and_says_who_is_missing_when_a_task_never_comes(u
     job, lines = run(up, command, kind="PyTorchJob", roles=roles, ready_seconds=2, working_dir="/proc/none")
     assert job["state"] == "failed"
     assert "began" not in lines
+
+
+@needs_sshd
+def test_a_job_starts_anew_when_the_port_of_its_ssh_is_somebody_elses(up):
+    # It waits until its name, and so the port of its first start, is known and taken.
+    up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
+    job = up.submit("ssh worker-0 echo reached", kind="PSDistJob", roles=[worker()])
+    first = meeting.port_of(f"{job}.1")
+    address = meeting.own_address(f"{job}.1", 1)
+    with socket.socket() as stranger:
+        stranger.bind((address, first))
+        stranger.listen()
+        up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
+        found = up.until(job, "succeeded", "failed", seconds=60)
+    assert (found["state"], found["attempt"]) == ("succeeded", 2), (found, up.lines(job))
+    assert "reached" in up.lines(job)
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_the_nearest(up):

@@ -7,6 +7,7 @@ is sshd.py; code and packages are fetching.py's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -32,7 +33,8 @@ CHANGED = (
     signal.SIGUSR1,
 )
 UNTOLD = frozenset({"HOME", "PWD", "OLDPWD", "SHLVL", "_", "LS_COLORS", "TRAINYARD_MARK"})
-FOLDER, ORDER = "entry", "order.json"  # in the task's folder: all that is ours
+FOLDER, ORDER, PROBLEM = "entry", "order.json", "problem"  # in the task's folder: all that is ours
+LONGEST_PROBLEM = 900
 
 
 def say(text: str) -> None:
@@ -71,11 +73,14 @@ def run(folder: str, shell: str, env: dict[str, str] | None = None) -> int:
     try:
         return Entry(folder, shell, env).run()
     except EntryError as error:
-        say(f"trainyard: {error}")
-        return error.status
+        status, message = error.status, str(error)
     except OSError as error:
-        say(f"trainyard: the task cannot begin: {error.filename or ''} {error.strerror or error}")
-        return NO_ENVIRONMENT
+        place = f"{error.filename}: " if error.filename else ""
+        status, message = NO_ENVIRONMENT, f"the task cannot begin: {place}{error.strerror or error}"
+    say(f"trainyard: {message}")
+    with contextlib.suppress(OSError):  # the disk may be what is wrong
+        write(f"{folder}/{FOLDER}/{PROBLEM}", message[:LONGEST_PROBLEM])
+    return status
 
 
 class Entry:

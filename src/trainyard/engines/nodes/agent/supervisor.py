@@ -364,6 +364,8 @@ class Supervisor:
             message += "; the node may have run out of memory"
         if self.view == view.CONTAINER and code:
             message = self.folder.text("problem") or message
+        if code and self.order.get("entry"):
+            message = self.folder.text("entry/problem") or message  # it did not come to its command
         if self.group is not None and code and self.group.kills():
             message = f"out of memory: it used more than its {self.limits[0]} MiB"
         self.was_told = self.deadline is not None
