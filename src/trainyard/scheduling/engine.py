@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from heapq import heapify, heappop, heappushpop, nsmallest
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from operator import attrgetter, itemgetter
 
 from trainyard.scheduling.growth import Growth
@@ -33,7 +33,8 @@ from trainyard.scheduling.reserve import Reservation, reserve, still_holds
 from trainyard.scheduling.state import State
 from trainyard.scheduling.walk import Walk
 
-# Calling others away is a long look, and the next cycle is near: only the first few look in each.
+# Calling others away is a long look, and the next cycle is near: only the first few look in each, and whoever found nobody
+# lets others look until a victim would have gone.
 PREEMPTING_LINES = 8
 PREEMPTORS = 2  # of each line
 
@@ -91,6 +92,7 @@ class Scheduler(State):
         super().__init__(snapshot, now)
         self.growth = Growth(self)
         self._cycle = Cycle(now)
+        self._in_vain: dict[str, float] = {}  # who found nobody to call away → when it looks again
         self._waiting: dict[Kind, None] = {}  # kinds, as the cycle began
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
@@ -146,7 +148,7 @@ class Scheduler(State):
 
     def _forget(self) -> None:
         if len(self.ledger.changes) > 100_000:  # nobody needs what happened long ago
-            self.ledger.changes.clear()
+            self.ledger.forget()
             for reservation in self.reservations:
                 reservation.layout = -1
         if len(self.cluster.grown) > 100_000:
@@ -208,7 +210,10 @@ class Scheduler(State):
     def _all_borrow(self, line: Line) -> bool:
         """Whether even one more device would be above the workspace's guarantee, for all who stand in the line."""
         place_ = self.tree.place(line.name)
-        return all(room[0] and self.tree.borrows(place_, ((room[0], 1),)) for room in line.rooms)
+        for room in line.rooms:  # noqa: SIM110  # asked of every line, twice a cycle
+            if not room[0] or not self.tree.borrows(place_, ((room[0], 1),)):
+                return False
+        return True
 
     def _turn(self, entry: Entry) -> tuple[object, ...]:
         """The smaller, the earlier its turn: within the guarantee, then by share, then priority and time."""
@@ -373,7 +378,7 @@ class Scheduler(State):
             request = replace(request, claim=(), head_since=None)
         kind = entry.kind
         is_usual = len(kind.gang.parts) == 1 and kind.least == kind.most
-        running = self._run(request, taken, now, now, kind.least if is_usual else None)
+        running = self._run(request, taken, now, now, kind if is_usual else None)
         self._workspace_shares.pop(request.workspace, None)
         self._shares.pop(entry.owner, None)
         slots = tuple(one.slot(self.cluster) for one in taken)
@@ -404,11 +409,14 @@ class Scheduler(State):
         """Let the first in each line call others away, where that makes room for it."""
         if not self.policy.preemption or not (self.preemptible or self.tree.guarantees):
             return
+        self._in_vain = {name: until for name, until in self._in_vain.items() if until > self.now}
         lines = [line for line in self.lines.values() if line.size and self._may_preempt(line)]
+        lines.sort(key=self._first_turn)
+        looking = ((line, self._heads(line)) for line in lines)
         heads = [
             (self._turn(entry), number, line, entry)
-            for number, line in enumerate(nsmallest(PREEMPTING_LINES, lines, key=self._first_turn))
-            for entry in self._heads(line)
+            for number, (line, entries) in enumerate(islice(filter(itemgetter(1), looking), PREEMPTING_LINES))
+            for entry in entries
         ]
         heads.sort(key=itemgetter(0, 1))
         for _, _, line, entry in heads:
@@ -424,17 +432,20 @@ class Scheduler(State):
         return any(place_.nominal for place_ in self.tree.chain(self.tree.place(line.name)))
 
     def _heads(self, line: Line) -> list[Entry]:
-        """The first few blocked ones of a line, each in want of another kind of room."""
+        """The first few blocked ones of a line, each in want of another kind of room, who did not just look in vain."""
         if line.strict:
-            return [item[3] for item in line.strict[:1]]
-        firsts = [line.first(room, self._is_hopeful) for room in line.rooms]
-        found = [(-first.level, first.order, first) for first in firsts if first is not None]
-        return [first[2] for first in nsmallest(PREEMPTORS, found)]
+            firsts = [item[3] for item in line.strict[:1]]
+        else:
+            heads = [line.first(room, self._is_hopeful) for room in line.rooms]
+            found = [(-first.level, first.order, first) for first in heads if first is not None]
+            firsts = [first[2] for first in nsmallest(PREEMPTORS, found)]
+        return [first for first in firsts if first.request.id not in self._in_vain]
 
     def _preempt(self, line: Line, entry: Entry) -> None:
         """Tell others to go where that lets this one start."""
         found = find_victims(self, entry, self.tree.place(entry.request.workspace))
         if found is None:
+            self._in_vain[entry.request.id] = self.now + self.policy.grace
             return
         victims, taken = found
         line.remove(entry)

@@ -20,6 +20,7 @@ class Kind:
     """What a workload needs, and when it was last seen not to fit."""
 
     __slots__ = (
+        "_charged",
         "delays",
         "devices",
         "failed_at",
@@ -44,6 +45,7 @@ class Kind:
         first = max(gang.parts, key=lambda part: part.shape.count)
         self.reserve_key: Room = (first.shape.device, first.shape.key[0], is_large)
         self.hopeless = -1  # layout of the cluster in which it would not fit if all nodes were empty
+        self._charged: tuple[Mapping[str, int], int] = ({}, 0)  # of which totals, how much
         self.larger: list[
             Kind
         ] = []  # which need no less of anything, on the same nodes: where it fails, they do
@@ -71,6 +73,12 @@ class Kind:
         if len(parts) > 1 or first.least == 1:
             return True
         return cluster.has_room(first.shape, first.least, cluster.roomy(first.shape))
+
+    def charge(self, totals: dict[str, int]) -> int:
+        """What must start, as a share of these totals."""
+        if self._charged[0] is not totals:
+            self._charged = (totals, charge(self.least, totals))
+        return self._charged[1]
 
     def is_within(self, left: Mapping[str, int]) -> bool:
         """Whether what must start stays within these amounts; what they do not name is not limited."""

@@ -28,10 +28,14 @@ Shares = Mapping[Owner, float]
 class Entry:
     """One waiting workload in its line."""
 
-    __slots__ = ("kind", "level", "limit", "order", "overdue", "request", "stay")
+    __slots__ = ("kind", "level", "limit", "order", "overdue", "owner", "request", "stay")
 
     def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
         self.request = request
+        self.owner: Owner = (
+            request.workspace,
+            request.user,
+        )  # whose it is; in a line, one object for all of theirs
         self.kind = kind
         self.order = order  # when it is due, then as they came
         self.level = request.priority  # with its age counted in
@@ -41,11 +45,6 @@ class Entry:
 
     def __lt__(self, other: Entry) -> bool:
         return self.order < other.order
-
-    @property
-    def owner(self) -> Owner:
-        """Whose it is."""
-        return (self.request.workspace, self.request.user)
 
 
 def level_of(
@@ -90,8 +89,9 @@ class Likes:
             None  # of the owners' first ones on the highest level: overdue ones, then the oldest
         )
 
-    def add(self, entry: Entry, owner: Owner) -> None:
-        """Let an entry join. `owner` is the entry's, one object for all of theirs: it is kept as a key."""
+    def add(self, entry: Entry) -> None:
+        """Let an entry join."""
+        owner = entry.owner
         owners = self.levels.get(entry.level)
         if owners is None:
             owners = self.levels[entry.level] = {}
@@ -220,9 +220,9 @@ class Line:
         if likes is None:
             likes = self.kinds[kind] = Likes()
             self.rooms[kind.reserve_key] = self.rooms.get(kind.reserve_key, 0) + 1
-        owner = entry.owner
+        entry.owner = self._owners.setdefault(entry.owner, entry.owner)
         before = likes.top
-        likes.add(entry, self._owners.setdefault(owner, owner))
+        likes.add(entry)
         self.overdue += entry.overdue
         if likes.top is not before:
             self._replace_top(before, likes.top)

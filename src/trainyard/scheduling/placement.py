@@ -63,6 +63,15 @@ def place(
     cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool = False
 ) -> list[Taken] | None:
     """Find and take room for the whole gang; None, and nothing taken, where there is not enough."""
+    first = gang.parts[0]
+    if (
+        first.most == first.least == 1
+        and len(gang.parts) == len(cluster.by_pool) == 1
+        and not (wide or spreads)
+    ):
+        rule = cluster.rules.get(first.shape.device)
+        if rule is None or not rule.whole_when_many:
+            return _place_one(cluster, first)
     for part in gang.parts:
         cluster.refresh(part.shape)
     finder = _Finder(cluster, gang, spreads, wide)
@@ -75,6 +84,26 @@ def place(
         release(cluster, found)
         found = None
     return finder.search(tuple(ordered)) if found is None else found
+
+
+def _place_one(cluster: Cluster, part: Part) -> list[Taken] | None:
+    """The commonest of all, without detours: one replica on the fullest node, on those that failed lately last."""
+    shape = part.shape
+    cluster.refresh(shape)
+    nodes = cluster.candidates(shape, shape.allowed)
+    sets = cluster.by_free.get(shape.device, [])[shape.count :] if shape.count else cluster.by_idle
+    for within in (nodes & ~cluster.suspect, nodes & cluster.suspect):
+        for at in sets:
+            here = at & within
+            while here:
+                low = here & -here
+                node = low.bit_length() - 1
+                if cluster.fits(node, shape):
+                    devices = cluster.pick(node, shape)
+                    cluster.take(node, shape, devices)
+                    return [Taken(part.role, shape, node, devices)]
+                here ^= low
+    return None
 
 
 def would_fit(cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread]) -> bool:

@@ -8,7 +8,7 @@ inside its guarantee. None of these relations holds both ways at once, so two qu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import merge, nsmallest
 from itertools import chain, combinations, islice, takewhile
 from typing import TYPE_CHECKING
@@ -420,7 +420,7 @@ class Clearings:
         if not shape.allowed >> node & 1 or cluster.fits(node, shape):
             return None
         free = cluster.masks[shape.device][node] if shape.count and shape.device in cluster.masks else 0
-        return _Cleared(cluster.cpu[node], cluster.memory[node], cluster.shared[node], free)
+        return _Cleared(cluster.cpu[node], cluster.memory[node], cluster.shared[node], free, [], False)
 
     def cheapest(self, count: int) -> list[Victim]:
         """Who must go from so many nodes: those that take the fewest, then whose dearest is the cheapest."""
@@ -442,8 +442,8 @@ class _Cleared:
     memory: int
     shared: int
     free: int
-    victims: list[Victim] = field(default_factory=list)
-    is_clear: bool = False
+    victims: list[Victim]
+    is_clear: bool
 
     def room(self, shape: Shape) -> int:
         """How many replicas have room now."""

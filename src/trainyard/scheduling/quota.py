@@ -80,7 +80,10 @@ class Place:
 
     def is_borrowing(self) -> bool:
         """Whether it uses more of anything than it is guaranteed."""
-        return any(self.used.get(resource, 0) > amount for resource, amount in self.nominal.items())
+        for resource, amount in self.nominal.items():  # noqa: SIM110  # asked at every start
+            if self.used.get(resource, 0) > amount:
+                return True
+        return False
 
     def is_over_nominal(self, amounts: Amounts) -> bool:
         """Whether it uses more than it is guaranteed of something in `amounts`; without a guarantee, any use is more."""

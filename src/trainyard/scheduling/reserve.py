@@ -7,9 +7,10 @@ how small workloads fill gaps without making a large gang wait for ever.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
+from heapq import merge as merge_sorted
 
 from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep, Shape, bits, replicas
 from trainyard.scheduling.model import Request
@@ -17,6 +18,8 @@ from trainyard.scheduling.placement import Gang, Taken, least_of, place, release
 
 MANY = 1024  # replicas of one gang on one node, at most counted
 NO_KEEP = Keep()
+UNSORTED = 1 << 60  # more changes than there ever are
+FEW_CHANGES = 256  # nodes that are sorted by themselves, rather than all again
 OVERRUN = 5.0  # what has run past its limit is about to be gone; much longer, and short work would pass a head for ever
 
 
@@ -80,6 +83,10 @@ class Ledger:
         self.changes: list[int] = []  # nodes whose releases have changed, in order
         self.soonest: dict[int, float] = {}  # node → when the first of its releases comes
         self.latest: dict[int, float] = {}  # node → when the last of its devices comes back
+        self._orders: list[tuple[int, list[tuple[float, int]]]] = [
+            (UNSORTED, []),
+            (UNSORTED, []),
+        ]  # nodes by `soonest` and by `latest`, and how many changes they know
         self._serial = 0
 
     def add(self, running: Running) -> None:
@@ -108,7 +115,16 @@ class Ledger:
             del self.releases[node], self.soonest[node], self.latest[node]
             return
         self.soonest[node] = rows[0][0]
-        self.latest[node] = next((end for end, _, one in reversed(rows) if one.devices), 0.0)
+        last = rows[-1]
+        if last[2].devices:
+            self.latest[node] = last[0]
+        else:
+            self.latest[node] = next((end for end, _, one in reversed(rows) if one.devices), 0.0)
+
+    def forget(self) -> None:
+        """Nobody asks any more for changes so far."""
+        self.changes.clear()
+        self._orders = [(UNSORTED, []), (UNSORTED, [])]
 
     def going(self, node: int, until: float) -> list[Taken]:
         """What comes back on a node until then."""
@@ -125,18 +141,27 @@ class Ledger:
         allowed = shape.allowed & ~now & ~spoken_for
         latest = -found[0][0] if len(found) == count else float("inf")
         is_whole = self._is_whole(shape)
-        moments = self.latest if is_whole else self.soonest
-        # The soonest first: after a few nodes none of the others can be better.
-        for moment, node in sorted([(moment, node) for node, moment in moments.items() if moment <= latest]):
+        for moment, node in self._in_order(is_whole=is_whole):
             if moment > latest:
                 break
-            if not allowed >> node & 1:
-                continue
-            if is_whole or self._frees(shape, node, latest):
+            if allowed >> node & 1 and (is_whole or self._frees(shape, node, latest)):
                 self._collect(found, shape, node, count)
                 if len(found) == count:
                     latest = -found[0][0]
         return sorted((-moment, -node) for moment, node in found)
+
+    def _in_order(self, *, is_whole: bool) -> Iterator[tuple[float, int]]:
+        """Nodes with something to come back, the soonest first: after a few of them none of the others can be better."""
+        moments = self.latest if is_whole else self.soonest
+        seen, order = self._orders[is_whole]
+        if not 0 <= len(self.changes) - seen <= FEW_CHANGES:
+            seen, order = len(self.changes), sorted([(moment, node) for node, moment in moments.items()])
+            self._orders[is_whole] = (seen, order)
+        changed = set(self.changes[seen:])
+        if not changed:
+            return iter(order)
+        fresh = sorted([(moments[node], node) for node in changed if node in moments])
+        return merge_sorted(fresh, (row for row in order if row[1] not in changed))
 
     def _is_whole(self, shape: Shape) -> bool:
         """Whether a replica takes all devices of a node, of the only type there is: all who hold any must have gone."""

@@ -50,8 +50,9 @@ class Shares:
     def use(self, keys: tuple[object, ...], charge: int, now: float) -> None:
         """Count a charge from now on; a negative one ends it."""
         for key in keys:
-            account = self.account(key)
-            account.settle(now, self.half_life)
+            account = self.accounts.get(key) or self.account(key)
+            if now > account.as_of:
+                account.settle(now, self.half_life)
             account.rate += charge
 
     def share(self, key: object, now: float, weight: float = 1.0) -> float:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
 from trainyard.scheduling.forecast import expected_run
-from trainyard.scheduling.kinds import Kinds, charge, is_unnamed, taken_amounts
+from trainyard.scheduling.kinds import Kind, Kinds, charge, is_unnamed, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread, Strategy
 from trainyard.scheduling.placement import Taken
@@ -268,13 +268,17 @@ class State:
         )
 
     def _run(
-        self, request: Request, taken: list[Taken], started: float, now: float, amounts: Amounts | None = None
+        self, request: Request, taken: list[Taken], started: float, now: float, kind: Kind | None = None
     ) -> Running:
-        """Count a workload whose room is taken as running; `amounts` are all of it, where they are known."""
+        """Count a workload whose room is taken as running; what `kind` says it needs is what it took, if one is given."""
         self._serial += 1
         running = Running(request, taken, started, self._serial)
-        running.amounts = taken_amounts(taken) if amounts is None else amounts
-        running.charge = charge(running.amounts, self.totals)
+        if kind is None:
+            running.amounts = taken_amounts(taken)
+            running.charge = charge(running.amounts, self.totals)
+        else:
+            running.amounts = kind.least
+            running.charge = kind.charge(self.totals)
         self._estimate(running, now)
         place_ = self.tree.place(request.workspace)
         self.tree.use(place_, request.user, running.amounts)
@@ -282,10 +286,11 @@ class State:
         self.shares.use(_accounts(request), running.charge, now)
         self.ledger.add(running)
         self.running[request.id] = running
-        insort(self.by_cost.setdefault(request.workspace, []), (cost_of(running), running))
+        row = (cost_of(running), running)
+        insort(self.by_cost.setdefault(request.workspace, []), row)
         if request.preemptible:
             self.preemptible.update(dict(running.amounts))
-            insort(self.preemptible_by_cost.setdefault(request.workspace, []), (cost_of(running), running))
+            insort(self.preemptible_by_cost.setdefault(request.workspace, []), row)
         return running
 
     def _expect(self) -> None:

@@ -170,9 +170,12 @@ class Walk:
 
     def _join(self, key: Key | None) -> bool:
         """Let the next kind join whose first may come before `key`; whether there is one, or somebody more to show."""
-        tops, bounds = self._tops, self._bounds
-        while self._next < len(tops) and (key is None or tops[self._next] < key):
-            kind = tops[self._next][3].kind
+        tops, bounds, last = self._tops, self._bounds, len(self._tops)
+        while self._next < last:
+            top = tops[self._next]
+            if key is not None and key < top:
+                return False
+            kind = top[3].kind
             self._next += 1
             if kind.failed_at >= 0:
                 shown = len(self._blocked)
@@ -221,9 +224,10 @@ class Walk:
         if cursor.known_at < 0:
             return True
         owner = key[3].owner  # shares only rise within a cycle, by who is admitted
-        return any(
-            kind is cursor.kind or gone == owner for gone, kind in self.line.departures[cursor.known_at :]
-        )
+        for gone, kind in self.line.departures[cursor.known_at :]:  # asked at every look
+            if kind is cursor.kind or gone == owner:
+                return True
+        return False
 
     def pass_blocked(self, entry: Entry) -> bool:
         """If it was shown for the sake of a reservation, go on to the next."""

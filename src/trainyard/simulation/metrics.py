@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 
+from trainyard.scheduling.model import Slot
+
 BUCKETS = 240  # of the time series over the time in which jobs arrive: as many as a chart can show
 NARROWEST = 60.0  # seconds of one of them at least, however short the experiment
 FAIR_SECONDS = 3600.0  # fairness is looked at hour by hour: over weeks everybody gets what they asked for
@@ -239,13 +241,14 @@ class Meter:
             self.contended.change(now, (1 if self._common_waiting else 0) - self.contended.value)
             self._strand(now)
 
-    def run(self, group: tuple[str, str], places: Iterable[tuple[str, int]], now: float, step: int) -> None:
-        """A workload takes its places (1) or gives them back (-1): node and devices."""
+    def run(self, group: tuple[str, str], places: Iterable[Slot], now: float, step: int) -> None:
+        """A workload takes its places (1) or gives them back (-1)."""
         devices = 0
-        for name, count in places:
+        for slot in places:
+            count = len(slot.devices)
             if count:
                 devices += count
-                self._give(name, -count * step, now)
+                self._give(slot.node, -count * step, now)
         if devices:
             self.busy.change(now, devices * step)
             self.workspaces.change(group[0], now, devices * step, 0)

@@ -239,7 +239,7 @@ class Simulation:
         run.places = admit.slots
         run.rate = min(1.0, len(admit.slots) / job.replicas)
         self.meter.wait(run.group, run.shape, now, -1)
-        self.meter.run(run.group, [(slot.node, len(slot.devices)) for slot in admit.slots], now, 1)
+        self.meter.run(run.group, admit.slots, now, 1)
         seconds = job.failures[run.broken] if run.broken < len(job.failures) else run.remaining
         seconds /= run.rate
         if job.limit is not None:
@@ -276,7 +276,7 @@ class Simulation:
     def _stop(self, run: Run, now: float) -> None:
         self._scheduler.end(run.job.id, now)
         del self._running[run.job.id]
-        self.meter.run(run.group, [(slot.node, len(slot.devices)) for slot in run.places], now, -1)
+        self.meter.run(run.group, run.places, now, -1)
         if self._watches_nodes:
             for slot in run.places:
                 tenants = self._tenants.get(slot.node, set())

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.scheduling.model import Slot
 from trainyard.simulation.metrics import (
     FAIR_SECONDS,
     Area,
@@ -104,7 +105,7 @@ def test_hours_without_waiting_say_nothing_about_fairness():
 
 def test_devices_are_stranded_when_a_gang_waits_that_cannot_use_them():
     meter = Meter({"x": 8, "y": 8}, {}, (2, 8), until=100.0)
-    meter.run(("w", "u"), [("x", 3)], 0.0, 1)
+    meter.run(("w", "u"), [Slot("worker", "x", (0, 1, 2))], 0.0, 1)
     meter.advance(10.0)
     assert sum(meter.stranded.buckets) == 0  # nobody waits
     meter.wait(("w", "u"), (2, 8), 10.0, 1)
