@@ -18,7 +18,7 @@ from netns import why_not
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 400.0
+PATIENCE = 900.0
 
 
 def finish(up, command, **given):

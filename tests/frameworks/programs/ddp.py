@@ -12,7 +12,7 @@ torch.manual_seed(rank)  # each process has data of its own
 model = DistributedDataParallel(torch.nn.Linear(2, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 wanted = torch.tensor([[3.0], [-2.0]])
-for _ in range(60):
+for _ in range(25):
     x = torch.randn(64, 2)
     loss = torch.nn.functional.mse_loss(model(x), x @ wanted + 1)
     optimizer.zero_grad()

@@ -110,6 +110,15 @@ def test_ranks_and_devices_are_right_on_every_node_whatever_python_it_has(launch
     assert sorted(out.splitlines()) == ["[2] 2 0 4 2 4 0", "[3] 3 1 4 3 4 1"]
 
 
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_a_sentence_is_said_when_the_python_of_a_task_is_too_old(launch, version):
+    found = find_python(version)
+    if found is None:
+        pytest.skip(f"there is no Python {version} here")
+    code, _, err = finish(launch("--", "true", python=found))
+    assert (code, err) == (1, "trainyard: this python3 is older than 3.8; put a newer one into PATH\n")
+
+
 def test_lines_are_whole_and_kept_in_files_when_processes_print_at_once(launch):
     text = 'for i in $(seq 300); do echo "$RANK says $i"; echo "$RANK also $i" >&2; done; printf "no end"'
     code, out, _ = finish(launch("--processes", "3", "--", text))

@@ -17,7 +17,10 @@ FOLDER = Path(__file__).with_name("agent")
 PACKAGE = "trainyard_agent"
 EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)  # the same modules are the same bytes
 
+# Read by whatever python3 a task has, also by one that could not read the modules.
 _MAIN = f"""import sys
+if sys.version_info < (3, 8):
+    sys.exit("trainyard: this python3 is older than 3.8; put a newer one into PATH")
 from {PACKAGE}.main import main
 sys.exit(main(sys.argv[1:]))
 """
