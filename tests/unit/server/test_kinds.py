@@ -291,6 +291,12 @@ def test_jobs_on_npus_of_other_kinds_get_rank_tables_of_both_ages():
     assert late["MS_SCHED_HOST"] == "%host:master-0%"
 
 
+def test_hccl_is_told_its_address_and_asks_for_no_list_of_others():
+    gang = gang_of("PyTorchJob", RoleSpec(replicas=2, device="Ascend910", devices=8))
+    env = given(gang, "worker-0")[0]
+    assert env.items() >= {"HCCL_IF_IP": "10.0.0.2", "HCCL_WHITELIST_DISABLE": "1", "SERVER_ID": "1"}.items()
+
+
 def test_ray_workers_join_the_head_and_the_command_runs_beside_it():
     gang = gang_of("RayJob", RoleSpec(replicas=2, cpu=4))
     head, worker = (part_of(gang, place) for place in gang.places)

@@ -56,6 +56,8 @@ def part(gang: Gang, place: Place) -> Part:
         "DEVICE_NUM": str(len(place.devices)),
         "SERVER_ID": str(number),
         "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
+        "HCCL_WHITELIST_DISABLE": "1",  # nobody has such a list for the nodes of a job
+        **({"HCCL_IF_IP": place.address} if place.address else {}),
         "MS_WORKER_NUM": str(size),
         "MS_LOCAL_WORKER": str(len(place.devices)),
         "MS_SERVER_NUM": "0",
