@@ -193,6 +193,29 @@ def test_machines_are_drained_and_released_when_their_pool_is_removed(yard):
     assert yard.events("pool_removed")
 
 
+def test_a_job_runs_on_when_the_provider_shows_no_machines_for_a_while(yard):
+    yard.create(most=1)
+    job = yard.up.submit("echo begun; sleep 20; echo done", roles=[{"cpu": 1}])
+    yard.until(lambda: yard.up.lines(job))
+    yard.cloud.control("DELETE", "calls")
+    yard.cloud.control("POST", "faults", {"action": "DescribeInstances", "kind": "blind"})
+    yard.until(lambda: yard.cloud.control("GET", "calls")["counts"].get("ecs.DescribeInstances", 0) > 3)
+    yard.cloud.control("DELETE", "faults")
+    assert yard.up.until(job, "succeeded", seconds=120)["attempt"] == 1
+    assert len(yard.until_empty()["machines"]) == 1
+
+
+def test_machines_are_kept_and_released_when_the_next_server_runs_under_another_name(yard):
+    yard.create(most=1)
+    job = yard.up.submit("echo begun; sleep 20; echo done", roles=[{"cpu": 1}])
+    yard.until(lambda: yard.up.lines(job))
+    yard.up.kill()
+    yard.up.env["USER"] = "o'neil"  # the provider lists its machines by the name of their owner
+    yard.up.start()
+    assert yard.up.until(job, "succeeded", seconds=120)["attempt"] == 1
+    assert len(yard.until_empty()["machines"]) == 1
+
+
 def test_the_provider_releases_machines_unless_a_server_renews_their_time(yard):
     yard.create(options={"max_hours": 2}, idle_seconds=600, least=1, most=1)
     yard.until(lambda: yard.pool()["machines"] and yard.pool()["machines"][0]["state"] == "joined")
