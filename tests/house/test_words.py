@@ -44,6 +44,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         EMULATOR,
         CLOUD,
         "trainyard/spec/machine.py",
+        "trainyard/spec/cron.py",  # time zones, by Python's own name
         "trainyard/settings.py",
         "trainyard/backends/local/description.py",
         # Pools say where machines may be bought, in what order.

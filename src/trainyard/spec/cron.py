@@ -77,7 +77,7 @@ def parse_cron(text: str) -> Cron:
     )
 
 
-def find_zone(name: str) -> ZoneInfo:
+def find_timezone(name: str) -> ZoneInfo:
     """A time zone by its name: Asia/Shanghai."""
     try:
         return ZoneInfo(name)
@@ -114,7 +114,7 @@ def next_after(cron: Cron, after: float, zone: ZoneInfo) -> float | None:
 
 def upcoming(text: str, zone: str, after: float, number: int) -> list[float]:
     """The next few moments."""
-    cron, place = parse_cron(text), find_zone(zone)
+    cron, place = parse_cron(text), find_timezone(zone)
     found: list[float] = []
     while (
         len(found) < number and (moment := next_after(cron, found[-1] if found else after, place)) is not None
@@ -172,4 +172,4 @@ def _wrong(name: str, part: str) -> InvalidError:
     )
 
 
-__all__ = ["Cron", "find_zone", "next_after", "parse_cron", "upcoming"]
+__all__ = ["Cron", "find_timezone", "next_after", "parse_cron", "upcoming"]

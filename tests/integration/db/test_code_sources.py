@@ -90,7 +90,7 @@ async def test_a_job_is_refused_when_its_code_cannot_be(cast: Cast, code):
         await cast.services.jobs.submit(cast.ann, cast.job(code=code))
 
 
-@pytest.mark.parametrize("words", [("--index-url=x",), ("",), ("a\nb",)])
+@pytest.mark.parametrize("words", [("--pre",), ("",), ("a\nb",)])
 async def test_a_job_is_refused_when_a_package_cannot_be(cast: Cast, words):
     with pytest.raises(InvalidError):
         await cast.services.jobs.submit(cast.ann, cast.job(requirements=words))

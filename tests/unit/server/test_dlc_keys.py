@@ -172,7 +172,7 @@ def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else():
         "code_source=x\ncode_commit=main",
         "data_source_uris=nas://h/p",
         "data_source_uris=nas://h/p::/a,nas://h/q::/a",
-        "thirdparty_libs=--index-url=x",
+        "thirdparty_libs=--pre",
         "aimaster_enable=true\naimaster_args=--enable-job-restrat",
         "aimaster_enable=true\naimaster_args=--job-hang-interval soon",
         "aimaster_enable=true\naimaster_args=--fault-tolerant-policy Never",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.lib.errors import InvalidError
-from trainyard.spec.cron import find_zone, next_after, parse_cron, upcoming
+from trainyard.spec.cron import find_timezone, next_after, parse_cron, upcoming
 
 
 def at(text: str) -> float:
@@ -51,7 +51,7 @@ def test_a_line_is_refused_when_no_clock_shows_it(cron):
 
 
 def test_a_day_that_never_comes_has_no_moment():
-    assert next_after(parse_cron("0 0 31 feb *"), at("2026-01-01T00:00:00"), find_zone("UTC")) is None
+    assert next_after(parse_cron("0 0 31 feb *"), at("2026-01-01T00:00:00"), find_timezone("UTC")) is None
 
 
 def test_a_moment_is_kept_once_when_clocks_go_forward():
@@ -80,7 +80,7 @@ def test_a_moment_is_taken_once_when_clocks_go_back_and_every_hour_each_time():
 @pytest.mark.parametrize("zone", ["Nowhere/AtAll", "../etc/passwd", "", "/etc/localtime", "a\0b"])
 def test_a_zone_is_refused_when_there_is_none(zone):
     with pytest.raises(InvalidError):
-        find_zone(zone)
+        find_timezone(zone)
 
 
 @given(
@@ -89,7 +89,7 @@ def test_a_zone_is_refused_when_there_is_none(zone):
     zone=st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
 )
 def test_moments_go_up_and_no_step_is_left_out(after, cron, zone):
-    place, fields = find_zone(zone), parse_cron(cron)
+    place, fields = find_timezone(zone), parse_cron(cron)
     first = next_after(fields, after, place)
     assert first is not None and first > after and first % 60 == 0
     between = next_after(fields, (after + first) / 2, place)

@@ -228,7 +228,7 @@ def _checked(record: ScheduleRecord) -> ScheduleRecord:
     if record.overlap not in OVERLAPS:
         raise FieldError("overlap", f"is {record.overlap!r}", hint=f"Choose one of {', '.join(OVERLAPS)}.")
     cron.parse_cron(record.cron)
-    cron.find_zone(record.timezone)
+    cron.find_timezone(record.timezone)
     submitting.check(record.spec)
     if record.spec.after:
         raise FieldError("after", "cannot be in a schedule", hint="Leave it out.")
@@ -246,7 +246,7 @@ def _planned(record: ScheduleRecord, now: float) -> ScheduleRecord:
 def _following(record: ScheduleRecord, now: float) -> float | None:
     if not record.is_active:
         return None
-    return cron.next_after(cron.parse_cron(record.cron), now, cron.find_zone(record.timezone))
+    return cron.next_after(cron.parse_cron(record.cron), now, cron.find_timezone(record.timezone))
 
 
 def _all(connection: Connection, actor: Actor) -> list[ScheduleRecord]:
