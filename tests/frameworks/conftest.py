@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from framework_yard import BIN, VISIBLE
 
 from platforms import Up, platform
-
-BIN = Path(__file__).parents[2] / ".venv-frameworks" / "bin"
-PROGRAMS = Path(__file__).with_name("programs")
-# What tasks in a closed view have to see beside the system's own: the frameworks, their Python, and our programs.
-VISIBLE = [str(PROGRAMS), str(BIN.parent), *([] if sys.base_prefix.startswith("/usr") else [sys.base_prefix])]
-
-
-def needs(framework: str) -> pytest.MarkDecorator:
-    """Skip where a framework is not there; `scripts/frameworks` leaves a mark for each that it could build."""
-    there = (BIN.parent / f".{framework}").exists()
-    return pytest.mark.skipif(not there, reason=f"{framework} is not installed (make test-frameworks)")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from framework_yard import BIN, PROGRAMS, VISIBLE, needs
 
-from conftest import BIN, PROGRAMS, VISIBLE, needs
 from netns import why_not
 
 pytestmark = pytest.mark.slow
