@@ -257,7 +257,7 @@ def test_the_known_line_is_said_when_a_folder_has_no_requirements(task):
     assert lines == ["WARN: ./requirements.txt not found, skip installing requirements."]
 
 
-@pytest.mark.parametrize("package", ["--trusted-host=evil", "-r/etc/passwd", "nothing-like-this==9"])
+@pytest.mark.parametrize("package", ["--pre", "-r/etc/passwd", "nothing-like-this==9"])
 def test_the_task_does_not_begin_when_a_package_cannot_be_had(task, package, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
