@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,36 @@ def test_the_users_own_torchrun_works_when_it_reads_what_dlc_gives(cluster):
         roles=[{"name": "worker", "replicas": 2, "cpu": 1}],
     )
     assert len(said(lines, r"rank \d of 4")) == 4
+
+
+@needs("torch")
+def test_the_weights_are_the_same_when_a_training_of_four_tasks_is_disturbed_and_resumes(cluster, tmp_path):
+    """One of its processes is killed in the middle; the job is tried again, and begins at its last checkpoint."""
+    folders = [tmp_path / "quiet", tmp_path / "disturbed"]
+    for folder in folders:
+        folder.mkdir()
+    jobs = [
+        cluster.submit(
+            f"python {PROGRAMS}/ddp_resume.py {folder} 60",
+            kind="PyTorchJob",
+            launcher="own",
+            restart="on_failure",
+            max_retries=3,
+            roles=[{"name": "worker", "replicas": 4, "cpu": 0.5}],
+        )
+        for folder in folders
+    ]
+    deadline = time.monotonic() + PATIENCE
+    while not (folders[1] / "step").exists() or int((folders[1] / "step").read_text() or 0) < 10:
+        assert time.monotonic() < deadline, cluster.lines(jobs[1])[-40:]
+        time.sleep(0.02)
+    os.kill(int((folders[1] / "pid.3").read_text()), signal.SIGKILL)
+    ends = [cluster.until(job, "succeeded", "failed", seconds=PATIENCE) for job in jobs]
+    assert [end["state"] for end in ends] == ["succeeded"] * 2, [cluster.lines(job)[-40:] for job in jobs]
+    assert [end["attempt"] for end in ends] == [1, 2]
+    lines = cluster.lines(jobs[1])
+    assert not said(lines, r"rank 0 of 4 begins at step 0\b")  # those of the last attempt
+    assert folders[0].joinpath("weights").read_text() == folders[1].joinpath("weights").read_text()
 
 
 @needs("mindspore")
