@@ -31,6 +31,7 @@ class Running:
         "borrowed",
         "charge",
         "end",
+        "is_charged",
         "leaving",
         "leaving_for",
         "request",
@@ -47,6 +48,7 @@ class Running:
         self.end = 0.0  # estimated
         self.amounts: tuple[tuple[str, int], ...] = ()
         self.charge = 0
+        self.is_charged = True  # its quota: not any more when others have claimed its room
         self.borrowed = False
         self.leaving: float | None = None
         self.leaving_for = ""

@@ -82,8 +82,9 @@ class State:
         self._ends: list[tuple[float, int, Running]] = []  # heap of estimated ends
         self._hard: dict[int, Keep] = self.cluster.keep  # what stays free for claims
         self._measure()
+        claimants = {request.id for request in snapshot.waiting if request.claim}
         for holding in snapshot.running:
-            self._hold(holding, now)
+            self._hold(holding, now, has_claimant=holding.leaving_for in claimants)
         for request in snapshot.waiting:
             self.submit(request, now=now)
 
@@ -164,7 +165,7 @@ class State:
             self.cluster.give(one.node, one.shape, one.devices)
             self.cluster.grown.append(one.node)
         request = running.request
-        if running.leaving is None:
+        if running.is_charged:
             self.tree.use(self.tree.place(request.workspace), request.user, running.amounts, -1)
         self.shares.use(_accounts(request), -running.charge, now)
         claim = self.claims.get(running.leaving_for)
@@ -240,8 +241,8 @@ class State:
             line = self.lines[name] = Line(name, strategy, self.policy)
         return line
 
-    def _hold(self, holding: Holding, now: float) -> None:
-        """Take what a running workload has held since before we came."""
+    def _hold(self, holding: Holding, now: float, *, has_claimant: bool) -> None:
+        """Take what a running workload has held since before we came. `has_claimant`: its places are claimed."""
         request = holding.request
         roles = {role.name: role for role in request.roles}
         taken = [self._taken(slot, roles, request.avoid) for slot in holding.slots]
@@ -252,6 +253,8 @@ class State:
             self._pass(request.id, sum(one.shape.count for one in taken), holding.passed)
         if holding.leaving is not None:
             self._leave(running, holding.leaving, holding.leaving_for, now)
+            if not has_claimant:  # nobody has its quota yet, and it has not gone: two would have it
+                self._charge_again(running)
         if request.id in self.entries:
             raise ConflictError(f"Workload {request.id!r} waits and runs.", hint="Give it in one place only.")
 
@@ -321,6 +324,12 @@ class State:
         self.ledger.add(running)
         request = running.request
         self.tree.use(self.tree.place(request.workspace), request.user, running.amounts, -1)
+        running.is_charged = False
+
+    def _charge_again(self, running: Running) -> None:
+        request = running.request
+        self.tree.use(self.tree.place(request.workspace), request.user, running.amounts)
+        running.is_charged = True
 
     # -- claims
 

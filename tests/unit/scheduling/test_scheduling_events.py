@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.scheduling import Node, Request, Role, Scheduler, Snapshot
+import pytest
+
+from trainyard.scheduling import Holding, Node, Pool, Quota, Request, Role, Scheduler, Slot, Snapshot
 
 NODE = Node(name="a", cpu=4000, memory=1000)
 
@@ -34,3 +36,26 @@ def test_who_names_a_type_starts_when_its_node_joins():
     assert waiting(scheduler, devices=1, device="A100") == []
     scheduler.add_node(Node(name="b", cpu=4000, memory=1000, devices={"A100": 1}))
     assert [admit.id for admit in scheduler.cycle(1.0).admits] == ["j"]
+
+
+@pytest.mark.parametrize("leaving_for", ["", "gone"])
+def test_quota_is_not_given_twice_when_a_workload_that_ends_is_taken_over(leaving_for):
+    role = Role(name="worker", cpu=2000)
+    ends = Request(id="ends", roles=(role,), workspace="w", user="u", priority=5, submitted=0.0)
+    waits = Request(id="waits", roles=(role,), workspace="w", user="u", priority=5, submitted=1.0)
+    holding = Holding(
+        request=ends, started=0.0, slots=(Slot("worker", "a", ()),), leaving=9.0, leaving_for=leaving_for
+    )
+    view = Snapshot(
+        nodes=(Node(name="a", pool="default", cpu=8000, memory=1024),),
+        waiting=(waits,),
+        running=(holding,),
+        pools=(Pool(name="default"),),
+        quotas=(Quota(name="w", nominal={"cpu": 3000}, borrow={"cpu": 0}),),
+    )
+    scheduler = Scheduler(view, 2.0)
+    assert scheduler.cycle(2.0).admits == [], "it still holds its places"
+    scheduler.end("ends", 3.0)
+    assert [admit.id for admit in scheduler.cycle(3.0).admits] == ["waits"]
+    scheduler.end("waits", 4.0)
+    assert not any(scheduler.tree.place("w").used.values())
