@@ -95,6 +95,8 @@ def test_a_waiting_job_is_explained_and_stands_in_the_queue(program):
     queue = program("queue", COLUMNS="80")
     assert big in queue.stdout and "waiting" in queue.stdout
     assert all(len(line) <= 80 for line in queue.stdout.splitlines())
+    (row,) = [line for line in program("queue", COLUMNS="250").stdout.splitlines() if big in line]
+    assert "could ever hold" in row, "what it waits for stands there"
     assert big in [job["id"] for job in program.json("queue")]
     assert program("jobs", "priority", "big", "9").returncode == 0
     assert program("jobs", "stop", "big").returncode == 0

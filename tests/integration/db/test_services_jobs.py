@@ -298,6 +298,7 @@ async def test_lists_have_positions_when_jobs_wait(cast: Cast):
         listed = (await jobs.list(cast.ann, JobQuery(newest_first=False))).items
         positions = [record.wait and record.wait["position"] for record in listed]
     assert positions == [None, 1, 2, 3]  # the first one is about to start
+    assert all(record.message.endswith(".") for record in listed[1:]), "why each waits"
     assert [record.id for record in listed] == [record.id for record in records]
     assert listed[1].version == 1
 

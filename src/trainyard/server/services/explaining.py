@@ -178,20 +178,30 @@ class Explainer:
             estimated_start=_sight(wait.start),
         )
 
-    async def with_positions(self, records: Sequence[WorkloadRecord]) -> tuple[WorkloadRecord, ...]:
-        """The same records; those that wait know their position and estimated start, as of the last look."""
+    async def with_positions(
+        self, actor: Actor, records: Sequence[WorkloadRecord]
+    ) -> tuple[WorkloadRecord, ...]:
+        """The same records; those that wait know their position, estimated start and reason, as of the last look."""
         if not any(record.state is State.WAITING for record in records):
             return tuple(records)
         if self._view is None or not self._view.is_fresh(self._context.now()):
             self._refresh()
         if self._view is None and self._refreshing is not None:
             await asyncio.wait({self._refreshing}, timeout=FIRST_LOOK_SECONDS)
-        waits_known = {} if self._view is None else self._view.waits
-        return tuple(
-            replace(record, wait={"position": wait.position, "start": _sight(wait.start)})
-            if record.state is State.WAITING and (wait := waits_known.get(record.id)) is not None
-            else record
-            for record in records
+        view = self._view
+        if view is None:
+            return tuple(records)
+        return tuple([await self._with_position(actor, view, record) for record in records])
+
+    async def _with_position(self, actor: Actor, view: _View, record: WorkloadRecord) -> WorkloadRecord:
+        wait = view.waits.get(record.id) if record.state is State.WAITING else None
+        if wait is None:
+            return record
+        reason = await self._readable(actor, view, wait.reason, EN)
+        return replace(
+            record,
+            wait={"position": wait.position, "start": _sight(wait.start)},
+            message=explain(reason, now=self._context.now(), language=EN),
         )
 
     def close(self) -> None:

@@ -187,7 +187,7 @@ class Jobs:
 
         page = await self._context.db.read(work)
         shown = [for_eyes_of(actor, record) for record in page.items]
-        return replace(page, items=await self._explainer.with_positions(shown))
+        return replace(page, items=await self._explainer.with_positions(actor, shown))
 
     async def counts(self, actor: Actor, workspace: str) -> dict[State, int]:
         """How many jobs of a workspace are in each state."""
