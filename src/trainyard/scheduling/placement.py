@@ -67,7 +67,7 @@ def place(
     if (
         first.most == first.least == 1
         and len(gang.parts) == len(cluster.by_pool) == 1
-        and not (wide or spreads)
+        and not (wide or spreads or gang.same_switch)
     ):
         rule = cluster.rules.get(first.shape.device)
         if rule is None or not rule.whole_when_many:
