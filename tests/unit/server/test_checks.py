@@ -59,6 +59,8 @@ def test_a_job_is_taken_when_nothing_is_wrong(spec):
         (replace(GOOD, working_dir="/" + "x" * 5000), "working_dir"), (replace(GOOD, working_dir="\udcff"), "working_dir"),
         (replace(GOOD, priority=0), "priority"), (replace(GOOD, priority=10), "priority"),
         (replace(GOOD, max_run_seconds=-1), "max_run_seconds"), (replace(GOOD, grace_seconds=10**9), "grace_seconds"),
+        (replace(GOOD, hang_seconds=-1), "hang_seconds"), (replace(GOOD, ready_seconds=0), "ready_seconds"),
+        (replace(GOOD, processes=-1), "processes"),
         (replace(GOOD, max_retries=-1), "max_retries"), (replace(GOOD, retain_seconds=2**40), "retain_seconds"),
         (replace(GOOD, env={"A B": "x"}), "env.A B"), (replace(GOOD, env={"": "x"}), "env."),
         (replace(GOOD, env={"A=B": "x"}), "env.A=B"), (replace(GOOD, env={"A": "x\0"}), "env.A"),
