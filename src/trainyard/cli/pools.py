@@ -92,6 +92,7 @@ def ls_command() -> int:
     if machines:
         invocation.output.line()
         _machine_table(pools).print(invocation.output)
+    _tell_troubles(pools)
     return 0
 
 
@@ -197,6 +198,16 @@ def _tell(pool: Pool, done: str) -> int:
     return 0
 
 
+def _tell_troubles(pools: Sequence[Pool]) -> None:
+    """Why pools could not buy, in full: no column is wide enough."""
+    output = current().output
+    troubled = [pool for pool in pools if pool.message]
+    if troubled:
+        output.line()
+    for pool in troubled:
+        output.line(f"{pool.name}: {pool.message}", "yellow")
+
+
 def _pool_table(pools: Sequence[Pool]) -> Table:
     columns = [
         Column("Pool", shrink=8),
@@ -206,7 +217,6 @@ def _pool_table(pools: Sequence[Pool]) -> Table:
         Column("Spot", drop=4),
         Column("Per hour", right=True, drop=6),
         Column("Cost", right=True),
-        Column("Why not", shrink=16, drop=1),
     ]
     rows = [
         [
@@ -217,14 +227,13 @@ def _pool_table(pools: Sequence[Pool]) -> Table:
             "yes" if pool.spot else "-",
             _money(pool.price, pool.currency) if pool.price else "-",
             _money(pool.cost, pool.currency),
-            pool.message or "-",
         ]
         for pool in pools
     ]
     if len(pools) > 1:
         total = sum(pool.cost for pool in pools)
         size = sum(pool.size for pool in pools)
-        rows.append(["total", "", str(size), "", "", "", _money(total, pools[0].currency), ""])
+        rows.append(["total", "", str(size), "", "", "", _money(total, pools[0].currency)])
     return Table(columns, rows)
 
 

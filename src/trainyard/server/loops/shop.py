@@ -170,4 +170,6 @@ def sentence(error: Error) -> str:
     """An error and what to do about it, on one line."""
     said = error.message.rstrip(".")
     said = said[:1].upper() + said[1:]
-    return f"{said}. {error.hint}".strip()
+    # A script's word for it; people set it on the pool.
+    hint = error.hint.replace("max_price_per_hour", "the pool's price limit")
+    return f"{said}. {hint}".strip()
