@@ -351,9 +351,9 @@ class Cluster:
         sets = self.by_free.get(device, ())
         return sum(count * (nodes & self.ready).bit_count() for count, nodes in enumerate(sets))
 
-    def roomy(self, shape: Shape) -> int:
-        """The allowed nodes that may have room for one replica now."""
-        nodes = self.candidates(shape, shape.allowed)
+    def roomy(self, shape: Shape, *, with_closed: bool = False) -> int:
+        """The allowed nodes that may have room for one replica now; or would, if nothing were kept for others."""
+        nodes = shape.allowed if with_closed else self.candidates(shape, shape.allowed)
         if shape.count:
             enough = 0
             for at in self.by_free.get(shape.device, [])[shape.count :]:

@@ -7,10 +7,10 @@ how small workloads fill gaps without making a large gang wait for ever.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
-from heapq import merge as merge_sorted
+from itertools import chain
 
 from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep, Shape, bits, replicas
 from trainyard.scheduling.model import Request
@@ -85,7 +85,7 @@ class Ledger:
         self.changes: list[int] = []  # nodes whose releases have changed, in order
         self.soonest: dict[int, float] = {}  # node → when the first of its releases comes
         self.latest: dict[int, float] = {}  # node → when the last of its devices comes back
-        self._orders: list[tuple[int, list[tuple[float, int]]]] = [
+        self._orders: list[tuple[int, list[int]]] = [
             (UNSORTED, []),
             (UNSORTED, []),
         ]  # nodes by `soonest` and by `latest`, and how many changes they know
@@ -135,7 +135,8 @@ class Ledger:
     def earliest(self, shape: Shape, count: int, spoken_for: int = 0) -> list[tuple[float, int]]:
         """The first `count` moments at which a replica of this shape has room somewhere else, with the nodes."""
         self.cluster.refresh(shape)
-        now = self.cluster.roomy(shape) & ~spoken_for
+        # NB: what claims keep comes free again: whoever else may wait for it is not without hope.
+        now = self.cluster.roomy(shape, with_closed=True) & ~spoken_for
         # A heap of the best so far, the worst on top: the latest, and of those the node that joined last.
         found: list[tuple[float, int]] = []
         for node in bits(now):
@@ -143,27 +144,29 @@ class Ledger:
         allowed = shape.allowed & ~now & ~spoken_for
         latest = -found[0][0] if len(found) == count else float("inf")
         is_whole = self._is_whole(shape)
-        for moment, node in self._in_order(is_whole=is_whole):
+        moments = self.latest if is_whole else self.soonest
+        changed, order = self._in_order(is_whole=is_whole)
+        for node in chain(changed, order):
+            moment = moments.get(node)
+            if moment is None or (moment > latest and node in changed):
+                continue
             if moment > latest:
-                break
+                break  # after a few nodes none of the others can be better
             if allowed >> node & 1 and (is_whole or self._frees(shape, node, latest)):
+                allowed &= ~(1 << node)
                 self._collect(found, shape, node, count)
                 if len(found) == count:
                     latest = -found[0][0]
         return sorted((-moment, -node) for moment, node in found)
 
-    def _in_order(self, *, is_whole: bool) -> Iterator[tuple[float, int]]:
-        """Nodes with something to come back, the soonest first: after a few of them none of the others can be better."""
-        moments = self.latest if is_whole else self.soonest
+    def _in_order(self, *, is_whole: bool) -> tuple[set[int], list[int]]:
+        """Nodes with something to come back, the soonest first, and before them those whose turn may have changed."""
         seen, order = self._orders[is_whole]
         if not 0 <= len(self.changes) - seen <= FEW_CHANGES:
-            seen, order = len(self.changes), sorted([(moment, node) for node, moment in moments.items()])
+            moments = self.latest if is_whole else self.soonest
+            seen, order = len(self.changes), sorted(moments, key=moments.__getitem__)
             self._orders[is_whole] = (seen, order)
-        changed = set(self.changes[seen:])
-        if not changed:
-            return iter(order)
-        fresh = sorted([(moments[node], node) for node in changed if node in moments])
-        return merge_sorted(fresh, (row for row in order if row[1] not in changed))
+        return set(self.changes[seen:]), order
 
     def _is_whole(self, shape: Shape) -> bool:
         """Whether a replica takes all devices of a node, of the only type there is: all who hold any must have gone."""

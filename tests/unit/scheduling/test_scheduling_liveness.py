@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from scheduling_world import World
 
 from trainyard.lib.errors import InvalidError
-from trainyard.scheduling import POLICIES, Node, Policy, Quota, Request, Role, Scheduler, Snapshot
+from trainyard.scheduling import (
+    POLICIES,
+    Holding,
+    Node,
+    Policy,
+    Quota,
+    Request,
+    Role,
+    Scheduler,
+    Slot,
+    Snapshot,
+)
 from trainyard.scheduling.model import NodeState
 
 A100 = "A100"
@@ -227,3 +238,20 @@ def test_a_minimum_is_refused_when_it_is_outside_the_replicas(minimum):
         scheduler.submit(Request(id="a", roles=(role,)))
     assert caught.value.hint == "Give a minimum from 0 to 2."
     assert not scheduler.entries
+
+
+def test_room_is_kept_for_the_next_gang_when_all_of_it_is_promised_to_another_first():
+    low = Request(
+        id="low", roles=(Role(devices=4, device=A100),), priority=1, preemptible=True, workspace="x"
+    )
+    held = Holding(request=low, started=0.0, slots=(Slot("worker", "n1", (0, 1, 2, 3)),))
+    scheduler = Scheduler(Snapshot(nodes=cluster(2), running=(held,)), 0.0)
+    scheduler.submit(work("high", 2, 4, priority=9, workspace="x", limit=100.0))
+    assert [one.id for one in scheduler.cycle(1.0).preempts] == ["low"]
+    scheduler.submit(work("next", 2, 4, workspace="x", submitted=2.0, limit=50.0))
+    scheduler.cycle(2.0)
+    assert [one.id for one in scheduler.reservations] == ["next"]
+    scheduler.end("low", 3.0)
+    assert [one.id for one in scheduler.cycle(3.0).admits] == ["high"]
+    scheduler.end("high", 103.0)
+    assert [one.id for one in scheduler.cycle(103.0).admits] == ["next"]
