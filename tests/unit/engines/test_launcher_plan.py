@@ -222,6 +222,16 @@ def test_a_dynamic_cluster_is_as_the_inventory_makes_it_when_mindspore_is_wanted
             assert {name: member.env[name] for name in wanted} == wanted
 
 
+def test_mindspore_is_given_an_address_when_the_job_has_a_name():
+    environ = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    (worker,) = members(environ, processes=1, mindspore=True)
+    assert worker.env["MS_SCHED_HOST"] == "127.0.0.1"
+    scheduler, _ = members({**environ, "NODE_RANK": "0"}, processes=1, mindspore=True)
+    assert scheduler.env["MS_SCHED_HOST"] == "0.0.0.0"  # others on this machine know it by another address
+    (worker,) = members({**environ, "MS_SCHED_HOST": "fd00::1"}, processes=1, mindspore=True)
+    assert worker.env["MS_SCHED_HOST"] == "fd00::1"
+
+
 def test_folders_do_not_collide_when_storage_is_shared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("1")

@@ -288,7 +288,7 @@ def test_jobs_on_npus_of_other_kinds_get_rank_tables_of_both_ages():
     assert old["deploy_mode"] == "lab"
     assert late["RANK_TABLE_FILE"] == "%path:/user/serverid/devindex/config/hccl.json%"
     assert late["MINDSPORE_HCCL_CONFIG_PATH"] == "%path:/user/serverid/devindex/config/hccl_lab.json%"
-    assert late["MS_SCHED_HOST"] == "%host:master-0%"
+    assert late["MS_SCHED_HOST"] == "%address:master-0%"
 
 
 def test_hccl_is_told_its_address_and_asks_for_no_list_of_others():

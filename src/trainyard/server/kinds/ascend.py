@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainyard.server.kinds.gang import Gang, Part, Place, host, path
+from trainyard.server.kinds.gang import Gang, Part, Place, path
 from trainyard.spec.ascend import CONNECT_SECONDS, SCHEDULER_PORT, Server, rank_table, server
 
 TABLE = "/user/serverid/devindex/config/hccl.json"  # where the vendor's own platform has it
@@ -64,7 +64,7 @@ def part(gang: Gang, place: Place) -> Part:
         "MS_SCHED_PORT": str(SCHEDULER_PORT),
         "MS_NODE_RANK": str(number),
     }
-    late = {"MS_SCHED_HOST": host(places[0])}
+    late = {"MS_SCHED_HOST": f"%address:{places[0].name}%"}  # MindSpore looks no name up
     files = {}
     if tables := gang.once("rank_tables", lambda: _tables(gang)):
         files = dict(tables)

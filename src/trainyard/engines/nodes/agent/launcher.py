@@ -439,7 +439,7 @@ def process_variables(place: Place) -> dict[str, str]:
 def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | None) -> dict[str, str]:
     """MindSpore's dynamic cluster; without a place, for its scheduler. The rank table is not for it."""
     variables = {
-        "MS_SCHED_HOST": common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR") or "127.0.0.1",
+        "MS_SCHED_HOST": _looked_up(common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR") or "127.0.0.1"),
         "MS_SCHED_PORT": common.get("MS_SCHED_PORT")
         or (common["MASTER_PORT"] if plan.nodes == 1 else SCHEDULER_PORT),
         "MS_WORKER_NUM": str(plan.size),
@@ -454,6 +454,14 @@ def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | No
     if plan.server:
         variables["MS_WORKER_IP"] = plan.server
     return variables
+
+
+def _looked_up(host: str) -> str:
+    """The address of a host: MindSpore looks no name up. One that nobody knows stays, for MindSpore to complain of."""
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET)[0][4][0])
+    except OSError:
+        return host
 
 
 def visibility(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
