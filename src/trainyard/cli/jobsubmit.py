@@ -17,7 +17,16 @@ from trainyard.cli.platform import complete_workspace, find_job, job_argument, p
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_size
-from trainyard.spec.workload import CodeSpec, Condition, NeedSpec, Restart, RoleSpec, WorkloadSpec
+from trainyard.spec.workload import (
+    CodeSpec,
+    Condition,
+    Launcher,
+    MountSpec,
+    NeedSpec,
+    Restart,
+    RoleSpec,
+    WorkloadSpec,
+)
 
 if TYPE_CHECKING:
     from trainyard.cli.output import Output
@@ -98,6 +107,22 @@ class SubmitVerb(PlainVerb):
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only on this node.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
 @click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A word to find it by.")
+@click.option("--kind", metavar="KIND", help="PyTorchJob, TFJob, MPIJob and so on.  [default: a plain job]")
+@click.option("--image", metavar="IMAGE", help="The image of its container.")
+@click.option("--shared-memory", metavar="SIZE", help="Size of /dev/shm: 8GiB.")
+@click.option(
+    "--launcher",
+    type=click.Choice([each.value for each in Launcher if each]),
+    metavar="WHO",
+    help="Who starts one process for each device: own, torchrun, mpirun or horovodrun.",
+)
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="STORAGE[:FOLDER[:ro]]",
+    help="A storage of the workspace, and where tasks see it.",
+)
 @click.option(
     "--code", metavar="URL", help="Check out this repository first; or the name or id of a code source."
 )
@@ -351,6 +376,9 @@ def _changed(spec: WorkloadSpec | None, words: tuple[str, ...], options: dict[st
         "retain_seconds": _whole(options["retain"]),
         "max_retries": options["retries"],
         "restart": None if options["restart"] is None else Restart(options["restart"]),
+        "kind": options["kind"],
+        "launcher": None if options["launcher"] is None else Launcher(options["launcher"]),
+        "mounts": (*spec.mounts, *map(_mount, options["mounts"])) if options["mounts"] else None,
         "code": _code(spec, options),
         "requirements": options["requirements"] or None,
         "requirements_dir": options["requirements_dir"],
@@ -376,6 +404,15 @@ def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
     return replace(code, **{name: value for name, value in changes.items() if value is not None})
 
 
+def _mount(word: str) -> MountSpec:
+    """`data`, `data:/data` or `nas://host/path:/data:ro`."""
+    text = word.removesuffix(":ro")
+    source, colon, target = text.rpartition(":/")
+    if not colon or source.endswith("/") or target.startswith("/"):  # an address has a colon of its own
+        source, target = text, ""
+    return MountSpec(source=source, target=f"/{target}" if target else "", read_only=text != word)
+
+
 def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
     changes: dict[str, Any] = {
         "replicas": options["replicas"],
@@ -384,6 +421,8 @@ def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
         "device": options["device"],
         "cpu": options["cpu"],
         "memory_mib": size_in_mib(options["memory"]),
+        "shared_memory_mib": size_in_mib(options["shared_memory"]),
+        "image": options["image"],
         "nodes": options["nodes"] or None,
         "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
     }

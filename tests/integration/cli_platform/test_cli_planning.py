@@ -158,3 +158,30 @@ def test_a_job_that_says_nothing_is_ended_and_one_that_speaks_is_not(program, up
     assert (ended["reason"], ended["attempt"]) == ("hung", 2)
     assert "It hangs: no output for" in ended["message"] and "worker-0" in ended["message"]
     assert up.until(lively, "succeeded")["attempt"] == 1
+
+
+def test_flags_reach_the_job_when_they_are_given(program):
+    words = (
+        "--kind",
+        "BatchJob",
+        "--image",
+        "a/b:1",
+        "--shared-memory",
+        "64MiB",
+        "--minimum",
+        "1",
+        "--replicas",
+        "2",
+    )
+    job = program(
+        "jobs", "submit", "--name", "f", "--hold", *words, "--hang", "1h", "--", "true"
+    ).stdout.strip()
+    spec = program.json("jobs", "show", job)["spec"]
+    role = spec["roles"][0]
+    assert (spec["kind"], spec["hang_seconds"]) == ("BatchJob", 3600)
+    assert (role["image"], role["shared_memory_mib"], role["minimum"], role["replicas"]) == (
+        "a/b:1",
+        64,
+        1,
+        2,
+    )
