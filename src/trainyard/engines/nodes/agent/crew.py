@@ -227,10 +227,9 @@ class Crew:
 
     def _signal(self, number: signal.Signals) -> None:
         for member in self._living():
-            with contextlib.suppress(OSError):  # it has just ended
-                os.killpg(member.pid, number)
-                if number in ENDING:
-                    os.killpg(member.pid, signal.SIGCONT)  # one that was stopped could not hear it
+            _signal_group(member.pid, number)
+            if number in ENDING:
+                _signal_group(member.pid, signal.SIGCONT)  # one that was stopped could not hear it
 
     def _keep_time(self) -> None:
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -302,7 +301,10 @@ class Crew:
 
     def _ours(self) -> list[int]:
         """Every process below us but the watcher, and every one elsewhere that carries our mark."""
-        marked = _marked(self.mark)
+        try:
+            marked = _marked(self.mark)
+        except OSError:  # no file is left to look with
+            marked = [member.pid for member in self._living()]
         return marked + [pid for pid in kernel.descendants_of(os.getpid()) if pid != self.watcher]
 
     def _clear_leftovers(self) -> None:
@@ -352,6 +354,16 @@ class Crew:
 
 def _do_nothing(_number: int, _frame: object) -> None:
     """A signal that is only to wake us."""
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:  # it has just ended, or it was just born and has no group of its own yet
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    except PermissionError:  # it has become somebody else
+        pass
 
 
 def _become(member: Member, output: int, parent: int, env: dict[str, str]) -> NoReturn:
