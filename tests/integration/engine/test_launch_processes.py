@@ -178,7 +178,8 @@ def test_a_program_that_does_not_exist_is_said_with_its_code(launch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_processes_may_save_their_work_when_the_launcher_is_asked_to_go(launch, number):
     name = number.name.removeprefix("SIG")
-    text = f"trap 'echo saved; exit 0' {name}; " + noted() + "while :; do sleep 0.05; done"
+    # `wait` hears a signal at once, where a shell that waits for a program in front would think about it first.
+    text = f"trap 'echo saved; exit 0' {name}; " + noted() + "sleep 600 & wait"
     process = launch("--processes", "2", "--", text)
     pids = pids_in(launch.folder, 2)
     process.send_signal(number)
