@@ -18,9 +18,7 @@ def _options() -> list[click.Option]:
         if option.default is False:
             made.append(click.Option([option.name], is_flag=True, help=option.text))
         elif option.default == ():
-            made.append(
-                click.Option([option.name], multiple=True, metavar=option.metavar, help=option.text)
-            )
+            made.append(click.Option([option.name], multiple=True, metavar=option.metavar, help=option.text))
         else:
             kind = type(option.default)
             made.append(

@@ -54,24 +54,29 @@ class Cursor:
         if self.longest < self.likes.shortest:
             return None
         for level in sorted(levels, reverse=True) if len(levels) > 1 else levels:
-            first: Entry | None = None
-            least = INFINITY
-            for owner, entries in levels[level].items():
-                if owner in self.users:
-                    continue
-                at = self.skipped.get((level, owner), 0) if self.skipped else 0
-                if self.longest != INFINITY:
-                    while at < len(entries) and self.is_too_long(entries[at]):
-                        at += 1
-                    self.skipped[level, owner] = at
-                if at >= len(entries):
-                    continue
-                mine = OVERDUE if entries[at].overdue else shares[owner]
-                if first is None or mine < least or (mine == least and entries[at].order < first.order):
-                    first, least = entries[at], mine
-            if first is not None:
-                return (-level, least, first.order, first)
+            found = self._first_of(level, shares)
+            if found is not None:
+                return found
         return None
+
+    def _first_of(self, level: int, shares: Shares) -> Key | None:
+        """The same of one level, without those who were passed by or would stay too long."""
+        first: Entry | None = None
+        least = INFINITY
+        for owner, entries in self.likes.levels[level].items():
+            if owner in self.users:
+                continue
+            at = self.skipped.get((level, owner), 0) if self.skipped else 0
+            if self.longest != INFINITY:
+                while at < len(entries) and self.is_too_long(entries[at]):
+                    at += 1
+                self.skipped[level, owner] = at
+            if at >= len(entries):
+                continue
+            mine = OVERDUE if entries[at].overdue else shares[owner]
+            if first is None or mine < least or (mine == least and entries[at].order < first.order):
+                first, least = entries[at], mine
+        return None if first is None else (-level, least, first.order, first)
 
     def _top(self, level: int, shares: Shares) -> Key | None:
         """The same while nobody was passed by."""

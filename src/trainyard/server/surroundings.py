@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from trainyard.server import codes, task_views
 from trainyard.server.codes import OpenSource
+from trainyard.server.db import Database
 from trainyard.server.kinds import Person
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeRecord
@@ -19,6 +20,7 @@ from trainyard.server.workflow import Job
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 
 PLAIN = "job"
+KEPT_SECONDS = 1.0  # so late a change of a storage or a sign-in is seen by plain jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +87,42 @@ def load(
         sources=codes.load(c, [job.record.spec for job in jobs], secret),
         secret=secret,
     )
+
+
+class Surveyor:
+    """Finds out what launches have to know; for plain jobs that come one after the other, once in a moment."""
+
+    def __init__(
+        self,
+        db: Database,
+        monotonic: Callable[[], float],
+        *,
+        secret: bytes = b"",
+        views: Callable[[Connection], ViewFacts] | None = None,
+    ) -> None:
+        self._db = db
+        self._monotonic = monotonic
+        self._secret = secret
+        self._views = views
+        self._kept: Surroundings | None = None
+        self._until = 0.0
+
+    async def survey(self, jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
+        """What the launches of these have to know. Most plain jobs need no turn of the store's threads."""
+        is_plain = not any(needs_store(job) for job in jobs)
+        here = plain(jobs, nodes)
+        if is_plain and self._views is None:
+            return here
+        kept = self._kept
+        if is_plain and kept is not None and self._monotonic() < self._until and _covers(kept, jobs):
+            return replace(kept, nodes=here.nodes)
+        found = await self._db.read(
+            lambda c: load(c, jobs, here.nodes.values(), secret=self._secret, views=self._views)
+        )
+        self._kept, self._until = found, self._monotonic() + KEPT_SECONDS
+        return found
+
+
+def _covers(kept: Surroundings, jobs: Sequence[Job]) -> bool:
+    storages = {} if kept.views is None else kept.views.storages
+    return all(job.record.user_id in kept.people and job.record.workspace_id in storages for job in jobs)

@@ -43,7 +43,9 @@ def two_servers(folder: Path, database: str) -> Iterator[tuple[Up, Up]]:
             inventory.add(path, entry("h0", host, folder / "leases"))
             address = {"backend": "ssh", "host": "h0"}
             first.call("POST", "/api/v1/nodes", {"name": "h0", "address": address})
-            first.call("PATCH", "/api/v1/nodes/h0", {"options": {"isolation": "off"}})  # for a mark outside of it
+            first.call(
+                "PATCH", "/api/v1/nodes/h0", {"options": {"isolation": "off"}}
+            )  # for a mark outside of it
             home = {"TRAINYARD_HOME": first.env["TRAINYARD_HOME"]}
             second = Up(folder / "second", "--database", database, "--no-local-node", env=home)
             second.data = first.data  # servers share their folder, where the logs are

@@ -26,7 +26,7 @@ from trainyard.engines.api import (
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import avoiding, hanging, needs, snapshot, surroundings, workflow
+from trainyard.server import avoiding, hanging, needs, snapshot, workflow
 from trainyard.server.hanging import Hung
 from trainyard.server.loops.acting import Acting, Ended, NotLaunched
 from trainyard.server.loops.growing import Growing
@@ -35,7 +35,7 @@ from trainyard.server.loops.roster import Roster
 from trainyard.server.services.hints import Hints
 from trainyard.server.store import dependencies, events, pastuse, workloads
 from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.surroundings import Surroundings
+from trainyard.server.surroundings import Surroundings, Surveyor
 from trainyard.server.task_views import ViewFacts
 from trainyard.server.workflow import Draft, Job, OfTask
 from trainyard.spec.events import Subject
@@ -84,12 +84,12 @@ class Conductor:
         secret: bytes = b"",
         views: Callable[[Connection], ViewFacts] | None = None,
     ) -> None:
-        self._views = views
-        self._secret = secret  # from which the keys of jobs are made
         self.term = term
         self.engine = engine
         self.hints = hints
         self.clock = term.clock
+        # From the secret the keys of jobs are made.
+        self._surveyor = Surveyor(term.db, self.clock.monotonic, secret=secret, views=views)
         self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
         self.waiting: dict[str, WorkloadRecord] = {}
         self.held: dict[str, Job] = {}
@@ -564,12 +564,8 @@ class Conductor:
             self.waiting[record.id] = replace(self.waiting[record.id], version=record.version + 1)
 
     async def _surround(self, jobs: Sequence[Job]) -> Surroundings:
-        """What the launches of these have to know. Plain jobs need nothing of the store, and no turn of its threads."""
-        nodes, secret = self.roster.records(), self._secret
-        if self._views is None and not any(surroundings.needs_store(job) for job in jobs):
-            return surroundings.plain(jobs, nodes)
-        read, views = surroundings.load, self._views
-        return await self.term.db.read(lambda c: read(c, jobs, nodes, secret=secret, views=views))
+        """What the launches of these have to know."""
+        return await self._surveyor.survey(jobs, self.roster.records())
 
     def _act(self, draft: Draft) -> None:
         now = self._now()
