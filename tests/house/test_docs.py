@@ -60,7 +60,7 @@ def commands() -> Iterator[tuple[str, click.Command, list[click.Option]]]:
     """Every verb, and verb of a verb, with its options."""
     group = make_group()
     waiting: list[tuple[click.Command, click.Context]] = [
-        (group, click.Context(group, info_name="trainyard"))
+        (group, click.Context(group, info_name="trainyard", **group.context_settings))
     ]
     while waiting:
         command, context = waiting.pop()

@@ -96,6 +96,7 @@ class Draft:
     launches: list[str] = field(default_factory=list)  # workloads to start on their nodes
     ends: dict[str, None] = field(default_factory=dict)  # workloads to end there
     forgets: list[tuple[str, frozenset[str]]] = field(default_factory=list)  # attempts whose traces may go
+    strays: dict[str, None] = field(default_factory=dict)  # attempts that are over, and heard of again
     met: list[tuple[str, str]] = field(
         default_factory=list
     )  # workloads, and what they need not wait for any more
@@ -111,6 +112,7 @@ class Draft:
             self.launches = [one for one in self.launches if one != workload]
             self.ends.pop(workload, None)
             self.met = [pair for pair in self.met if pair[0] != workload]
+            self.strays = {one: None for one in self.strays if split_attempt(one)[0] != workload}
             self.forgets = [
                 (attempt, nodes) for attempt, nodes in self.forgets if split_attempt(attempt)[0] != workload
             ]

@@ -387,7 +387,10 @@ class Conductor:
         workload, attempt = workflow.split_attempt(seen.attempt_id)
         job = self.held.get(workload)
         if job is None or job.record.attempt != attempt:
-            self._stray(seen)
+            # Something of an attempt that is over. NB: its end may be of this very turn, and not written yet: were the
+            # node told to forget it now and the leader to die, the next one would take it for lost and start it again.
+            if not isinstance(seen, TaskUnknown):
+                draft.strays[seen.attempt_id] = None
             return
         workflow.watch(draft, job, seen, now)
         if isinstance(seen, TaskStarted):
@@ -395,12 +398,6 @@ class Conductor:
             job.began = began if job.began is None else min(began, job.began)
             self.roster.praise(job.tasks[seen.task].node)
         self._after(draft, job, now)
-
-    def _stray(self, seen: OfTask) -> None:
-        """Something of an attempt that is over: end it if need be, and let its node forget it."""
-        node = seen.node if isinstance(seen, TaskUnknown) else None
-        if node is None:
-            self._acting.clear_stray(seen.attempt_id, self.roster.names())
 
     def _not_launched(self, draft: Draft, found: NotLaunched, now: float) -> None:
         job = self.held.get(found.workload_id)
@@ -576,6 +573,10 @@ class Conductor:
         tick = self.clock.monotonic()
         self._acting.end([(job, workflow.grace_left(job, now, tick)) for job in ending])
         self._acting.forget(draft.forgets)
+        for attempt in draft.strays:
+            job = self.held.get(workflow.split_attempt(attempt)[0])
+            if job is None or job.attempt_id != attempt:  # else it came back with what was read anew
+                self._acting.clear_stray(attempt, self.roster.names())
 
     def _use_to_keep(self) -> dict[tuple[str, str], float]:
         now = self._now()
