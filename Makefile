@@ -43,7 +43,7 @@ docs: $(VENV)/.installed
 	$(BIN)/zensical build --strict
 
 debian:
-	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind bubblewrap prometheus gcc
+	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind bubblewrap podman runc prometheus gcc
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@scripts/debian $(PYTHON)-venv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -51,10 +52,13 @@ def podman(*words: str, **given: object) -> subprocess.CompletedProcess[bytes]:
 
 
 def image_of(path: str) -> bytes:
-    """A file system with busybox and nothing else."""
+    """A file system with busybox, the libraries that it needs, and nothing else."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(path, "bin/busybox")
+        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        for library in re.findall(r"(/\S+) \(0x", listed):
+            archive.add(os.path.realpath(library), library.lstrip("/"))
         for name in TOOLS:
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
@@ -72,7 +76,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("podman") is None or shutil.which("runc") is None:
         pytest.skip("podman and runc are not installed")
     if busybox is None or os.getuid():
-        pytest.skip("needs root, and busybox that needs no libraries")
+        pytest.skip("needs root and busybox")
     folder = tmp_path_factory.mktemp("podman")
     (folder / "containers.conf").write_text(CONFIGURATION)
     (folder / "storage.conf").write_text(
