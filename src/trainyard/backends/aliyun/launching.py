@@ -28,7 +28,7 @@ from trainyard.backends.aliyun.ecs import (
     series,
     wanted_types,
 )
-from trainyard.backends.aliyun.ground import Ground, ensure_ground
+from trainyard.backends.aliyun.ground import PAUSE_SECONDS, TRIES, Ground, ensure_ground
 from trainyard.backends.aliyun.journal import Entry
 from trainyard.backends.aliyun.keypair import key_name
 from trainyard.backends.aliyun.network import ensure_vswitch
@@ -37,11 +37,21 @@ from trainyard.backends.aliyun.threads import in_thread
 from trainyard.backends.aliyun.user_data import HostKey, user_data
 from trainyard.backends.aliyun.wire import texts
 from trainyard.lib.aio import finish, gather_all
-from trainyard.lib.errors import CapacityError, Error, UnreachableError
+from trainyard.lib.errors import CapacityError, Error, NotFoundError, UnreachableError
 from trainyard.lib.ids import new_id
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import job_of
+
+# Why a machine could not be put onto a network that was there a moment ago.
+NETWORK_GONE = frozenset(
+    {
+        "InvalidSecurityGroupId.NotFound",
+        "InvalidVSwitchId.NotFound",
+        "InvalidVpcId.NotFound",
+        "InvalidVpcID.NotFound",
+    }
+)
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +132,7 @@ class Launcher:
         """Make machines of these names, at least `least` of them. On an error nothing is left."""
         self._is_whole_job = not near
         try:
-            made = await self._make(spec, names, least=least, near=near)
+            made = await self._make_for_sure(spec, names, least=least, near=near)
             there = await self._until_visible(made)
             given = [machine.name for machine in there if machine.id in made]
             there = await self._agree(there, given, made=made)
@@ -187,6 +197,21 @@ class Launcher:
             for entry in self._entries(_purpose(self.client, job))
             if self.run_id in entry.purpose.split()
         ]
+
+    async def _make_for_sure(
+        self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
+    ) -> list[str]:
+        """Make them; once more where another computer, which was later, has just removed the network that we found."""
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await self._make(spec, names, least=least, near=near)
+            except NotFoundError as error:
+                if tries == TRIES or code_of(error) not in NETWORK_GONE:
+                    raise
+            await finish(self.take_back(names))
+            await self.client.clock.sleep(PAUSE_SECONDS)
 
     async def _make(
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
