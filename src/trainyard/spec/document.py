@@ -164,6 +164,12 @@ def _mebibytes(value: Value) -> int:
     return _whole(value)
 
 
+def _size(value: Value) -> int:
+    if not isinstance(value.data, str):
+        raise TypeError(f"is {_shown(value)}, without a unit; write 64MiB or 2GiB")
+    return _mebibytes(value)
+
+
 def _words(value: Value) -> tuple[str, ...]:
     if isinstance(value.data, str):
         return (value.data,)
@@ -193,9 +199,11 @@ def _choice(kind: type[StrEnum]) -> Callable[[Value], StrEnum]:
 
 _ROLE_KEYS: Mapping[str, Callable[[Value], object]] = {
     "name": _string, "replicas": _whole, "minimum": _optional_whole, "command": _string, "cpu": _number,
-    "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "device": _string, "devices": _whole, "image": _string,
+    "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "memory": _size, "shared_memory": _size, "device": _string, "devices": _whole, "image": _string,
     "env": _table, "labels": _table, "nodes": _words, "tolerations": _words, "after": _words,
 }  # fmt: skip
+# What people write, and the field that it is.
+_ALIASES = {"memory": "memory_mib", "shared_memory": "shared_memory_mib"}
 _CODE_KEYS: Mapping[str, Callable[[Value], object]] = {
     "source": _string, "url": _string, "branch": _string, "commit": _string, "target": _string,
 }  # fmt: skip
@@ -350,7 +358,10 @@ def _convert(
     found: dict[str, object] = {}
     for name, value in given.items():
         try:
-            found[name] = keys[name](value)
+            converted = keys[name](value)
+            if _ALIASES.get(name) in given:
+                raise TypeError(f"stands beside {_ALIASES[name]!r}")
+            found[_ALIASES.get(name, name)] = converted
         except (TypeError, ValueError) as error:
             sentence = str(error)
             problems.add(

@@ -136,3 +136,21 @@ def test_only_our_own_error_comes_out_when_the_text_is_anything(text, kind):
         parse(text, kind)
     except InvalidError:
         pass
+
+
+def test_memory_is_taken_with_a_unit_when_people_leave_out_what_it_is_counted_in():
+    spec = parse("name: x\ncommand: y\nmemory: 2GiB\nshared_memory: 64MiB\n")
+    assert (spec.roles[0].memory_mib, spec.roles[0].shared_memory_mib) == (2048, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("memory: 2", "without a unit"),
+        ("memory: 2GiB\nmemory_mib: 5", "stands beside 'memory_mib'"),
+        ("memory: much", "memory"),
+    ],
+)
+def test_memory_is_refused_when_it_could_mean_several_things(text, words):
+    with pytest.raises(InvalidError, match=words):
+        parse(f"name: x\ncommand: y\n{text}\n")
