@@ -136,15 +136,24 @@ async def test_a_stream_begins_before_the_job_does_and_follows_its_second_start(
     url = serve(rig.app)
     job = (await client.jobs.submit(WorkloadSpec(name="j", command="true"))).id
     async with Client(url, rig.admin.token) as many:
-        following = asyncio.ensure_future(collect(many.jobs.follow_logs(job)))
+        pieces = []
+
+        async def follow() -> None:
+            async for piece in many.jobs.follow_logs(job):
+                pieces.append(piece)  # noqa: PERF401  # as they come
+
+        following = asyncio.ensure_future(follow())
         await asyncio.sleep(0.05)
         rig.start(job)
         rig.print(job, "worker-0", b"first\n")
+        async with asyncio.timeout(20):
+            while not pieces:  # who comes later begins with the last start
+                await asyncio.sleep(0.01)
         rig.advance(job, State.FINISHING, State.WAITING)
         rig.start(job)
         rig.print(job, "worker-0", b"second\n", attempt=2)
         rig.finish(job)
-        pieces = await asyncio.wait_for(following, 20)
+        await asyncio.wait_for(following, 20)
     assert [(piece.attempt, piece.data) for piece in pieces] == [(1, b"first\n"), (2, b"second\n")]
 
 
