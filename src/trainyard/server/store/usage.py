@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
 
 from trainyard.server.accounting import DayUse
 from trainyard.server.store.rows import chunks
@@ -20,6 +20,13 @@ GROUPS = {
 }
 _SUMS = ("device_seconds", "idle_device_seconds", "cpu_seconds", "memory_mib_seconds", "cost")
 _COLUMNS = tuple(one.name for one in fields(DayUse))
+# Asked with every submission, so put together once.
+_OF_JOB = select(budgets).where(
+    or_(
+        and_(budgets.c.subject == "workspace", budgets.c.subject_id == bindparam("workspace")),
+        and_(budgets.c.subject == "user", budgets.c.subject_id == bindparam("user")),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +106,8 @@ def list_budgets(connection: Connection) -> list[BudgetRecord]:
 
 def find_budgets(connection: Connection, workspace_id: str, user_id: str) -> list[BudgetRecord]:
     """Those that a job of this user in this workspace counts towards."""
-    wanted = or_(
-        and_(budgets.c.subject == "workspace", budgets.c.subject_id == workspace_id),
-        and_(budgets.c.subject == "user", budgets.c.subject_id == user_id),
-    )
-    return [_budget(row._asdict()) for row in connection.execute(select(budgets).where(wanted))]
+    rows = connection.execute(_OF_JOB, {"workspace": workspace_id, "user": user_id})
+    return [_budget(row._asdict()) for row in rows]
 
 
 def save_budget(connection: Connection, record: BudgetRecord) -> None:
