@@ -27,7 +27,6 @@ MOST_JOBS = 50
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
 WIDTH = 20
-FRESH_SECONDS = 60.0
 MIB = 2**20
 
 

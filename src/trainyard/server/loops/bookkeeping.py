@@ -99,9 +99,8 @@ def _changed(c: Connection, now: float) -> list[str]:
     """Jobs that hold something, and those that ended since the books were written last."""
     booked = settings.find(c, BOOKED)
     since = 0.0 if booked is None else min(float(booked), now) - OVERLAP_SECONDS
-    held = [one.id for one in workloads.in_states(c, HOLDING)]
-    back = [one.id for one in workloads.in_states(c, frozenset({State.WAITING, State.HELD})) if one.attempt]
-    return list(dict.fromkeys([*held, *back, *workloads.ended_since(c, since)]))
+    started = workloads.started_ids(c, HOLDING | {State.WAITING, State.HELD})
+    return list(dict.fromkeys([*started, *workloads.ended_since(c, since)]))
 
 
 def _spent(c: Connection, month: int) -> Mapping[tuple[str, str], float]:

@@ -5,20 +5,36 @@ A row holds means and how many readings they are of, so that one more reading, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from trainyard.server.store.rows import chunks
 from trainyard.server.tables import samples
 
 STEPS = (10, 60, 3600)
 KEPT_SECONDS: Mapping[int, float] = {10: 2 * 3600.0, 60: 3 * 86400.0, 3600: 400 * 86400.0}
 NODE = "node:"
-BATCH = 200  # keys in one question
 
+Key = tuple[str, int, int]  # subject, step, time
 Values = Mapping[str, Any]  # name → mean; "devices": {index: {name: mean}}
+
+_REPLACE = (
+    update(samples)
+    .where(
+        samples.c.subject == bindparam("old_subject"),
+        samples.c.step == bindparam("old_step"),
+        samples.c.time == bindparam("old_time"),
+    )
+    .values(
+        {
+            "count": bindparam("new_count"),
+            "readings": bindparam("new_readings", type_=samples.c.readings.type),
+        }
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +60,23 @@ def node_subject(node: str) -> str:
 
 def add(connection: Connection, readings: Iterable[tuple[str, float, Values]]) -> None:
     """Add (subject, time, values) to the rows of all steps."""
-    new: dict[tuple[str, int, int], SampleRecord] = {}
+    new: dict[Key, SampleRecord] = {}
     for subject, time, values in readings:
         for step in STEPS:
             key = (subject, step, int(time) // step * step)
             known = new.get(key)
             one = SampleRecord(*key, 1, values)
             new[key] = one if known is None else merged(known, one)
-    keys = list(new)
-    there: dict[tuple[str, int, int], SampleRecord] = {}
-    for begin in range(0, len(keys), BATCH):
-        there |= _find(connection, keys[begin : begin + BATCH])
-    fresh = []
+    there = _find(connection, new)
+    fresh, known_rows = [], []
     for key, record in new.items():
         if key in there:
-            _replace(connection, merged(there[key], record))
+            both = merged(there[key], record)
+            known_rows.append({**_key(key), "new_count": both.count, "new_readings": dict(both.values)})
         else:
             fresh.append(_row(record))
+    if known_rows:
+        connection.execute(_REPLACE, known_rows)
     if fresh:
         connection.execute(insert(samples), fresh)
 
@@ -85,24 +101,20 @@ def _merged(one: Values, other: Values, share: float, rest: float) -> dict[str, 
     return found
 
 
-def _find(
-    connection: Connection, keys: Sequence[tuple[str, int, int]]
-) -> dict[tuple[str, int, int], SampleRecord]:
-    c = samples.c
-    wanted = or_(*(and_(c.subject == one, c.step == step, c.time == time) for one, step, time in keys))
-    return {
-        (row.subject, row.step, row.time): _record(row)
-        for row in connection.execute(select(samples).where(wanted))
-    }
+def _find(connection: Connection, keys: Iterable[Key]) -> dict[Key, SampleRecord]:
+    c, found = samples.c, dict[Key, SampleRecord]()
+    subjects: dict[tuple[int, int], list[str]] = {}  # all that came together share a few steps
+    for subject, step, time in keys:
+        subjects.setdefault((step, time), []).append(subject)
+    for (step, time), several in subjects.items():
+        for part in chunks(several):
+            query = select(samples).where(c.step == step, c.time == time, c.subject.in_(part))
+            found |= {(row.subject, step, time): _record(row) for row in connection.execute(query)}
+    return found
 
 
-def _replace(connection: Connection, record: SampleRecord) -> None:
-    c = samples.c
-    connection.execute(
-        update(samples)
-        .where(c.subject == record.subject, c.step == record.step, c.time == record.time)
-        .values(count=record.count, readings=dict(record.values))
-    )
+def _key(key: Key) -> dict[str, str | int]:
+    return {"old_subject": key[0], "old_step": key[1], "old_time": key[2]}
 
 
 def of_job(

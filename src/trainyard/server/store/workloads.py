@@ -253,6 +253,12 @@ def ended_before(connection: Connection, time: float, *, limit: int = 1000) -> l
     return [_record(row) for row in connection.execute(query)]
 
 
+def started_ids(connection: Connection, states: Collection[State]) -> list[str]:
+    """Ids of jobs in these states that were started at least once."""
+    query = select(workloads.c.id).where(workloads.c.state.in_(list(states)), workloads.c.attempt > 0)
+    return [row.id for row in connection.execute(query.order_by(workloads.c.id))]
+
+
 def ended_since(connection: Connection, time: float) -> list[str]:
     """Ids of jobs that ended then or later."""
     query = select(workloads.c.id).where(workloads.c.ended_at >= time).order_by(workloads.c.ended_at)
