@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
+from trainyard.server.store.usage import UseRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import RoleSpec, State
 
@@ -30,22 +31,6 @@ class Prices:
     memory: float = 0.0  # of a GiB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DayUse:
-    """What a job has used of one type of device on one day. Processors and memory stand with the first type."""
-
-    workload_id: str
-    workspace_id: str
-    user_id: str
-    day: int  # since 1970, UTC
-    device_type: str
-    device_seconds: float = 0.0
-    idle_device_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    memory_mib_seconds: float = 0.0
-    cost: float = 0.0
-
-
 def uses_of(
     record: WorkloadRecord,
     tasks: Iterable[TaskRecord],
@@ -54,8 +39,8 @@ def uses_of(
     prices: Prices,
     device_of: Callable[[str], str] = lambda _node: "",
     idle: Mapping[int, float] | None = None,
-) -> list[DayUse]:
-    """The days of a job. `device_of` is the type of a node's devices; `idle`, seconds of idle devices by day."""
+) -> list[UseRecord]:
+    """The days of a job; processors and memory stand with the first type of device. `device_of` is the type of a node's devices; `idle`, seconds of idle devices by day."""
     roles = {role.name: role for role in record.spec.roles}
     found: dict[tuple[int, str], list[float]] = {}
     for task in tasks:
@@ -78,7 +63,7 @@ def uses_of(
             told.add(day)
             lying = min((idle or {}).get(day, 0.0), devices)
         made.append(
-            DayUse(
+            UseRecord(
                 workload_id=record.id,
                 workspace_id=record.workspace_id,
                 user_id=record.user_id,

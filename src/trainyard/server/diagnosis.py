@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.client.shapes import Diagnosis
+
 Words = tuple[str, str]  # English, Chinese
 
 EXIT_CODES: Mapping[int, Words] = {
@@ -40,20 +42,6 @@ class Pattern:
     line: re.Pattern[str]
     meaning: Words
     remedy: Words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What is known of a failure."""
-
-    exit_code: int | None
-    meaning: str  # of the exit code
-    code: str = ""  # of the cause; empty: the log tells none
-    kind: str = ""
-    task: str = ""
-    line: str = ""  # of the log, that tells it
-    cause: str = ""
-    remedy: str = ""
 
 
 def _pattern(code: str, kind: str, line: str, meaning: Words, remedy: Words) -> Pattern:

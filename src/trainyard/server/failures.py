@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from trainyard.client.shapes import Diagnosis
 from trainyard.server.auth.actor import Actor
-from trainyard.server.diagnosis import Diagnosis, diagnose
+from trainyard.server.diagnosis import diagnose
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.store.workloads import TaskRecord

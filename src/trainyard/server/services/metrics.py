@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from trainyard.client.shapes import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services.context import Context
@@ -24,26 +25,6 @@ METRICS: Mapping[str, str] = {
     "gpu_memory": "MiB",
 }  # fmt: skip
 _OF_DEVICES = {"gpu": "busy", "gpu_memory": "memory"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One metric of one task, or of one device of it."""
-
-    metric: str
-    unit: str
-    task: str  # empty: of a node
-    attempt: int
-    device: int | None
-    points: tuple[tuple[int, float], ...]  # time, and the mean of the step that begins there
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Series, and the step between their points."""
-
-    step: int
-    series: tuple[Series, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +65,7 @@ class Metrics:
         step: int = 0,
         since: float | None = None,
         until: float | None = None,
-    ) -> Answer:
+    ) -> MetricsAnswer:
         """Of all tasks of a job; of the last hour that it ran, unless a time is given."""
         record = await self._jobs.get(actor, job_id)
         now = self._context.now()
@@ -94,7 +75,7 @@ class Metrics:
         found = await self._context.db.read(
             lambda c: samples.of_job(c, record.id, step=size, since=begin, until=end)
         )
-        return Answer(size, tuple(series_of(found, _wanted(metrics))))
+        return MetricsAnswer(step=size, series=tuple(series_of(found, _wanted(metrics))))
 
     async def of_node(
         self,
@@ -105,7 +86,7 @@ class Metrics:
         step: int = 0,
         since: float | None = None,
         until: float | None = None,
-    ) -> Answer:
+    ) -> MetricsAnswer:
         """Of a node; of the last hour, unless a time is given."""
         require(actor, "nodes:read")
         now = self._context.now()
@@ -118,7 +99,7 @@ class Metrics:
             return samples.of_node(c, name, step=size, since=begin, until=end)
 
         found = await self._context.db.read(work)
-        return Answer(size, tuple(series_of(found, _wanted(metrics))))
+        return MetricsAnswer(step=size, series=tuple(series_of(found, _wanted(metrics))))
 
     async def overview(self, actor: Actor) -> Overview:
         """Everything now, for who watches over the platform."""
@@ -161,7 +142,7 @@ def choose_step(wanted: int, begin: float, end: float, now: float) -> int:
     return STEPS[-1]
 
 
-def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[Series]:
+def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[MetricSeries]:
     """Rows in the order of time become one series for each metric of each task and device."""
     points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
     for record in found:
@@ -173,7 +154,7 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[S
         attempt_id, _, task = subject.partition("/") if not subject.startswith(samples.NODE) else ("", "", "")
         number = int(attempt_id.rpartition(".")[2]) if attempt_id else 0
         made.append(
-            Series(
+            MetricSeries(
                 metric=metric,
                 unit=METRICS[metric],
                 task=task,
@@ -233,4 +214,4 @@ def _held(
     return found
 
 
-__all__ = ["METRICS", "Answer", "Metrics", "Now", "Overview", "Series", "choose_step", "series_of"]
+__all__ = ["METRICS", "Metrics", "Now", "Overview", "choose_step", "series_of"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from trainyard.client.shapes import Budget, Use
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.accounting import Prices, days_of, month_of
 from trainyard.server.auth.actor import Actor, require
@@ -28,23 +29,6 @@ USED_UP = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """One row, with names instead of ids; what it is not grouped by is empty."""
-
-    job: str = ""
-    job_name: str = ""
-    workspace: str = ""
-    user: str = ""
-    device: str = ""
-    day: str = ""
-    device_hours: float = 0.0
-    idle_device_hours: float = 0.0
-    cpu_hours: float = 0.0
-    memory_gib_hours: float = 0.0
-    cost: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """A month."""
 
@@ -53,19 +37,6 @@ class Report:
     booked_at: float | None  # when the books were written last
     rows: tuple[Use, ...]
     total: Use
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """A budget with how much of it is used."""
-
-    subject: str
-    name: str
-    amount: float
-    spent: float
-    currency: str
-    warn_at: tuple[float, ...]
-    action: str
 
 
 class Usage:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
 
-from trainyard.server.accounting import DayUse
 from trainyard.server.store.rows import chunks
 from trainyard.server.tables import budgets, usage
 
@@ -19,7 +18,6 @@ GROUPS = {
     "day": (usage.c.day,),
 }
 _SUMS = ("device_seconds", "idle_device_seconds", "cpu_seconds", "memory_mib_seconds", "cost")
-_COLUMNS = tuple(one.name for one in fields(DayUse))
 # Asked with every submission, so put together once.
 _OF_JOB = select(budgets).where(
     or_(
@@ -31,18 +29,21 @@ _OF_JOB = select(budgets).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseRecord:
-    """Sums over some days; what they are not grouped by is empty."""
+    """What a job has used of one type of device on one day; or sums of that, where what they are not grouped by is empty."""
 
     workload_id: str = ""
     workspace_id: str = ""
     user_id: str = ""
     device_type: str = ""
-    day: int = 0
+    day: int = 0  # since 1970, UTC
     device_seconds: float = 0.0
     idle_device_seconds: float = 0.0
     cpu_seconds: float = 0.0
     memory_mib_seconds: float = 0.0
     cost: float = 0.0
+
+
+_COLUMNS = tuple(one.name for one in fields(UseRecord))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class BudgetRecord:
     version: int = 1
 
 
-def replace_days(connection: Connection, workload_ids: Collection[str], days: Iterable[DayUse]) -> None:
+def replace_days(connection: Connection, workload_ids: Collection[str], days: Iterable[UseRecord]) -> None:
     """Write the days of these jobs anew: doing it twice changes nothing."""
     for part in chunks(workload_ids):
         connection.execute(delete(usage).where(usage.c.workload_id.in_(part)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainyard.client.shapes import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration
 from trainyard.server.api.dlc.views import pod_id
-from trainyard.server.services.metrics import Answer, Series
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec
 
@@ -44,9 +44,9 @@ def step_of(text: str) -> int:
     return seconds
 
 
-def pod_metrics(record: WorkloadRecord, found: Answer, step: int) -> list[dict[str, Any]]:
+def pod_metrics(record: WorkloadRecord, found: MetricsAnswer, step: int) -> list[dict[str, Any]]:
     """The readings of each pod of the last attempt, as means over the caller's step."""
-    by_task: dict[str, list[Series]] = {}
+    by_task: dict[str, list[MetricSeries]] = {}
     for one in found.series:
         if one.attempt == record.attempt:
             by_task.setdefault(one.task, []).append(one)
@@ -57,7 +57,7 @@ def pod_metrics(record: WorkloadRecord, found: Answer, step: int) -> list[dict[s
 
 
 def _points(
-    record: WorkloadRecord, task: str, several: Sequence[Series], step: int
+    record: WorkloadRecord, task: str, several: Sequence[MetricSeries], step: int
 ) -> list[dict[str, float]]:
     buckets: dict[int, list[float]] = {}
     for series in several:  # of several devices, their mean
