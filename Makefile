@@ -3,6 +3,9 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN = $(VENV)/bin
 QUICK = tests/unit tests/contract tests/house tests/faults
+# Real servers, processes and clocks on a busy machine: a test that fails is run once more, and the summary names it
+# (RERUN). One that shows up there twice has a race: find it.
+PYTEST = $(BIN)/python -m pytest -q -n 2 --reruns 1 -rsxXfER
 
 .PHONY: demo test test-frameworks quick check bench docs clean debian
 
@@ -13,9 +16,9 @@ demo: $(VENV)/.installed
 # Lint, types, contracts, then all tests; the quick ones first.
 test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
-	$(BIN)/python -m pytest -q -n 2 -m slow $(QUICK)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/integration tests/e2e
+	$(PYTEST) -m "not slow" $(QUICK)
+	$(PYTEST) -m slow $(QUICK)
+	$(PYTEST) --dist loadfile tests/integration tests/e2e
 
 # Real PyTorch, Horovod, MindSpore and TensorFlow on nodes of the platform. Not part of `test`: they are five gigabytes.
 test-frameworks: $(VENV)/.installed debian
@@ -26,7 +29,7 @@ test-frameworks: $(VENV)/.installed debian
 # The part to run at every save: under two minutes.
 quick: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
+	$(PYTEST) -m "not slow" $(QUICK)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

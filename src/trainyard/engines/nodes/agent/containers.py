@@ -129,6 +129,8 @@ class Keeper:
             return 128 + signal.SIGTERM
         run_briefly([self.runtime, "rm", "-f", self.name], REMOVE_SECONDS)  # of a supervisor that was killed
         self.child = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL)
+        if self.is_told:  # while it was being started
+            self._hear(signal.SIGTERM, None)
         status = self._wait(self.child)
         if status == NO_CONTAINER:
             status = self._give_up(f"{self.kind} could not start the container; the log says why")
