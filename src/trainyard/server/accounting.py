@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 
 from trainyard.server.store.usage import UseRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
-from trainyard.spec.workload import RoleSpec, State
+from trainyard.spec.workload import State, role_of
 
 DAY = 86400
 HOUR = 3600.0
@@ -41,12 +41,11 @@ def uses_of(
     idle: Mapping[int, float] | None = None,
 ) -> list[UseRecord]:
     """The days of a job; processors and memory stand with the first type of device. `device_of` is the type of a node's devices; `idle`, seconds of idle devices by day."""
-    roles = {role.name: role for role in record.spec.roles}
     found: dict[tuple[int, str], list[float]] = {}
     for task in tasks:
         if task.started_at is None:
             continue
-        role = roles.get(task.role, RoleSpec())
+        role = role_of(record.spec, task.role)
         kind = (role.device or device_of(task.node)) if task.devices else ""
         for day, seconds in _days(task.started_at, _until(record, task, task.started_at, now)):
             row = found.setdefault((day, kind), [0.0, 0.0, 0.0])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.server.services.metrics import Now, Overview
 from trainyard.server.store.nodes import NodeRecord
-from trainyard.spec.workload import RoleSpec
+from trainyard.spec.workload import role_of
 
 MIB = 1 << 20
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,7 +71,7 @@ def _escaped(text: str) -> str:
 
 def _of_task(one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]) -> Iterable[Sample]:
     values, job = one.values, one.workload
-    role = next((role for role in job.spec.roles if role.name == one.task.role), RoleSpec())
+    role = role_of(job.spec, one.task.role)
     node = nodes.get(one.task.node)
     labels = {
         "job_id": job.id,
@@ -145,7 +145,7 @@ def _giving_way(overview: Overview) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in overview.tasks:
         if one.workload.preemptible and one.task.devices:
-            role = next((role for role in one.workload.spec.roles if role.name == one.task.role), RoleSpec())
+            role = role_of(one.workload.spec, one.task.role)
             kind = role.device or next(iter(nodes.get(one.task.node, ())), "")
             found[kind] = found.get(kind, 0) + len(one.task.devices)
     return found

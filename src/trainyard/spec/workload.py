@@ -219,9 +219,17 @@ class WorkloadSpec:
     after: tuple[NeedSpec, ...] = ()
 
 
+_BARE = RoleSpec()
+
+
 def tasks_of(spec: WorkloadSpec) -> list[tuple[RoleSpec, int]]:
     """Every replica with its role, in order; the first is the one that others look for."""
     return [(role, index) for role in spec.roles for index in range(role.replicas)]
+
+
+def role_of(spec: WorkloadSpec, name: str) -> RoleSpec:
+    """The role of this name; a bare one, with nothing of its own, where there is none."""
+    return next((role for role in spec.roles if role.name == name), _BARE)
 
 
 def task_name(role: str, index: int) -> str:

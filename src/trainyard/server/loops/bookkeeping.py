@@ -148,27 +148,24 @@ def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
     states = {State.WAITING} | (
         HOLDING - {State.FINISHING, State.RETAINED} if budget.action == "stop" else set()
     )
-    acted = False
-    for record in workloads.in_states(c, frozenset(states)):
-        owner = record.workspace_id if budget.subject == "workspace" else record.user_id
-        if owner != budget.subject_id or record.desired != Desired.RUN:
-            continue
+    key = "workspace_id" if budget.subject == "workspace" else "user_id"
+    held = workloads.wanted(c, states, **{key: budget.subject_id})
+    for record in held:
         workloads.save(c, replace(record, desired=Desired.PAUSE))
-        message = "The month's budget is used up; it is held until somebody resumes it."
-        events.append_many(
-            c,
-            [
-                Event(
-                    time=now,
-                    subject=Subject.WORKLOAD,
-                    subject_id=record.id,
-                    workspace_id=record.workspace_id,
-                    code="budget_held",
-                    message=message,
-                    state=record.state.value,
-                    actor=ACTOR,  # by which the conductor knows that a wish has changed
-                )
-            ],
-        )
-        acted = True
-    return acted
+    events.append_many(
+        c,
+        [
+            Event(
+                time=now,
+                subject=Subject.WORKLOAD,
+                subject_id=record.id,
+                workspace_id=record.workspace_id,
+                code="budget_held",
+                message="The month's budget is used up; it is held until somebody resumes it.",
+                state=record.state.value,
+                actor=ACTOR,  # by which the conductor knows that a wish has changed
+            )
+            for record in held
+        ],
+    )
+    return bool(held)

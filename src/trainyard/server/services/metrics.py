@@ -15,6 +15,7 @@ from trainyard.server.services.jobs import Jobs
 from trainyard.server.store import nodes, samples, users, workloads, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.samples import KEPT_SECONDS, STEPS, SampleRecord
+from trainyard.spec.workload import role_of
 
 POINTS = 400  # as many as anybody looks at: a longer time is shown in longer steps
 SPAN_SECONDS = 3600.0
@@ -206,9 +207,8 @@ def _held(
     found: dict[str, dict[str, int]] = {}
     for workload_id, several in given.items():
         record = records.get(workload_id)
-        roles = {} if record is None else {role.name: role for role in record.spec.roles}
         for task in several:
-            kind = roles[task.role].device if task.role in roles else ""
+            kind = "" if record is None else role_of(record.spec, task.role).device
             on = found.setdefault(task.node, {})
             on[kind] = on.get(kind, 0) + len(task.devices)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -15,14 +15,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    insert,
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
 
-from trainyard.lib.errors import ConflictError, NotFoundError
-from trainyard.server.store.rows import versioned_update, write_one
+from trainyard.lib.errors import NotFoundError
+from trainyard.server.store.rows import insert_named, picked, save_named, versioned_update
 from trainyard.server.tables import nodes
 
 IGNORE, REFUSE = "ignore", "refuse"
@@ -124,14 +122,8 @@ _TOUCH = update(nodes).where(nodes.c.name == bindparam("of_node")).values(seen_a
 
 def insert_node(connection: Connection, record: NodeRecord) -> None:
     """Write a new node; ConflictError where the name is taken."""
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(nodes), _values(record, _NAMES))
-    except IntegrityError as error:
-        raise ConflictError(
-            f"There is a node {record.name!r} already.",
-            hint="Choose another name, or remove that node first.",
-        ) from error
+    hint = "Choose another name, or remove that node first."
+    insert_named(connection, nodes, _values(record, _NAMES), what="node", hint=hint)
 
 
 def find(connection: Connection, name: str) -> NodeRecord | None:
@@ -158,9 +150,7 @@ def list_nodes(connection: Connection, *, engine: str = "") -> list[NodeRecord]:
 
 def save(connection: Connection, record: NodeRecord) -> NodeRecord:
     """Write what can change, if the stored version is still `record.version`; else StaleError."""
-    row = (record.name, record.version, _values(record, _WISHED))
-    write_one(connection, _UPDATE, row, table=nodes, key="name", what="node")
-    return replace(record, version=record.version + 1)
+    return save_named(connection, _UPDATE, record, _values(record, _WISHED), table=nodes, what="node")
 
 
 def save_seen(connection: Connection, records: Sequence[NodeRecord]) -> None:
@@ -197,7 +187,7 @@ def _values(record: NodeRecord, names: Sequence[str]) -> dict[str, Any]:
         "desired": str(record.desired),
         "state": str(record.state),
     }
-    return {name: plain[name] if name in plain else getattr(record, name) for name in names}
+    return picked(record, names, plain)
 
 
 def _record(row: Row[Any]) -> NodeRecord:

@@ -8,10 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
-from trainyard.lib.errors import ConflictError, NotFoundError
-from trainyard.server.store.rows import versioned_update, write_one
+from trainyard.lib.errors import NotFoundError
+from trainyard.server.store.rows import insert_named, picked, save_named, versioned_update
 from trainyard.server.tables import pool_machines, pools
 
 HOUR = 3600.0
@@ -148,14 +147,8 @@ _MACHINE_NAMES = tuple(one.name for one in fields(MachineRecord))
 
 def insert_pool(connection: Connection, record: PoolRecord) -> None:
     """Write a new pool; ConflictError where the name is taken."""
-    try:
-        with connection.begin_nested():
-            connection.execute(insert(pools), _values(record, _NAMES))
-    except IntegrityError as error:
-        raise ConflictError(
-            f"There is a pool {record.name!r} already.",
-            hint="Choose another name, or change it with `trainyard pools set`.",
-        ) from error
+    hint = "Choose another name, or change it with `trainyard pools set`."
+    insert_named(connection, pools, _values(record, _NAMES), what="pool", hint=hint)
 
 
 def load(connection: Connection, name: str) -> PoolRecord:
@@ -173,9 +166,7 @@ def list_pools(connection: Connection) -> list[PoolRecord]:
 
 def save(connection: Connection, record: PoolRecord) -> PoolRecord:
     """Write what people may change, if the stored version is still `record.version`; else StaleError."""
-    row = (record.name, record.version, _values(record, _WISHED))
-    write_one(connection, _UPDATE, row, table=pools, key="name", what="pool")
-    return replace(record, version=record.version + 1)
+    return save_named(connection, _UPDATE, record, _values(record, _WISHED), table=pools, what="pool")
 
 
 def learn(connection: Connection, name: str, **found: Any) -> None:
@@ -275,7 +266,7 @@ def _values(record: PoolRecord, names: Sequence[str]) -> dict[str, Any]:
         "options": dict(record.options),
         "shapes": _plain_shapes(record.shapes),
     }
-    return {name: plain[name] if name in plain else getattr(record, name) for name in names}
+    return picked(record, names, plain)
 
 
 def _record(row: Row[Any]) -> PoolRecord:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from sqlalchemy import Connection, Table, Update, bindparam, select, update
+from sqlalchemy import Connection, Table, Update, bindparam, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
-from trainyard.lib.errors import StaleError
+from trainyard.lib.errors import ConflictError, StaleError
 
 T = TypeVar("T")
+N = TypeVar("N", bound="Named")
 
 # Parameters in one statement: SQLite takes 32,766 and PostgreSQL 65,535; short lists are quicker to prepare.
 MANY = 2000
@@ -18,6 +21,22 @@ MANY = 2000
 KEY, VERSION, NEW = "old_key", "old_version", "new_"
 
 VersionedRow = tuple[str, int, Mapping[str, Any]]  # key, the version that was read, values
+
+
+class Named(Protocol):
+    """A record that people call by its name."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """What it is found by."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """As it was read."""
+        ...
 
 
 def chunks(items: Iterable[T], size: int = MANY) -> Iterator[list[T]]:
@@ -48,6 +67,37 @@ def write_one(
     found = connection.execute(select(table.c.version).where(table.c[key] == name)).scalar()
     seen = "is gone" if found is None else f"has version {found} by now, not {version}"
     raise StaleError(f"The {what} {name} {seen}.", hint="Load it again, then repeat the change.")
+
+
+def save_named(
+    connection: Connection,
+    statement: Update,
+    record: N,
+    values: Mapping[str, Any],
+    *,
+    table: Table,
+    what: str,
+) -> N:
+    """Write a record that is found by its name, if nobody has since it was read; returns it with its new version."""
+    row = (record.name, record.version, values)
+    write_one(connection, statement, row, table=table, key="name", what=what)
+    return replace(record, version=record.version + 1)
+
+
+def insert_named(
+    connection: Connection, table: Table, values: Mapping[str, Any], *, what: str, hint: str
+) -> None:
+    """Write a new row; ConflictError where its name is taken."""
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(table), values)
+    except IntegrityError as error:
+        raise ConflictError(f"There is a {what} {values['name']!r} already.", hint=hint) from error
+
+
+def picked(record: object, names: Sequence[str], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row gets: `plain` where a column cannot take the record's own value, that value where it can."""
+    return {name: plain[name] if name in plain else getattr(record, name) for name in names}
 
 
 def write_many(

@@ -158,6 +158,20 @@ def in_states(
     return [_record(row) for row in connection.execute(query)]
 
 
+def wanted(
+    connection: Connection, states: Collection[State], *, workspace_id: str = "", user_id: str = ""
+) -> list[WorkloadRecord]:
+    """Workloads in these states that are to run, of a workspace or of a user, oldest first."""
+    query = _SELECT.where(
+        workloads.c.state.in_([state.value for state in states]), workloads.c.desired == Desired.RUN.value
+    )
+    if workspace_id:
+        query = query.where(workloads.c.workspace_id == workspace_id)
+    if user_id:
+        query = query.where(workloads.c.user_id == user_id)
+    return [_record(row) for row in connection.execute(query.order_by(workloads.c.id))]
+
+
 def list_page(
     connection: Connection,
     *,

@@ -10,7 +10,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration
 from trainyard.server.api.dlc.views import pod_id
 from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.spec.workload import RoleSpec
+from trainyard.spec.workload import RoleSpec, role_of
 
 # What each type is among ours. Shares of what a pod asked for come as percent, rates as bytes by the second.
 TYPES: Mapping[str, str] = {
@@ -72,10 +72,7 @@ def _points(
 
 
 def _shown(record: WorkloadRecord, task: str, metric: str, value: float) -> float:
-    role = next(
-        (one for one in record.spec.roles if one.name == task.rpartition("-")[0]), record.spec.roles[0]
-    )
-    whole = _whole(role, metric)
+    whole = _whole(role_of(record.spec, task.rpartition("-")[0]), metric)
     return 100 * value / whole if whole else value
 
 
