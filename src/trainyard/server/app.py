@@ -167,7 +167,7 @@ class Platform:
                 group.create_task(conductor.run())
                 still = Stillness(
                     self.clock,
-                    lambda: list(conductor.held.values()),
+                    lambda: list(conductor.memory.held.values()),
                     self.logs.size,
                     conductor.arrived,
                     pulse,

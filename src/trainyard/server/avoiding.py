@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from trainyard.server.draft import Draft
 from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.workflow import Draft
 from trainyard.spec.workload import RoleSpec
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainyard.server import workflow
-from trainyard.server.workflow import Draft, Job
+from trainyard.server.draft import Draft, Job
 from trainyard.spec.workload import Restart, State
 
 HUNG, FOUND = "hung", "hang_found"

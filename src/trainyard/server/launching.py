@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from trainyard.engines.api import Entry, Launch, TaskLaunch
 from trainyard.server import meeting
+from trainyard.server.draft import Job
 from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_command
 from trainyard.server.kinds.parts import part_of
 from trainyard.server.kinds.sshkeys import derive
 from trainyard.server.surroundings import Surroundings
 from trainyard.server.task_views import view_of
-from trainyard.server.workflow import Job
 from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec
 

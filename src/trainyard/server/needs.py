@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trainyard.server.draft import Draft
 from trainyard.server.store.dependencies import EndedNeed
 from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.workflow import WAITS_FOR_JOBS, Draft
+from trainyard.server.workflow import WAITS_FOR_JOBS
 from trainyard.spec.workload import Condition, Desired, NeedSpec, State
 
 _WORDS = {Condition.SUCCEEDED: "succeed", Condition.FAILED: "fail", Condition.ENDED: "end"}

@@ -12,11 +12,11 @@ from sqlalchemy import Connection
 from trainyard.server import codes, task_views
 from trainyard.server.codes import OpenSource
 from trainyard.server.db import Database
+from trainyard.server.draft import Job
 from trainyard.server.kinds import Person
 from trainyard.server.store import users, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.task_views import ViewFacts
-from trainyard.server.workflow import Job
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 
 PLAIN = "job"

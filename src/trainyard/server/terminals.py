@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from trainyard.engines.api import Engine, Visitor
 from trainyard.lib.aio import finish
 from trainyard.server.db import Database
+from trainyard.server.draft import attempt_id
 from trainyard.server.loops.roster import address_of
 from trainyard.server.store import nodes
 from trainyard.server.store.tasks import TaskRecord
-from trainyard.server.workflow import attempt_id
 from trainyard.transport.api import Process, TerminalSize
 
 

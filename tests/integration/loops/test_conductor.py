@@ -294,20 +294,20 @@ async def test_running_times_stay_known_when_a_quota_is_changed(yard):
         yard.world.step()
     ended = [await yard.until(job, *FINAL) for job in past]
     request = snapshot.request_of(ended[0])
-    expected = conductor._forecast.expect(request)
+    expected = conductor.memory._forecast.expect(request)
     assert expected is not None
     changed = Event(time=0.0, subject=Subject.WORKSPACE, subject_id="w", code="x", message="x", actor="me")
-    before = conductor.scheduler
+    before = conductor.memory.scheduler
     await yard.db.write(lambda c: events.append(c, changed))
     yard.hints.wake("conductor")
     async with asyncio.timeout(10):
-        while conductor.scheduler is before:
+        while conductor.memory.scheduler is before:
             await asyncio.sleep(0.01)
-    assert conductor._forecast.expect(request) == expected
+    assert conductor.memory._forecast.expect(request) == expected
     await yard.kill()
     await yard.lead()
     await yard.until(await yard.submit("0"), State.RUNNING)
-    assert yard.conductor._forecast.expect(request) == expected, "the next leader has learnt it too"
+    assert yard.conductor.memory._forecast.expect(request) == expected, "the next leader has learnt it too"
 
 
 async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
@@ -337,7 +337,7 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
 @pytest.mark.parametrize("seed", range(4))  # each turns through some hundred crashes and cuts: about 5 s
 async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, monkeypatch):
     monkeypatch.setattr("trainyard.server.loops.acting.PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("trainyard.server.loops.conductor.REPEAT_SECONDS", 0.2)
+    monkeypatch.setattr("trainyard.server.loops.memory.REPEAT_SECONDS", 0.2)
     chance = random.Random(seed)
     yard = Yard(tmp_path, seed=seed)
     await yard.lead()

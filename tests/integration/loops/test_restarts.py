@@ -11,12 +11,12 @@ from test_conductor import Yard
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.clock import ManualClock
 from trainyard.server.avoiding import relieve
+from trainyard.server.draft import Draft, Job
 from trainyard.server.hanging import Hung
 from trainyard.server.loops.stillness import Pulse, Stillness
 from trainyard.server.store import events, nodes, workloads
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
-from trainyard.server.workflow import Draft, Job
 from trainyard.spec.workload import FINAL, Restart, RoleSpec, State, TaskState, WorkloadSpec
 
 
@@ -219,13 +219,8 @@ def test_a_black_list_is_lifted_only_where_it_is_what_keeps_the_job():
     assert left(("s",), RoleSpec(), small, replace(large, desired="cordoned")) == ()
 
 
-async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(yard):
-    await yard.lead()
-    blocker = await yard.submit("0", replicas=4)
-    await yard.until(blocker, State.RUNNING)
-    spec = WorkloadSpec(
-        name="e", command="0", workspace="w", roles=(RoleSpec(replicas=8, minimum=2, cpu=1.0),)
-    )
+async def submit_elastic(yard, role: RoleSpec) -> WorkloadRecord:
+    spec = WorkloadSpec(name="e", command="0", workspace="w", roles=(role,))
     record = WorkloadRecord(
         id="dlcelastic",
         name="e",
@@ -238,6 +233,14 @@ async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(yar
     )
     await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
     yard.hints.wake("conductor")
+    return record
+
+
+async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(yard):
+    await yard.lead()
+    blocker = await yard.submit("0", replicas=4)
+    await yard.until(blocker, State.RUNNING)
+    record = await submit_elastic(yard, RoleSpec(replicas=8, minimum=2, cpu=1.0))
     await yard.until(record.id, State.RUNNING)
     launch = yard.world.launched[f"{record.id}.1"]
     assert [task.name for task in launch.tasks] == [f"worker-{n}" for n in range(4)]
@@ -254,20 +257,7 @@ async def test_an_elastic_job_waits_when_not_even_its_least_fits(yard):
     blockers = [await yard.submit("0", replicas=4), await yard.submit("0", replicas=3)]
     for one in blockers:
         await yard.until(one, State.RUNNING)
-    roles = (RoleSpec(replicas=4, minimum=2, cpu=1.0),)
-    spec = WorkloadSpec(name="e", command="0", workspace="w", roles=roles)
-    record = WorkloadRecord(
-        id="dlcelastic",
-        name="e",
-        kind="job",
-        workspace_id="w",
-        user_id="u",
-        spec=spec,
-        submitted_at=0.0,
-        queued_at=0.0,
-    )
-    await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
-    yard.hints.wake("conductor")
+    record = await submit_elastic(yard, RoleSpec(replicas=4, minimum=2, cpu=1.0))
     probe = await yard.submit("0")
     await yard.until(probe, State.RUNNING)
     assert (await yard.get(record.id)).state is State.WAITING

@@ -8,11 +8,12 @@ import pytest
 
 from trainyard.scheduling import Admit, Slot
 from trainyard.server import kinds
+from trainyard.server.draft import Draft
 from trainyard.server.launching import launch_of
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.surroundings import Surroundings
-from trainyard.server.workflow import Draft, admit
+from trainyard.server.workflow import admit
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 

@@ -1,7 +1,7 @@
 """The kinds of jobs, one module a family: what their roles are, who decides, and what each task is given.
 
 Pure tables and functions. `fit` brings a job into the shape of its kind when it is submitted, so that every door does the
-same; `server/launching.py` asks a kind for the parts of an attempt; `server/workflow.py` asks who decides.
+same; `server/launching.py` asks a kind for the parts of an attempt; `server/watching.py` asks who decides.
 """
 
 from __future__ import annotations

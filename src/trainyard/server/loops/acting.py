@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from trainyard.engines.api import Engine, Launch, NotSentError
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
+from trainyard.server.draft import Job, split_attempt
 from trainyard.server.launching import launch_of
 from trainyard.server.surroundings import Surroundings
-from trainyard.server.workflow import Job, split_attempt
 
 logger = logging.getLogger(__name__)
 

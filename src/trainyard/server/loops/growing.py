@@ -105,11 +105,11 @@ class Places:
 
     def is_busy(self, node: str) -> bool:
         """Whether a job has a place there."""
-        return any(node in job.nodes for job in self._conductor.held.values())
+        return any(node in job.nodes for job in self._conductor.memory.held.values())
 
     def is_awaited(self, jobs: Iterable[str]) -> bool:
         """Whether one of these jobs still waits."""
-        return any(job in self._conductor.waiting for job in jobs)
+        return any(job in self._conductor.memory.waiting for job in jobs)
 
     def is_left(self, node: str) -> bool:
         """Whether nothing runs there, and nothing will: it takes no new work, and the conductor knows that."""

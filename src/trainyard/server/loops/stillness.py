@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from trainyard.engines.api import Meter, Reading
 from trainyard.lib.clock import Clock
+from trainyard.server.draft import Job
 from trainyard.server.hanging import Hung
-from trainyard.server.workflow import Job
 from trainyard.spec.workload import State, TaskState
 
 LOOK_SECONDS = 1.0
