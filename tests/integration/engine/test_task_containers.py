@@ -36,12 +36,15 @@ TOOLS = (
     "dd",
     "touch",
 )
-# No systemd to make groups or keep a journal here; a kernel with both versions of groups takes only runc.
+# No systemd to make groups or keep a journal here; a kernel with both versions of groups takes only runc. A folder and
+# locks of its own: whoever else runs podman on the machine meanwhile, and resets it, would pull ours away as well.
 CONFIGURATION = """
 [engine]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_backend = "file"
+lock_type = "file"
+tmp_dir = "{folder}/tmp"
 """
 
 busybox = shutil.which("busybox")
@@ -78,7 +81,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if busybox is None or os.getuid():
         pytest.skip("needs root and busybox")
     folder = tmp_path_factory.mktemp("podman")
-    (folder / "containers.conf").write_text(CONFIGURATION)
+    (folder / "containers.conf").write_text(CONFIGURATION.format(folder=folder))
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
     )

@@ -1,12 +1,11 @@
-"""Tasks in containers, by the podman or docker of the node: the image is fetched, the container kept, told of and removed.
+"""Tasks in containers, by the podman or docker of the node: the container is started, kept, told of and removed.
 
 `keep` is a process of its own between a task's supervisor and the container. What it sees, what limits it has and which
-devices are the same as in a view of view.py; a container only has other programs.
+devices are the same as in a view of view.py; a container only has other programs. How its image gets here is images.py.
 """
 
 from __future__ import annotations
 
-import base64
 import binascii
 import contextlib
 import json
@@ -16,41 +15,42 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
+from . import kernel
 from .devices import device_nodes
-from .folder import TaskFolder, note, write_file
+from .folder import TaskFolder, write_file
 from .ground import Ground, run_briefly
+from .hearing import Hearing
+from .images import Fetcher
+from .supervisor import MARK, mark_of
 from .view import CONTAINER, Builder, RefusalError, Wrapped, place_of
 
 NO_CONTAINER = 125  # what both say when they could not start one
 NOT_STARTED = 126
+NO_SHELL = (126, 127)  # what both say when the image has nothing that could be started
 REMOVE_SECONDS = 60.0
-PULL_TRIES = 3
-PULL_PAUSE_SECONDS = 2.0
-STARVED = "starved"  # a file that its first process writes
+TELL_SECONDS = 30.0
+TELL_AGAIN_SECONDS = 0.5
+FIRST_FILE = "first"  # a file of the task, in which the first process of its container writes; there as long as that may be
 PROBLEM = "problem"  # a file of the task: why it could not begin
 # Variables by which the node's own program finds its things; a task's values of these are told another way.
 NODES_OWN = re.compile(
     r"(HOME|PATH|USER|LOGNAME|TMPDIR|SHELL|LD_.*|XDG_.*|CONTAINERS?_.*|DOCKER_.*|GO.*|https?_proxy|HTTPS?_PROXY)\Z"
 )
-# What failed, by what registries and programs say.
-CAUSES = (
-    ("unauthorized", re.compile(r"(?i)unauthori[sz]ed|authentication required|denied|forbidden|login")),
-    ("not found", re.compile(r"(?i)not found|manifest unknown|no such image|name unknown|404|does not exist")),
-    ("disk full", re.compile(r"(?i)no space left")),
-    ("not reached", re.compile(r"(?i)timeout|timed out|no such host|refused|unreachable|reset by peer|dial tcp|tls|eof")),
-    ("no such name", re.compile(r"(?i)short-name|invalid reference")),
-)  # fmt: skip
-# The first process of a container: it passes on that the task has to go, to all in it, and cleans up after them.
+# The first process of a container: it passes on that the task has to go, to all in it and once, and cleans up after them.
+# NB: shells differ in what `wait` says of who was waited for already, or ended while a signal came.
 FIRST = (
-    'trap "kill -TERM -1" TERM; '
+    "told= heard=; "
+    "trap 'heard=1; if [ -z \"$told\" ]; then told=1; echo told >> /.first; kill -TERM -1 2>/dev/null; fi' TERM; "
+    "echo began >> /.first; "
     'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; shift; '
-    '"$@" & main=$!; while :; do wait $main; status=$?; kill -0 $main 2>/dev/null || break; done; '
+    '"$@" & main=$!; status=127; '
+    "while :; do heard=; wait $main; now=$?; [ $now = 127 ] || status=$now; "
+    '[ -n "$heard" ] || break; done; '
     "for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do "
-    'if [ -r $file ]; then while read -r name count; do if [ "$name" = oom_kill ]; then echo "$count" > /.starved; fi; '
-    "done < $file; fi; done; exit $status"
+    'if [ -r $file ]; then while read -r name count; do if [ "$name" = oom_kill ]; then echo "oom_kill $count" >> /.first; '
+    "fi; done < $file; fi; done; exit $status"
 )
 # What comes before a command is a program of ours, and an image may have nothing to run it with.
 PYTHON = (
@@ -79,10 +79,10 @@ def wrap_image(
     return Wrapped([*own, json.dumps(words)], env, CONTAINER)
 
 
-def remove(order: dict[str, Any]) -> None:
-    """End and remove a task's container; no error where there is none."""
+def remove(folder: TaskFolder, order: dict[str, Any]) -> None:
+    """End and remove a task's container, where its keeper has not; no error where there is none."""
     path = Ground().runtime[1]
-    if path:
+    if path and os.path.exists(folder.file(FIRST_FILE)):
         run_briefly([path, "rm", "-f", name_of(order)], REMOVE_SECONDS)
 
 
@@ -114,145 +114,71 @@ class Keeper:
         self.words = words
         self.kind, self.runtime = Ground().runtime
         self.name = name_of(order)
-        self.is_told = False
-        self.child: subprocess.Popen[bytes] | None = None
+        self.hearing = Hearing()
 
     def run(self) -> int:
         """Its status; one that could not begin leaves the reason in a file."""
-        signal.signal(signal.SIGTERM, self._hear)
         try:
-            self._ensure_image()
+            Fetcher(self.folder, self.view, (self.kind, self.runtime)).ensure(self.hearing)
             words, env = self._words()
         except RefusalError as error:
             return self._give_up(str(error))
-        if self.is_told:
+        if self.hearing.is_told:
             return 128 + signal.SIGTERM
-        run_briefly([self.runtime, "rm", "-f", self.name], REMOVE_SECONDS)  # of a supervisor that was killed
-        self.child = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL)
-        if self.is_told:  # while it was being started
-            self._hear(signal.SIGTERM, None)
-        status = self._wait(self.child)
-        if status == NO_CONTAINER:
+        if self.kind != "podman":  # of a supervisor that was killed; podman is asked for that with the start
+            run_briefly([self.runtime, "rm", "-f", self.name], REMOVE_SECONDS)
+        status = self._wait(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL))
+        said = self.folder.text(FIRST_FILE).splitlines()
+        if status == NO_CONTAINER and "began" not in said:
             status = self._give_up(f"{self.kind} could not start the container; the log says why")
-        elif status and self._is_starved():
-            limit = int(self.order.get("memory_mib") or 0)
-            write_file(
-                self.folder.file(PROBLEM), f"out of memory: it used more than its {limit} MiB".encode()
+        elif status in NO_SHELL and "began" not in said:
+            status = self._give_up(
+                f"the image {self.view['image']} has no /bin/sh, by which commands are run"
             )
-        run_briefly([self.runtime, "rm", "-f", self.name], REMOVE_SECONDS)
+        elif status and is_starved(said):
+            limit = int(self.order.get("memory_mib") or 0)
+            self._give_up(f"out of memory: it used more than its {limit} MiB")
+        if run_briefly([self.runtime, "rm", "-f", self.name], REMOVE_SECONDS)[0] == 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self.folder.file(FIRST_FILE))
         return status
 
-    def _hear(self, number: int, _frame: object) -> None:
-        """Pass on that it has to go."""
-        self.is_told = True
-        if self.child is not None:
-            with contextlib.suppress(OSError):
-                self.child.send_signal(number)
-
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
-        status = child.wait()
+        """Wait for its end. Who has to go is told until it has heard: it may not have been there yet."""
+        while (status := child.poll()) is None:
+            is_due = self.hearing.is_told and "told" not in self.folder.text(FIRST_FILE).splitlines()
+            if is_due:
+                self._tell()
+            self.hearing.pause(TELL_AGAIN_SECONDS if is_due else None)
         return status if status >= 0 else 128 - status
+
+    def _tell(self) -> None:
+        """Tell the first process of the container: it knows the others. By ourselves where we may; else by who runs it."""
+        mark = mark_of(self.order)
+        for pid in kernel.all_pids():
+            if kernel.has_mark(pid, mark) and is_first(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
+                    return
+        run_briefly([self.runtime, "kill", "--signal", "TERM", self.name], TELL_SECONDS)
 
     def _give_up(self, message: str) -> int:
         write_file(self.folder.file(PROBLEM), message.encode(errors="replace")[:1000])
         return NOT_STARTED
 
-    def _is_starved(self) -> bool:
-        """Whether something of it was killed for want of memory, as the kernel counted for the container."""
-        return self.folder.text(STARVED).strip() not in ("", "0")
-
-    # -- the image
-
-    def _ensure_image(self) -> None:
-        image = self.view["image"]
-        if run_briefly([self.runtime, "image", "inspect", "--format", "{{.Id}}", "--", image])[0] == 0:
-            return
-        begun = time.monotonic()
-        self._note("image_pulling", f"The image {image} is being fetched.")
-        said = ""
-        for number in range(PULL_TRIES):
-            status, said = self._pull(image)
-            if status == 0:
-                self._note(
-                    "image_pulled", f"The image {image} was fetched in {time.monotonic() - begun:.0f} s."
-                )
-                return
-            if self.is_told or cause_of(said) != "not reached" or number == PULL_TRIES - 1:
-                break
-            time.sleep(PULL_PAUSE_SECONDS)
-        last = said.strip().rpartition("\n")[2][:500]
-        message = f"the image {image} cannot be fetched ({cause_of(said)}): {last}"
-        self._note("image_failed", f"T{message[1:]}")
-        raise RefusalError(message)
-
-    def _pull(self, image: str) -> tuple[int, str]:
-        with self._signed_in(image) as options:
-            env = dict(os.environ)
-            words = [self.runtime, "pull", "-q", "--", image]
-            if options and self.kind == "podman":
-                words[2:2] = ["--authfile", f"{options}/config.json"]
-            elif options:
-                words[1:1] = ["--config", options]
-            self.child = subprocess.Popen(
-                words, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            said, _ = self.child.communicate()
-            status = self.child.returncode
-            self.child = None
-        return status, said.decode(errors="replace")
-
-    @contextlib.contextmanager
-    def _signed_in(self, image: str) -> Any:
-        """A folder with the sign-in of a registry, for as long as it is needed."""
-        if not self.view.get("username"):
-            yield ""
-            return
-        folder = os.path.abspath(self.folder.file("registry"))
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        words = f"{self.view['username']}:{self.view.get('password', '')}".encode()
-        host = image.split("/", 1)[0]
-        data = {"auths": {host: {"auth": base64.b64encode(words).decode()}}}
-        path = f"{folder}/config.json"
-        try:
-            write_file(path, json.dumps(data).encode())
-            yield folder
-        finally:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-                os.rmdir(folder)
-
-    def _note(self, code: str, message: str) -> None:
-        state = os.open(self.folder.file("state"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            note(state, {"note": [code, message, time.time()]})
-        finally:
-            os.close(state)
-
     # -- the container
 
     def _words(self) -> tuple[list[str], dict[str, str]]:
-        words = [
-            self.runtime,
-            "run",
-            "--name",
-            self.name,
-            "--network",
-            "host",
-            "--log-driver",
-            "none",
-            "--pull",
-            "never",
-        ]
+        words = [self.runtime, "run", "--name", self.name, "--network", "host", "--log-driver", "none"]
+        words += ["--pull", "never", "--label", "trainyard=1", "--entrypoint", "/bin/sh", "--user", "0:0"]
         words += [
-            "--label",
-            "trainyard=1",
-            "--entrypoint",
-            "/bin/sh",
-            "--user",
-            "0:0",
             "--security-opt",
             "label=disable",
-        ]
+            "--stop-timeout",
+            "0",
+        ]  # it has had its time when we remove it
+        if self.kind == "podman":
+            words += ["--replace"]
         words += self._limits()
         for mount in self._mounts():
             words += ["--mount", mount]
@@ -297,9 +223,9 @@ class Keeper:
         os.makedirs(work, mode=0o700, exist_ok=True)
         command, program = os.path.abspath(self.folder.file("command")), os.path.abspath(sys.argv[0])
         own = [(work, work, False), (command, command, True), (program, program, True)]
-        starved = os.path.abspath(self.folder.file(STARVED))
-        write_file(starved, b"")
-        own.append((starved, "/.starved", False))
+        first = os.path.abspath(self.folder.file(FIRST_FILE))
+        write_file(first, b"")
+        own.append((first, "/.first", False))
         if self.order.get("entry"):
             entry = os.path.abspath(self.folder.file("entry"))
             own.append((entry, entry, False))
@@ -319,6 +245,7 @@ class Keeper:
         """Variables of the task. Their values are in the environment and not among the words, which everybody on the node sees."""
         given = {**self.order["env"], **device_nodes(self.order)[1], "TRAINYARD_VIEW": "container"}
         given.update({name: os.environ[name] for name in self.order.get("ports") or {} if name in os.environ})
+        given[MARK] = self.order["mark"]
         given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
         given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
         home, user = self.view.get("home"), self.view.get("user")
@@ -341,9 +268,19 @@ def _pid_max() -> int:
         return int(file.read())
 
 
-def cause_of(said: str) -> str:
-    """Why an image could not be fetched, in a word or two."""
-    return next((cause for cause, pattern in CAUSES if pattern.search(said)), "failed")
+def is_starved(said: list[str]) -> bool:
+    """Whether something of it was killed for want of memory, as the kernel counted for the container."""
+    return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in said)
+
+
+def is_first(pid: int) -> bool:
+    """Whether a process is the first one in a tree of processes that is not ours."""
+    try:
+        lines = kernel.read_file(f"/proc/{pid}/status").splitlines()
+    except OSError:
+        return False
+    numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])
+    return len(numbers) > 1 and numbers[-1] == b"1"
 
 
 def mounted(source: str, target: str, read_only: bool) -> str:

@@ -402,7 +402,7 @@ class Supervisor:
         if self.group is not None:
             self.group.remove()
         if self.view == view.CONTAINER:
-            import_module(".containers", __package__).remove(self.order)
+            import_module(".containers", __package__).remove(self.folder, self.order)
         if self.view:
             remove_tree(self.folder.file("tmp"))
             remove_tree(self.folder.file("files"))
@@ -555,7 +555,7 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
         session = 0
     end_marked(mark, session, {os.getpid()})
     if known.get("view") == view.CONTAINER:
-        import_module(".containers", __package__).remove(order)
+        import_module(".containers", __package__).remove(folder, order)
     if any(cgroups.limits_of(order)):
         cgroups.Trees().group(cgroups.name_of(order["mark"])).remove()
     lines = []

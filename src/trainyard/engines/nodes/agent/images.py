@@ -1,0 +1,112 @@
+"""Images of containers on a node: used where they are, fetched where not, and how that went told as events of the job."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import subprocess
+import time
+from typing import Any
+
+from .folder import TaskFolder, note, write_file
+from .ground import run_briefly
+from .hearing import Hearing
+from .view import RefusalError
+
+PULL_TRIES = 3
+PULL_PAUSE_SECONDS = 2.0
+SAID = "pulled"  # a file of the task: what the program said that fetched its image
+# What failed, by what registries and programs say.
+CAUSES = (
+    ("unauthorized", re.compile(r"(?i)unauthori[sz]ed|authentication required|denied|forbidden|login")),
+    ("not found", re.compile(r"(?i)not found|manifest unknown|no such image|name unknown|404|does not exist")),
+    ("disk full", re.compile(r"(?i)no space left")),
+    ("not reached", re.compile(r"(?i)timeout|timed out|no such host|refused|unreachable|reset by peer|dial tcp|tls|eof")),
+    ("no such name", re.compile(r"(?i)short-name|invalid reference")),
+)  # fmt: skip
+
+
+class Fetcher:
+    """Brings the image of one task onto the node."""
+
+    def __init__(self, folder: TaskFolder, view: dict[str, Any], runtime: tuple[str, str]) -> None:
+        self.folder = folder
+        self.view = view
+        self.image: str = view["image"]
+        self.kind, self.runtime = runtime
+
+    def ensure(self, hearing: Hearing) -> None:
+        """Have it. RefusalError where it cannot be had; whoever was told to go meanwhile gives up."""
+        words = [self.runtime, "image", "inspect", "--format", "{{.Id}}", "--", self.image]
+        if run_briefly(words)[0] == 0:
+            return
+        begun = time.monotonic()
+        self._note("image_pulling", f"The image {self.image} is being fetched.")
+        said = ""
+        tries = 1 if self.kind == "podman" else PULL_TRIES  # podman tries again by itself
+        for number in range(tries):
+            status, said = self._pull(hearing)
+            if status == 0:
+                took = time.monotonic() - begun
+                self._note("image_pulled", f"The image {self.image} was fetched in {took:.0f} s.")
+                return
+            if hearing.is_told:
+                return
+            if cause_of(said) != "not reached" or number == tries - 1:
+                break
+            hearing.pause(PULL_PAUSE_SECONDS)
+        last = said.strip().rpartition("\n")[2][:500]
+        message = f"the image {self.image} cannot be fetched ({cause_of(said)}): {last}"
+        self._note("image_failed", f"T{message[1:]}")
+        raise RefusalError(message)
+
+    def _pull(self, hearing: Hearing) -> tuple[int, str]:
+        said = self.folder.file(SAID)
+        with self._signed_in() as options, open(said, "wb") as file:
+            words = [self.runtime, "pull", "-q", "--", self.image]
+            if options and self.kind == "podman":
+                words[2:2] = ["--authfile", f"{options}/config.json"]
+            elif options:
+                words[1:1] = ["--config", options]
+            child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+            while child.poll() is None:
+                if hearing.is_told:
+                    child.terminate()
+                hearing.pause(1.0 if hearing.is_told else None)
+        text = self.folder.text(SAID)
+        os.unlink(said)
+        return child.returncode, text
+
+    @contextlib.contextmanager
+    def _signed_in(self) -> Any:
+        """A folder with the sign-in of a registry, for as long as it is needed."""
+        if not self.view.get("username"):
+            yield ""
+            return
+        folder = os.path.abspath(self.folder.file("registry"))
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        words = f"{self.view['username']}:{self.view.get('password', '')}".encode()
+        data = {"auths": {self.image.split("/", 1)[0]: {"auth": base64.b64encode(words).decode()}}}
+        path = f"{folder}/config.json"
+        try:
+            write_file(path, json.dumps(data).encode())
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+                os.rmdir(folder)
+
+    def _note(self, code: str, message: str) -> None:
+        state = os.open(self.folder.file("state"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            note(state, {"note": [code, message, time.time()]})
+        finally:
+            os.close(state)
+
+
+def cause_of(said: str) -> str:
+    """Why an image could not be fetched, in a word or two."""
+    return next((cause for cause, words in CAUSES if words.search(said)), "failed")
