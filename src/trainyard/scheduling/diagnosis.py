@@ -122,13 +122,7 @@ class Diagnosis:
     def _is_odd(self, part: Part) -> bool:
         """Whether the device type is never given out in such numbers."""
         rule = self.scheduler.cluster.rules.get(part.shape.device)
-        if rule is None or not part.shape.count:
-            return False
-        total = part.least * part.shape.count
-        whole = rule.whole_when_many
-        return (bool(rule.sizes) and part.shape.count not in rule.sizes) or (
-            bool(whole) and total > whole and total % whole != 0
-        )
+        return rule is not None and not rule.gives(part.shape.count, part.least)
 
     def _limit(self, entry: Entry) -> Reason | None:
         request = entry.request

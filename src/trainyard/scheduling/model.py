@@ -64,6 +64,13 @@ class DeviceRule:
     sizes: tuple[int, ...] = ()  # counts a replica may ask for; empty: any
     whole_when_many: int = 0  # a gang over several nodes takes this many devices on each; 0: no rule
 
+    def gives(self, count: int, replicas: int) -> bool:
+        """Whether so many devices are ever given to each of so many replicas."""
+        total, whole = count * replicas, self.whole_when_many
+        if not count:
+            return True
+        return (not self.sizes or count in self.sizes) and not (whole and total > whole and total % whole)
+
 
 ASCEND_910 = DeviceRule(ring=4, sizes=(1, 2, 4, 8), whole_when_many=8)
 
@@ -149,7 +156,7 @@ class Request:
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
     head_since: float | None = None  # since when it has been the blocked head of its queue
-    claim: tuple[Slot, ...] = ()  # places that victims are leaving for it
+    claim: tuple[Slot, ...] = ()  # places that victims are leaving for it, or it itself for a larger start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +272,16 @@ class Preempt:
     for_id: str
     leave_by: float
     reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Enlarge:
+    """Tell this running workload to go, and start it again at once in these places: it gets more replicas."""
+
+    id: str
+    count: int  # of replicas that it has now
+    slots: tuple[Slot, ...]  # hand them back as its claim, and its own id as whom it leaves for
+    leave_by: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ def role(**changes) -> WorkloadSpec:
             tolerations=("a=b", "c"),
         ),
         role(minimum=1, replicas=3, device="huawei.com/Ascend910", devices=8, nodes=("n1", "gpu-2")),
+        role(replicas=2, device="Ascend910", devices=4),
+        role(replicas=5, minimum=2, device="Ascend910", devices=2),
+        role(replicas=3, device="V100", devices=3),
     ],
 )
 def test_a_job_is_taken_when_nothing_is_wrong(spec):
@@ -73,6 +76,8 @@ def test_a_job_is_taken_when_nothing_is_wrong(spec):
         (role(minimum=2), "roles.0.minimum"), (role(minimum=0), "roles.0.minimum"), (role(cpu=-1.0), "roles.0.cpu"),
         (role(cpu=float("nan")), "roles.0.cpu"), (role(cpu=float("inf")), "roles.0.cpu"),
         (role(memory_mib=-1), "roles.0.memory_mib"), (role(devices=-1), "roles.0.devices"),
+        (role(device="Ascend910", devices=3), "roles.0.devices"), (role(device="huawei_npu_arm64", devices=16), "roles.0.devices"),
+        (role(device="Ascend910", devices=4, replicas=3), "roles.0.devices"),
         (role(device="a;b"), "roles.0.device"), (role(labels={"a b": "c"}), "roles.0.labels.a b"),
         (role(nodes=("a/../b",)), "roles.0.nodes"), (role(tolerations=("",)), "roles.0.tolerations."),
         (role(image="a\nb"), "roles.0.image"),

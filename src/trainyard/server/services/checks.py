@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from trainyard.lib.errors import InvalidError
+from trainyard.scheduling.cluster import rule_of
 from trainyard.server.store.workspaces import WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
@@ -151,6 +152,7 @@ def check_spec(spec: WorkloadSpec) -> None:
     _between("max_retries", spec.max_retries, 0, RETRIES)
     _between("retain_seconds", spec.retain_seconds, 0, RETAIN_SECONDS)
     _between("hang_seconds", spec.hang_seconds, 0, SECONDS)
+    _check_growing(spec)
     _between("ready_seconds", spec.ready_seconds, 1, SECONDS)
     _between("processes", spec.processes, 0, DEVICES)
     _check_command("command", spec.command)
@@ -166,6 +168,16 @@ def check_spec(spec: WorkloadSpec) -> None:
     replicas = sum(role.replicas for role in spec.roles)
     if replicas > REPLICAS:
         raise FieldError("roles", f"have {replicas} replicas", hint=f"Ask for at most {REPLICAS} in all.")
+
+
+def _check_growing(spec: WorkloadSpec) -> None:
+    if not spec.grow_seconds:
+        return
+    _between("grow_seconds", spec.grow_seconds, GROW_SECONDS, SECONDS)
+    if all(role.minimum is None or role.minimum == role.replicas for role in spec.roles):
+        raise FieldError(
+            "grow_seconds", "is for elastic jobs", hint="Give a minimum below the replicas, or leave it out."
+        )
 
 
 def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
@@ -191,6 +203,7 @@ def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
         raise FieldError(
             f"{field}.device", f"{role.device[:40]!r} is no type of device", hint="See `trainyard nodes`."
         )
+    _check_devices(field, role)
     check_text(f"{field}.image", role.image, longest=500)
     check_labels(f"{field}.labels", role.labels)
     check_taints(f"{field}.tolerations", role.tolerations)
@@ -201,6 +214,24 @@ def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
                 f"names {name[:40]!r}, which no node is called",
                 hint="See `trainyard nodes`.",
             )
+
+
+def _check_devices(field: str, role: RoleSpec) -> None:
+    """Devices that are wired in rings train together in a few numbers only; a job with another would wait for ever."""
+    rule = rule_of(role.device, {})
+    least = role.replicas if role.minimum is None else role.minimum
+    if rule.gives(role.devices, least):
+        return
+    sizes = ", ".join(map(str, rule.sizes[:-1])) + f" or {rule.sizes[-1]}"
+    if role.devices not in rule.sizes:
+        problem = f"are {role.devices}, and so many {role.device} cannot train together on one node"
+        raise FieldError(f"{field}.devices", problem, hint=f"Ask for {sizes}.")
+    total, whole = role.devices * least, rule.whole_when_many
+    raise FieldError(
+        f"{field}.devices",
+        f"make {total} {role.device} in all, and several nodes give all {whole} of each",
+        hint=f"Ask for {whole} in each replica, or for {whole} in all at most.",
+    )
 
 
 def _check_command(field: str, command: str) -> None:
