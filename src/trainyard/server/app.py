@@ -27,7 +27,6 @@ from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
 from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
-from trainyard.server.api.dlc.routes import create_dlc
 from trainyard.server.db import Database
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
@@ -114,7 +113,7 @@ class Platform:
         """The REST application, and beside it the door of the vendor's clients."""
         ours = create_api(self.services, self.logs, lambda: self.engine, self.settings, self.visitor)
         self.changes = ours.state.parts.changes
-        return Doors(ours, create_dlc(ours.state.parts))
+        return Doors(ours, ours.state.parts)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

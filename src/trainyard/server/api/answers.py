@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import make_dataclass
-from functools import cache
 from typing import Any
 
 from pydantic_core import to_json
@@ -19,6 +17,7 @@ from starlette.responses import Response
 from trainyard.client.shapes import Problem
 from trainyard.server.api.changes import Kept
 from trainyard.server.api.problems import JSON, PreconditionError
+from trainyard.server.api.routing import PageOf
 
 LIMIT = 100
 LARGEST_PAGE = 1000
@@ -72,13 +71,9 @@ def if_match(request: Request) -> int | None:
     return int(bare)
 
 
-@cache
-def page_of(shape: type) -> type:
+def page_of(shape: type) -> PageOf:
     """The shape of a page of these, for OpenAPI."""
-    many: Any = tuple[shape, ...]  # type: ignore[valid-type]  # made for OpenAPI alone
-    made = make_dataclass(f"{shape.__name__}Page", [("items", many), ("next", str | None)], frozen=True)
-    made.__doc__ = "Some things, and the cursor for those after them; null where these were the last."
-    return made
+    return PageOf(shape)
 
 
 def described(shape: Any = None, status: int = 200, text: str = "", media: str = "") -> dict[int | str, Any]:

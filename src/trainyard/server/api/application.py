@@ -11,47 +11,19 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
 from trainyard.engines.api import Engine, Visitor
-from trainyard.server.api import (
-    audit,
-    codes,
-    events,
-    groups,
-    health,
-    jobs,
-    keys,
-    logs,
-    members,
-    metrics,
-    nodes,
-    oidc,
-    pools,
-    problems,
-    quota,
-    requests,
-    schedules,
-    session,
-    storages,
-    sweeps,
-    tasks,
-    templates,
-    terminal,
-    tokens,
-    usage,
-    users,
-    workspaces,
-)
+from trainyard.server.api import problems
 from trainyard.server.api.answers import answer
 from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.guard import Guard
 from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
 from trainyard.server.api.parts import Parts
+from trainyard.server.api.routing import PREFIX, Nouns, described_routes
 from trainyard.server.api.shortcut import Shortcut
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.terminals import Terminals
 
-PREFIX = "/api/v1"
 DESCRIPTION = f"""\
 Nouns in the path. Every request but those for health, version and signing in needs a token: `Authorization: Bearer ty_…`.
 A browser has a cookie instead, and sends `{CSRF_HEADER}` with whatever changes something. HTTP Basic is not taken.
@@ -62,35 +34,6 @@ change only if it is still that one. `Idempotency-Key` has jobs submitted or clo
 
 Streams are `text/event-stream`: each message has an id, and `Last-Event-ID` goes on after it.
 """
-ROUTERS = (
-    session.router,
-    oidc.router,
-    jobs.router,
-    sweeps.router,
-    codes.router,
-    schedules.router,
-    templates.router,
-    tasks.router,
-    logs.router,
-    events.router,
-    nodes.router,
-    pools.router,
-    storages.router,
-    storages.registries,
-    metrics.router,
-    workspaces.router,
-    members.router,
-    groups.router,
-    quota.router,
-    usage.router,
-    users.router,
-    tokens.router,
-    keys.router,
-    requests.router,
-    audit.router,
-    health.router,
-    terminal.router,
-)
 
 
 def create_api(
@@ -125,11 +68,9 @@ def make_application(*, body_limit: int) -> FastAPI:
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: route.name,
     )
     problems.install(app)
-    for router in ROUTERS:
-        app.include_router(router, prefix=PREFIX)
+    app.router.routes.append(Nouns())
 
     @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
     async def get_openapi_json() -> Response:
@@ -143,7 +84,9 @@ def make_application(*, body_limit: int) -> FastAPI:
 def describe(app: FastAPI) -> dict[str, Any]:
     """OpenAPI, made once."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+        schema = get_openapi(
+            title=app.title, version=app.version, description=DESCRIPTION, routes=described_routes()
+        )
         components = schema.setdefault("components", {})
         components["securitySchemes"] = {
             "token": {"type": "http", "scheme": "bearer", "bearerFormat": "ty_…"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import AuditEntry
@@ -13,8 +13,9 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/audit", tags=["audit"])
+router = new_router("/audit", tags=["audit"])
 
 
 @router.get("", responses=described(page_of(AuditEntry)))

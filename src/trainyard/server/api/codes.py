@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.planning import CodeSource
@@ -13,9 +13,10 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.store.code_sources import CodeSourceRecord
 
-router = APIRouter(prefix="/code-sources", tags=["code sources"])
+router = new_router("/code-sources", tags=["code sources"])
 Id = Annotated[str, Path(max_length=64, description="The id or the name of the source.")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Event as EventShape
@@ -15,12 +15,13 @@ from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described,
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import Id
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.streams import END, EventStream, message
 from trainyard.server.auth.actor import Actor
 from trainyard.spec.events import Event
 from trainyard.spec.workload import FINAL
 
-router = APIRouter(tags=["events"])
+router = new_router(tags=["events"])
 Node = Annotated[str, Query(max_length=63, description="Only of this node.")]
 Place = Annotated[str, Query(max_length=64, description="Only of this workspace, by id or name.")]
 Seq = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Only after this number.")]

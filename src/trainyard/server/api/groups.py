@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Group
@@ -14,8 +14,9 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/groups", tags=["groups"])
+router = new_router("/groups", tags=["groups"])
 Id = Annotated[str, Path(max_length=64, description="The group's id.")]
 
 

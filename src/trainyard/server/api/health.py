@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from sqlalchemy import text
 from starlette.responses import Response
 
@@ -13,8 +13,9 @@ from trainyard.client.shapes import Health, Version
 from trainyard.lib.errors import Error
 from trainyard.server.api.answers import answer, described
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(tags=["health"])
+router = new_router(tags=["health"])
 VERSION = version("trainyard")
 OPEN: dict[str, Any] = {"security": []}
 

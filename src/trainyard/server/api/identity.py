@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from trainyard.lib.errors import DeniedError
+from trainyard.server.api.routing import Route
 from trainyard.server.auth.actor import Actor, UnauthenticatedError
 from trainyard.server.auth.tokens import is_token
 from trainyard.server.services import Services
@@ -105,11 +106,9 @@ async def actor_of(connection: HTTPConnection) -> Actor:
     return await identities.actor(connection)
 
 
-class AccountRoute(APIRoute):
-    """A route that may change who may do what: what is remembered of tokens is forgotten after it."""
-
+class _Forgetting(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The route as usual, and the forgetting."""
+        """The route as usual, and the forgetting: before the answer is sent, so that the next request finds it done."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -120,3 +119,9 @@ class AccountRoute(APIRoute):
                     request.app.state.parts.identities.forget()
 
         return handled
+
+
+class AccountRoute(Route):
+    """A route that may change who may do what: what is remembered of tokens is forgotten after it."""
+
+    served_as = _Forgetting

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import Header, Path, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -28,13 +28,14 @@ from trainyard.server.api.answers import (
 )
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import Parts, parts_of
-from trainyard.server.auth.actor import Actor
+from trainyard.server.api.routing import new_router
+from trainyard.server.api.shortcut import key_of_job, key_of_list
 from trainyard.server.failures import diagnose_job
 from trainyard.server.services.jobs import JobQuery
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, WorkloadSpec
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = new_router("/jobs", tags=["jobs"])
 Id = Annotated[str, Path(max_length=64, description="The job's id.")]
 Key = Annotated[
     str, Header(max_length=255, description="Do it once, however often it is sent with this text.")
@@ -243,22 +244,6 @@ async def explain_job(request: Request, job_id: Id, language: Language = "en") -
     said = await parts.services.jobs.explain(actor, job_id, language=language)
     found = await diagnose_job(parts.services, parts.logs, actor, job_id, chinese=language == "zh")
     return answer({**views.explanation(said), "diagnosis": None if found is None else asdict(found)})
-
-
-def key_of_list(actor: Actor, query: bytes) -> Hashable:
-    """Under what a list is kept. Two with the same key see the same jobs; who may mean themselves has a key of their own."""
-    # NB: `us%65r=m%65` is `user=me` too, so anything that is escaped counts as such.
-    own = actor.user_id if b"user=" in query or b"%" in query else ""
-    return "jobs", _visibility(actor), own, query
-
-
-def key_of_job(actor: Actor, job_id: str) -> Hashable:
-    """Under what one job is kept."""
-    return "job", _visibility(actor), job_id
-
-
-def _visibility(actor: Actor) -> Hashable:
-    return actor.scopes, None if actor.is_admin else frozenset(actor.roles.items())
 
 
 async def detail(parts: Parts, record: WorkloadRecord, status: int = 200, *, location: str = "") -> Response:

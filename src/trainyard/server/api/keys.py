@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from trainyard.server.api.answers import STRICT, answer, described
 from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/access-keys", tags=["tokens"], route_class=AccountRoute)
+router = new_router("/access-keys", tags=["tokens"], kind=AccountRoute)
 
 
 @dataclass(frozen=True, slots=True)

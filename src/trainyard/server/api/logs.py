@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from trainyard.client.shapes import LogLine as LogLineShape
@@ -28,6 +28,7 @@ from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described,
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import Id
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.streams import END, EventStream, message
 from trainyard.server.auth.actor import Actor
 from trainyard.server.logs import LogStore
@@ -35,7 +36,7 @@ from trainyard.server.logviews import LogLine
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import FINAL, task_name, tasks_of
 
-router = APIRouter(prefix="/jobs", tags=["logs"])
+router = new_router("/jobs", tags=["logs"])
 Task = Annotated[str, Query(max_length=80, description="Only of this task: worker-0.")]
 Attempt = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Of this start.  Default: the last.")]
 Cursor = Annotated[str, Query(max_length=60_000)]

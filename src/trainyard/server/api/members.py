@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Member
@@ -13,10 +13,11 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.workspaces import Place
 from trainyard.server.store.workspaces import Role
 
-router = APIRouter(prefix="/workspaces", tags=["members"], route_class=AccountRoute)
+router = new_router("/workspaces", tags=["members"], kind=AccountRoute)
 Somebody = Annotated[str, Path(max_length=64, description="The user's name.")]
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import MetricsAnswer
@@ -14,8 +14,9 @@ from trainyard.server import exposition
 from trainyard.server.api.answers import answer, described
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(tags=["metrics"])
+router = new_router(tags=["metrics"])
 
 Metric = Annotated[
     list[str],

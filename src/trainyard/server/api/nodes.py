@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Node, NodeChange, NodeDesired, NodeJoin
@@ -13,10 +13,11 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.store.nodes import NodeDesired as Wish
 from trainyard.server.store.nodes import NodeRecord
 
-router = APIRouter(prefix="/nodes", tags=["nodes"])
+router = new_router("/nodes", tags=["nodes"])
 Name = Annotated[str, Path(max_length=63, description="The node's name.")]
 
 

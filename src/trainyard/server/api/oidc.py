@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from trainyard.lib.errors import DeniedError, NotFoundError
 from trainyard.server.api.identity import AccountRoute, address_of
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.session import is_secure, set_session
 
 if TYPE_CHECKING:
     from trainyard.server.services.federation import Federation
 
-router = APIRouter(prefix="/session/oidc", route_class=AccountRoute, include_in_schema=False)
+router = new_router("/session/oidc", kind=AccountRoute, include_in_schema=False)
 COOKIE = "trainyard_oidc"
 # A page of ours that goes on by itself: after a redirect from elsewhere a strict cookie would not be sent yet.
 PAGE = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">Signed in.</a>'

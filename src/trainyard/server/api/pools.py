@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.poolshapes import Pool, PoolChange, PoolCreate
 from trainyard.server.api.answers import answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.views import Data, when
 from trainyard.server.services.pools import PoolView
 from trainyard.server.store.pools import MachineRecord, PoolRecord, Stage
 
-router = APIRouter(prefix="/pools", tags=["pools"])
+router = new_router("/pools", tags=["pools"])
 Name = Annotated[str, Path(max_length=63, description="The pool's name.")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Quota
@@ -10,8 +10,9 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/quota", tags=["quota"])
+router = new_router("/quota", tags=["quota"])
 
 
 @router.get("", responses=described(page_of(Quota)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from fastapi import Request as HttpRequest
 from starlette.responses import Response
 
@@ -23,10 +23,11 @@ from trainyard.server.api.answers import (
 )
 from trainyard.server.api.identity import AccountRoute, actor_of, address_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.store.requests import RequestState
 from trainyard.server.store.workspaces import Role
 
-router = APIRouter(prefix="/requests", tags=["requests"], route_class=AccountRoute)
+router = new_router("/requests", tags=["requests"], kind=AccountRoute)
 Id = Annotated[str, Path(max_length=64, description="The request's id.")]
 
 

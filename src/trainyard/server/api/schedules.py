@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.planning import Schedule, ScheduleDetail
@@ -15,11 +15,12 @@ from trainyard.server.api.answers import STRICT, answer, described, nothing, pag
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import detail
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.store.schedules import ScheduleRecord
 from trainyard.spec.cron import upcoming
 from trainyard.spec.workload import WorkloadSpec
 
-router = APIRouter(prefix="/schedules", tags=["schedules"])
+router = new_router("/schedules", tags=["schedules"])
 Id = Annotated[str, Path(max_length=64, description="The id or the name of the schedule.")]
 Overlap = Literal["skip", "allow", "replace"]
 SHOWN = 5

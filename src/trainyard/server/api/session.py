@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Identity, NewToken
@@ -20,10 +20,11 @@ from trainyard.server.api.identity import (
     csrf_of,
 )
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.services.signing import SESSION, TOKEN
 from trainyard.server.services.signing import NewToken as MadeToken
 
-router = APIRouter(prefix="/session", tags=["session"], route_class=AccountRoute)
+router = new_router("/session", tags=["session"], kind=AccountRoute)
 OPEN: dict[str, Any] = {"security": []}
 
 

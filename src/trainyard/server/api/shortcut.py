@@ -6,13 +6,15 @@ way through jobs.py, which keeps it.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainyard.lib.errors import Error
 from trainyard.server.api.identity import actor_of
-from trainyard.server.api.jobs import key_of_job, key_of_list
 from trainyard.server.api.parts import parts_of
+from trainyard.server.auth.actor import Actor
 
 LIST = "/api/v1/jobs"
 ONE = LIST + "/"
@@ -56,3 +58,19 @@ async def _recall(scope: Scope) -> tuple[dict[str, object], bytes] | None:
         return {"type": "http.response.start", "status": 304, "headers": headers}, b""
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(kept.body)).encode())]
     return {"type": "http.response.start", "status": 200, "headers": headers}, kept.body
+
+
+def key_of_list(actor: Actor, query: bytes) -> Hashable:
+    """Under what a list is kept. Two with the same key see the same jobs; who may mean themselves has a key of their own."""
+    # NB: `us%65r=m%65` is `user=me` too, so anything that is escaped counts as such.
+    own = actor.user_id if b"user=" in query or b"%" in query else ""
+    return "jobs", _visibility(actor), own, query
+
+
+def key_of_job(actor: Actor, job_id: str) -> Hashable:
+    """Under what one job is kept."""
+    return "job", _visibility(actor), job_id
+
+
+def _visibility(actor: Actor) -> Hashable:
+    return actor.scopes, None if actor.is_admin else frozenset(actor.roles.items())

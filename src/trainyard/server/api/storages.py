@@ -1,23 +1,22 @@
-"""Storages that tasks see, and sign-ins of registries for images."""
+"""Storages that tasks see."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.storageshapes import Registry, RegistryCreate, Storage, StorageCreate
+from trainyard.client.storageshapes import Storage, StorageCreate
 from trainyard.server.api.answers import answer, described, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.store.storages import RegistryRecord, StorageRecord
+from trainyard.server.store.storages import StorageRecord
 
-router = APIRouter(prefix="/storages", tags=["storages"])
-registries = APIRouter(prefix="/registries", tags=["registries"])
+router = new_router("/storages", tags=["storages"])
 Id = Annotated[str, Path(max_length=255, description="Its id or name.")]
-Host = Annotated[str, Path(max_length=255, description="Its id or host.")]
 
 
 @router.get("", responses=described(page_of(Storage)))
@@ -62,33 +61,6 @@ async def remove_storage(request: Request, storage: Id) -> Response:
     return nothing()
 
 
-@registries.get("", responses=described(page_of(Registry)))
-async def list_registries(request: Request) -> Response:
-    """List the sign-ins for images, without their passwords."""
-    found = await parts_of(request).services.registries.list(await actor_of(request))
-    return answer(page([registry_of(record) for record in found]))
-
-
-@registries.post("", status_code=201, responses=described(Registry, 201))
-async def add_registry(request: Request, create: RegistryCreate) -> Response:
-    """Keep a sign-in at a registry; one for the same host is replaced."""
-    record = await parts_of(request).services.registries.add(
-        await actor_of(request),
-        create.host,
-        username=create.username,
-        password=create.password,
-        workspace=create.workspace,
-    )
-    return answer(registry_of(record), 201)
-
-
-@registries.delete("/{registry}", status_code=204, responses=described(status=204))
-async def remove_registry(request: Request, registry: Host) -> Response:
-    """Forget a sign-in."""
-    await parts_of(request).services.registries.remove(await actor_of(request), registry)
-    return nothing()
-
-
 def storage_of(record: StorageRecord) -> Data:
     """A storage as it travels."""
     return {
@@ -101,16 +73,5 @@ def storage_of(record: StorageRecord) -> Data:
         "read_only": record.read_only,
         "default": record.is_default,
         "options": dict(record.options),
-        "created_at": when(record.created_at),
-    }
-
-
-def registry_of(record: RegistryRecord) -> Data:
-    """A sign-in as it travels: without its password."""
-    return {
-        "id": record.id,
-        "host": record.host,
-        "username": record.username,
-        "workspace_id": record.workspace_id,
         "created_at": when(record.created_at),
     }

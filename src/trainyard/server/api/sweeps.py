@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Sweep, SweepDetail
@@ -16,11 +16,12 @@ from trainyard.server.api.answers import STRICT, answer, described, page, page_o
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import DesiredBody, Key, jobs_shown
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.services.sweeps import SweepView
 from trainyard.spec.sweep import MOST_AXES, MOST_VALUES, axis_of
 from trainyard.spec.workload import WorkloadSpec
 
-router = APIRouter(prefix="/sweeps", tags=["sweeps"])
+router = new_router("/sweeps", tags=["sweeps"])
 Id = Annotated[str, Path(max_length=64, description="The sweep's id.")]
 
 

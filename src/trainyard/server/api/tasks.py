@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Task
@@ -13,8 +13,9 @@ from trainyard.server.api.answers import answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import Id
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/jobs", tags=["tasks"])
+router = new_router("/jobs", tags=["tasks"])
 
 
 @router.get("/{job_id}/tasks", responses=described(page_of(Task)))

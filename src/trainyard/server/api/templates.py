@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.planning import Template, TemplateDetail
@@ -16,10 +16,11 @@ from trainyard.server.api.answers import STRICT, answer, described, nothing, pag
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import Key, detail
 from trainyard.server.api.parts import Parts, parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.store.templates import TemplateRecord
 from trainyard.spec.workload import WorkloadSpec
 
-router = APIRouter(prefix="/templates", tags=["templates"])
+router = new_router("/templates", tags=["templates"])
 Id = Annotated[str, Path(max_length=64, description="The id or the name of the template.")]
 
 

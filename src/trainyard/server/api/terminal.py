@@ -11,18 +11,19 @@ import json
 import logging
 from typing import Any
 
-from fastapi import APIRouter, WebSocket
+from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from trainyard.lib.errors import Error, InvalidError
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.problems import problem_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.auth.actor import require
 from trainyard.transport.api import Process, TerminalSize
 
 log = logging.getLogger("trainyard.server.api")
-router = APIRouter()
+router = new_router()
 # Who sends more than this before the command has read it waits.
 LARGEST_FRAME = 1 << 20
 LARGEST_SIDE = 1000

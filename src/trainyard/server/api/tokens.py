@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import NewToken, Token
@@ -13,8 +13,9 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=AccountRoute)
+router = new_router("/tokens", tags=["tokens"], kind=AccountRoute)
 Id = Annotated[str, Path(max_length=64, description="The token's id; not the token itself.")]
 
 

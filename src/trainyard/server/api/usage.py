@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Budget, PriceList, Use, UseReport
@@ -17,9 +17,10 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.services.usage import WARN_AT
 
-router = APIRouter(tags=["usage"])
+router = new_router(tags=["usage"])
 
 Month = Annotated[str, Query(max_length=7, description="Like 2026-11; this month unless it is given.")]
 By = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import NewUser, User
@@ -22,8 +22,9 @@ from trainyard.server.api.answers import (
 )
 from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 
-router = APIRouter(prefix="/users", tags=["users"], route_class=AccountRoute)
+router = new_router("/users", tags=["users"], kind=AccountRoute)
 Name = Annotated[str, Path(max_length=64, description="The user's name.")]
 
 

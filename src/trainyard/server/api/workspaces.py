@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Workspace, WorkspaceChange, WorkspaceCreate
@@ -12,10 +12,11 @@ from trainyard.server.api import views
 from trainyard.server.api.answers import answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
+from trainyard.server.api.routing import new_router
 from trainyard.server.auth.actor import Actor
 from trainyard.server.store.workspaces import WorkspaceRecord
 
-router = APIRouter(prefix="/workspaces", tags=["workspaces"], route_class=AccountRoute)
+router = new_router("/workspaces", tags=["workspaces"], kind=AccountRoute)
 Place = Annotated[str, Path(max_length=64, description="The workspace's id or name.")]
 
 

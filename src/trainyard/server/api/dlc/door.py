@@ -12,6 +12,8 @@ import logging
 import uuid
 from collections import OrderedDict
 from datetime import UTC, datetime
+from functools import cached_property
+from importlib import import_module
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,11 +36,16 @@ BODY_LIMIT = 4 << 20
 
 
 class Doors:
-    """Sends requests of the vendor's clients to their own application, and all others to ours."""
+    """Sends requests of the vendor's clients to their own application, made for the first of them; all others to ours."""
 
-    def __init__(self, ours: Asgi, theirs: Asgi) -> None:
+    def __init__(self, ours: Asgi, parts: Parts) -> None:
         self._ours = ours
-        self._theirs = theirs
+        self._parts = parts
+
+    @cached_property
+    def _theirs(self) -> Asgi:
+        app: Asgi = import_module("trainyard.server.api.dlc.routes").create_dlc(self._parts)
+        return app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
