@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.engines.api import Entry, Launch, TaskLaunch
+from trainyard.engines.api import Entry, Launch, TaskLaunch, View
 from trainyard.server import meeting
 from trainyard.server.draft import Job
 from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_command
@@ -98,8 +98,15 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
         memory_mib=role.memory_mib,
         ports=part.ports,
         entry=entry,
-        view=None if views is None else view_of(job.record, role, node, entry, views),
+        view=_view(gang, place, view_of(job.record, role, node, entry, views)) if views is not None else None,
     )
+
+
+def _view(gang: Gang, place: Place, view: View | None) -> View | None:
+    """With the names of all tasks, whom it has to know or not: a user's program may look for anyone."""
+    if view is None:
+        return None
+    return replace(view, hosts={**meeting.hosts_of(gang, place), **view.hosts})
 
 
 def _own(job: Job, place: Place) -> dict[str, str]:

@@ -9,6 +9,7 @@ keeps mpirun and horovodrun from taking another task for their own, which would 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import re
@@ -25,7 +26,7 @@ from trainyard.spec.workload import WorkloadSpec
 FIRST_PORT = 40000
 PORTS = 9800  # and up to 200 tasks of a job on one machine
 LOOPBACK = "127.0.0.1"
-MOST_NAMES = 512  # in the table of hosts of every task of a job without ssh
+MOST_NAMES = 128  # tasks, in the table of hosts of every task of a job without ssh
 _OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight million after it
 _MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
 
@@ -188,11 +189,16 @@ def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: b
 
 def hosts_of(gang: Gang, viewer: Place) -> dict[str, str]:
     """Names of the tasks' hosts, for /etc/hosts of one of them. Of a thousand, only the first and itself."""
-    if not is_met(gang) and not find_kind(gang.spec.kind).meets:
+    if not is_met(gang):
         return {}
     kind = find_kind(gang.spec.kind)
+    names = gang.once("names", lambda: {one.rank: kind.names(gang, one) for one in gang.places})
     shown = gang.places if len(gang.places) <= MOST_NAMES else (gang.first, viewer)
-    return {name: address_for(gang, viewer, place) for place in shown for name in kind.names(gang, place)}
+    found = {}
+    for place in shown:
+        with contextlib.suppress(InvalidError):  # who needs it is told so; others can do without
+            found.update(dict.fromkeys(names[place.rank], address_for(gang, viewer, place)))
+    return found
 
 
 def _named(texts: Iterable[str]) -> set[str]:

@@ -229,6 +229,8 @@ class Keeper:
         if self.order.get("entry"):
             entry = os.path.abspath(self.folder.file("entry"))
             own.append((entry, entry, False))
+        # One that lies in a storage is the task's own all the same: the storage is others' as well.
+        own += [(path, target, False) for path, target in builder.files()]
         return [mounted(*one) for one in [*builder.binds(), *own]]
 
     def _devices(self) -> list[str]:

@@ -299,20 +299,26 @@ class Builder:
         return [real, *words[1:]]
 
     def _put_files(self) -> None:
-        """A file of the task's own for each that is written before its command, wherever that is."""
+        for path, target in self.files():
+            self.words += ["--bind", path, target]
+
+    def files(self) -> list[tuple[str, str]]:
+        """A file of the task's own for each that is written before its command, and where that is to be."""
         wanted = sorted((self.order.get("entry") or {}).get("files", ()))
         if not wanted:
-            return
+            return []
         folder = os.path.abspath(self.folder.file("files"))
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
+        found = []
         for number, name in enumerate(wanted):
             target = os.path.normpath(name)
             if target.startswith(NOT_FILES):
                 continue
             path = f"{folder}/{number}"
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self.words += ["--bind", path, target]
+            found.append((path, target))
+        return found
 
     def _open_etc(self) -> None:
         """Let files be put where the node's /etc has none: a folder of links to it, in its place."""
