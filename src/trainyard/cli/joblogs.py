@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.platform import find_job, job_argument, run
 from trainyard.cli.reporter import JsonStreams, Streams
 from trainyard.cli.verb import CommandLineVerb, PlainVerb
+from trainyard.cli.waiting import told_why
 from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -84,9 +86,11 @@ async def _show(
     )
     streams = JsonStreams(invocation.output) if invocation.json else Streams(invocation.output, names)
     read = client.jobs.follow_logs if follow else client.jobs.logs
+    told = told_why(client, invocation, found.id) if follow else contextlib.nullcontext()
     try:
-        async for piece in read(found.id, task=task, attempt=attempt, tail=lines or None):
-            streams.feed(piece.task, piece.data)
+        async with told:
+            async for piece in read(found.id, task=task, attempt=attempt, tail=lines or None):
+                streams.feed(piece.task, piece.data)
     finally:
         streams.close()
         invocation.output.end_line()
@@ -128,12 +132,14 @@ async def _merged(
     return 0
 
 
-def follow_to_end(invocation: Invocation, job: str) -> JobDetail:
-    """Show a job's output until it has ended."""
+def look_to_end(invocation: Invocation, job: str, *, follow: bool) -> JobDetail:
+    """Wait until a job has ended, with its output or without; while it does not start, say why."""
 
     async def work(client: Client) -> JobDetail:
-        await _show(client, invocation, job, "", None, 0, follow=True)
-        return await client.jobs.wait(job)
+        if follow:
+            await _show(client, invocation, job, "", None, 0, follow=True)
+        async with told_why(client, invocation, job):
+            return await client.jobs.wait(job)
 
     return run(work)
 

@@ -26,6 +26,7 @@ from trainyard.cli.platform import (
 )
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import PlainVerb, common_options
+from trainyard.cli.waiting import told_why
 from trainyard.lib.errors import CommandError, Error, InvalidError, StillRunningError, TaskErrors
 from trainyard.spec.workload import FINAL, Desired, State
 
@@ -312,7 +313,7 @@ def wait_command(job: str, timeout: float | None) -> int:
     """Wait until a job has ended. The exit status is that of its program."""
     invocation = current()
     try:
-        found = run(lambda client: _wait(client, job), timeout=timeout)
+        found = run(lambda client: _wait(client, invocation, job), timeout=timeout)
     except TimeoutError as error:
         raise StillRunningError(f"{job} has not ended; it goes on.", hint="Wait for longer.") from error
     except KeyboardInterrupt:
@@ -321,8 +322,10 @@ def wait_command(job: str, timeout: float | None) -> int:
     return tell_end(invocation, found)
 
 
-async def _wait(client: Client, job: str) -> JobDetail:
-    return await client.jobs.wait((await find_job(client, job)).id)
+async def _wait(client: Client, invocation: Invocation, job: str) -> JobDetail:
+    found = await find_job(client, job)
+    async with told_why(client, invocation, found.id):
+        return await client.jobs.wait(found.id)
 
 
 def tell_end(invocation: Invocation, job: JobDetail) -> int:

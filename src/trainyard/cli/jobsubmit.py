@@ -145,6 +145,7 @@ class SubmitVerb(PlainVerb):
     metavar="N",
     help="Start with so many replicas where not all find room.",
 )
+@duration_option("--grow", "With fewer replicas for so long, start anew with more where there is room.")
 @click.option(
     "--after",
     "needs",
@@ -263,7 +264,7 @@ def _tell_failure(output: Output, found: Diagnosis) -> None:
 
 def tell_submitted(invocation: Invocation, job: Job, *, waits: bool, follow: bool) -> int:
     """Say the id of a new job; where that is wanted, follow it to its end."""
-    from trainyard.cli.joblogs import follow_to_end
+    from trainyard.cli.joblogs import look_to_end
     from trainyard.cli.jobs import INTERRUPTED, record, tell_end
 
     if invocation.json and not (waits or follow):
@@ -276,7 +277,7 @@ def tell_submitted(invocation: Invocation, job: Job, *, waits: bool, follow: boo
         return 0
     invocation.output.flush()
     try:
-        ended = follow_to_end(invocation, job.id) if follow else run(lambda client: client.jobs.wait(job.id))
+        ended = look_to_end(invocation, job.id, follow=follow)
     except KeyboardInterrupt:
         invocation.output.note(
             f"Stopped looking; the job goes on. Stop it with `trainyard jobs stop {job.id}`."
@@ -383,6 +384,7 @@ def _changed(spec: WorkloadSpec | None, words: tuple[str, ...], options: dict[st
         "requirements": options["requirements"] or None,
         "requirements_dir": options["requirements_dir"],
         "hang_seconds": _whole(options["hang"]),
+        "grow_seconds": _whole(options["grow"]),
         "env": {**spec.env, **variables(options["env"])} if options["env"] else None,
         "tags": {**spec.tags, **pairs(options["tags"], "tag")} if options["tags"] else None,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,22 @@ def test_a_job_is_submitted_followed_and_gives_its_status(program):
     failed = program("jobs", "submit", "--name", "fails", "--wait", "--", "exit 7")
     assert failed.returncode == 7
     assert "failed" in failed.stderr and "hint: See `trainyard jobs logs" in failed.stderr
+
+
+def test_who_waits_for_a_job_is_told_why_it_does_not_start(program):
+    job = program("jobs", "submit", "--name", "far", "--cpu", "900", "true").stdout.strip()
+    done = program("jobs", "wait", job, "--timeout", "4s")
+    assert "waiting (position 1): No set of nodes" in done.stderr
+    assert done.stderr.count("No set of nodes") == 1
+    words = [str(Path(sys.executable).with_name("trainyard")), "jobs", "logs", "-f", job]
+    following = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, **program.env})
+    try:
+        assert "No set of nodes" in following.stderr.readline()
+        program("jobs", "stop", job)
+        assert following.wait(30) == 0
+    finally:
+        following.kill()
+        following.communicate()
 
 
 def test_words_of_a_command_are_quoted_each_and_one_alone_is_a_line(program):
