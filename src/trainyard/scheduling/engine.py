@@ -8,6 +8,7 @@ is the same from a snapshot. Why somebody waits is told in diagnosis.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,18 +16,20 @@ from heapq import heapify, heappop, heappushpop, nsmallest
 from itertools import islice, zip_longest
 from operator import attrgetter, itemgetter
 
+from trainyard.scheduling.enlarge import affordable, at_most, more_room
 from trainyard.scheduling.growth import Growth
 from trainyard.scheduling.kinds import Kind, Room
 from trainyard.scheduling.lanes import OVERDUE, Entry, Line, Owner, Shares
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
+    Enlarge,
     Preempt,
     Snapshot,
     Strategy,
 )
 from trainyard.scheduling.passing import Mode, Passing
-from trainyard.scheduling.placement import Gang, Taken, least_of, place, release, would_fit
+from trainyard.scheduling.placement import Gang, Taken, place, release, would_fit
 from trainyard.scheduling.preemption import Victim, find_victims
 from trainyard.scheduling.reasons import Code
 from trainyard.scheduling.reserve import Reservation, reserve, still_holds
@@ -119,6 +122,23 @@ class Scheduler(State):
         self.growth.finish(self._cycle)
         self._forget()
         return self._cycle
+
+    def enlarge(self, id: str, now: float, *, grace: float) -> Enlarge | None:  # noqa: A002  # the noun everywhere
+        """Let an elastic workload that runs leave for a larger start of its own; None: there is no room, or others wait.
+
+        It keeps its places until `end` is called for it, and the larger ones stay free for it. Submitted again with them as
+        its claim it is admitted before anybody else; whoever withdraws it lets them go.
+        """
+        running = self.running.get(id)
+        if running is None or running.leaving is not None:
+            return None
+        taken = more_room(self, running)
+        if taken is None:
+            return None
+        leave_by = now + grace
+        self._leave(running, leave_by, id, now)
+        self._claim(self._entry(running.request), taken, {id})
+        return Enlarge(id, len(running.taken), tuple(one.slot(self.cluster) for one in taken), leave_by)
 
     def _waits(self, entry: Entry) -> bool:
         return self.entries.get(entry.request.id) is entry
@@ -304,7 +324,8 @@ class Scheduler(State):
         limited = self.tree.limit(place_, request.user, kind.most)
         if limited is not None and kind.least != kind.most:
             limited = self.tree.limit(place_, request.user, kind.least)
-            gang = least_of(gang)
+            if limited is None:
+                gang = affordable(self, place_, request.user, gang)
         if limited is not None:
             return Outcome.USER if limited[1].code is Code.USER_LIMIT else Outcome.QUOTA
         mode = outlived = self._passing.mode(entry)
@@ -471,7 +492,8 @@ class Scheduler(State):
             self.tree.use(self.tree.place(request.workspace), request.user, claim.amounts, -1)
             taken = self._exactly(claim.taken)
             if taken is None:
-                taken = place(self.cluster, least_of(claim.entry.kind.gang), self.spreads)
+                gang = at_most(claim.entry.kind.gang, Counter(one.role for one in claim.taken))
+                taken = place(self.cluster, gang, self.spreads)
             if taken is None:
                 self._enqueue(claim.entry, now)
             else:

@@ -106,17 +106,19 @@ class State:
                     f"Role {role.name!r} of workload {request.id!r} has a minimum of {role.minimum}, but {role.replicas} replicas.",
                     hint=f"Give a minimum from 0 to {role.replicas}.",
                 )
+        entry = self._entry(request)
+        if request.claim and self._restore_claim(entry):
+            return
+        self._enqueue(entry, self.now if now is None else now)
+
+    def _entry(self, request: Request) -> Entry:
         self._serial += 1
-        kind = self.kinds.of(request)
-        entry = Entry(request, kind, (self._due(request), self._serial))
+        entry = Entry(request, self.kinds.of(request), (self._due(request), self._serial))
         if request.expected is not None and self.policy.passing_runs > 0:
             entry.stay = min(entry.limit, self.policy.passing_runs * request.expected)
             if request.limit is None:
                 entry.limit = entry.stay = request.expected  # the best that is known
-        if request.claim:
-            self._restore_claim(entry)
-            return
-        self._enqueue(entry, self.now if now is None else now)
+        return entry
 
     def _due(self, request: Request) -> float:
         """What stands for time in the order: short ones are due sooner, and nobody is passed for ever."""
@@ -253,6 +255,8 @@ class State:
             self._pass(request.id, sum(one.shape.count for one in taken), holding.passed)
         if holding.leaving is not None:
             self._leave(running, holding.leaving, holding.leaving_for, now)
+            if holding.leaving_for == request.id:
+                has_claimant = bool(request.claim) and self._restore_claim(self._entry(request))
             if not has_claimant:  # nobody has its quota yet, and it has not gone: two would have it
                 self._charge_again(running)
         if request.id in self.entries:
@@ -333,15 +337,16 @@ class State:
 
     # -- claims
 
-    def _restore_claim(self, entry: Entry) -> None:
+    def _restore_claim(self, entry: Entry) -> bool:
+        """Keep the claimed places again; False: they are not there any more."""
         roles = {role.name: role for role in entry.request.roles}
         known = [slot for slot in entry.request.claim if slot.node in self.cluster.index]
         victims = {id for id, running in self.running.items() if running.leaving_for == entry.request.id}  # noqa: A001
-        if len(known) < len(entry.request.claim):
-            self._enqueue(entry, self.now)
-            return
+        if len(known) < len(entry.request.claim) or any(slot.role not in roles for slot in known):
+            return False
         taken = [self._taken(slot, roles, entry.request.avoid) for slot in known]
         self._claim(entry, taken, victims)
+        return True
 
     def _claim(self, entry: Entry, taken: list[Taken], victims: set[str]) -> None:
         request = entry.request

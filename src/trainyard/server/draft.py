@@ -24,6 +24,7 @@ class Job:
     began: float | None = None  # to run, as its nodes have said
     kept_until: float | None = None  # for a look, after its end
     leaves_at: float | None = None  # told to make room for another
+    was_too_large: bool = False  # it is due for more replicas, and there was no room at the last look
     noted: set[tuple[str, str]] = field(
         default_factory=set
     )  # what nodes had to say about it, and people were told
@@ -115,11 +116,19 @@ class Draft:
         )
 
     def advance(
-        self, record: WorkloadRecord, to: State, now: float, *, reason: str, message: str, **changes: Any
+        self,
+        record: WorkloadRecord,
+        to: State,
+        now: float,
+        *,
+        reason: str,
+        message: str,
+        data: Mapping[str, Any] | None = None,
+        **changes: Any,
     ) -> WorkloadRecord:
         """Move a workload to another state, and say why."""
         moved = self.change(
             advanced(Step(record=record, to=to, reason=reason, message=message, changes=changes), now)
         )
-        self.tell(moved, now, reason, message)
+        self.tell(moved, now, reason, message, data)
         return moved

@@ -6,7 +6,7 @@ writes them in one transaction. What follows from what nodes say is watching.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,8 @@ from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord, a
 from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_of
 
 # Why a workload that runs is told to go and to come back.
-SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung"})
+GROWING = "growing"
+SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung", GROWING})
 # Why a workload is held that other ones have to end before.
 WAITS_FOR_JOBS = "waits_for_jobs"
 CLEARED = "No process of it is left; its places are free."
@@ -29,12 +30,13 @@ def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> 
     """Give a waiting workload its places, and start it."""
     attempt = record.attempt + 1
     placed = place_tasks(record, attempt, admitted.slots)
+    nodes = _listed(sorted({task.node for task in placed}))
     record = draft.advance(
         record,
         State.ADMITTED,
         now,
         reason="admitted",
-        message="Placed on " + _listed(sorted({task.node for task in placed})) + "." + _fewer(record, placed),
+        message=f"Placed on {nodes}.{_grown(record, placed)}{_fewer(record, placed)}",
     )
     record = draft.advance(
         record, State.STARTING, now, reason="starting", message=f"Start {attempt} is under way."
@@ -42,6 +44,12 @@ def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> 
     draft.new_tasks += placed
     draft.launches.append(record.id)
     return Job(record, {task.name: task for task in placed})
+
+
+def _grown(record: WorkloadRecord, placed: list[TaskRecord]) -> str:
+    """What is to be said of a workload that went for a larger start, and has it now."""
+    had = (record.wait or {}).get("had", 0)
+    return f" It had {had} tasks, and has {len(placed)} now." if had and had != len(placed) else ""
 
 
 def _fewer(record: WorkloadRecord, placed: list[TaskRecord]) -> str:
@@ -134,13 +142,16 @@ def finish(
     reason: str,
     message: str,
     exit_code: int | None = None,
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     """Begin to end a workload: its places are free when no process of it is left."""
     record = job.record
     changes: dict[str, Any] = {"ending": ending, "retain_until": None}
     if exit_code is not None:
         changes["exit_code"] = exit_code
-    job.record = draft.advance(record, State.FINISHING, now, reason=reason, message=message, **changes)
+    job.record = draft.advance(
+        record, State.FINISHING, now, reason=reason, message=message, data=data, **changes
+    )
     draft.ends[record.id] = None
     settle(draft, job, now)
 
@@ -167,9 +178,10 @@ def settle(draft: Draft, job: Job, now: float) -> None:
             record, reached, now, reason=reached.value, message=f"Ended with {code}.", exit_code=code
         )
         return
-    ended = Step(
-        record=record, to=State(record.ending), reason=record.reason, message=record.message, changes={}
-    )
+    to = State(record.ending)
+    # The places of a larger start are its own, until it has them or is wanted no more.
+    changes = {"wait": record.wait} if to is State.WAITING and record.leave_for == record.id else {}
+    ended = Step(record=record, to=to, reason=record.reason, message=record.message, changes=changes)
     job.record = draft.change(advanced(ended, now))
     draft.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
 

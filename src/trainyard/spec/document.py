@@ -297,6 +297,7 @@ _JOB_KEYS: Mapping[str, Callable[[Value], object]] = {
     "restart": _choice(Restart), "max_retries": _whole, "success": _choice(Success), "retain_seconds": _seconds,
     "retain": _choice(Retain), "tags": _table, "needs_approval": _flag, "command_on": _choice(CommandOn),
     "launcher": _choice(Launcher), "processes": _whole, "ready_seconds": _seconds, "hang_seconds": _seconds,
+    "grow_seconds": _seconds,
     "code": _code, "mounts": _mounts, "requirements": _words, "requirements_dir": _string, "after": _needs,
 }  # fmt: skip
 # What may stand at the top of a job of one role.

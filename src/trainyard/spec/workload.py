@@ -212,6 +212,9 @@ class WorkloadSpec:
     hang_seconds: int = (
         0  # without output and without use of devices, after which it counts as hung; 0: never
     )
+    grow_seconds: int = (
+        0  # with fewer replicas than it wants, after which it starts anew with more where it can; 0: never
+    )
     code: CodeSpec | None = None
     mounts: tuple[MountSpec, ...] = ()
     requirements: tuple[str, ...] = ()  # Python packages that are installed before the command

@@ -13,7 +13,7 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Preempt, Request, Scheduler
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import avoiding, hanging, snapshot, watching, workflow
+from trainyard.server import avoiding, enlarging, hanging, snapshot, watching, workflow
 from trainyard.server.draft import Draft, Job, split_attempt
 from trainyard.server.hanging import Hung
 from trainyard.server.loops.acting import Ended, NotLaunched
@@ -119,6 +119,8 @@ class Memory:
         del self.held[record.id]
         if record.id in self.scheduler.running:
             self.scheduler.end(record.id, now)
+        if record.id in self.scheduler.claims:
+            self.scheduler.withdraw(record.id)  # submitted again it has its larger places again
         self.is_dirty = True
         self.note_run(record)
         if record.state in {State.WAITING, State.HELD}:
@@ -195,7 +197,11 @@ class Memory:
         """Whether time alone has something to be done."""
         if self.clock.monotonic() >= self._repeat_at or self.roster.is_due(now):
             return True
-        return any(self._is_up(job, now) for job in self.held.values())
+        tick = self.clock.monotonic()
+        return any(
+            self._is_up(job, now) or (enlarging.is_due(job, tick) and not job.was_too_large)
+            for job in self.held.values()
+        )
 
     def _is_up(self, job: Job, now: float) -> bool:
         """Whether the time of a workload is up."""
@@ -263,9 +269,14 @@ class Memory:
 
     def decide(self, draft: Draft, now: float) -> None:
         """Let the scheduler decide who starts and who has to go, where something has changed."""
-        if not self.is_dirty:
-            return
-        self.is_dirty = False
+        if self.is_dirty:
+            self.is_dirty = False
+            self._cycle(draft, now)
+            for job in self.held.values():
+                job.was_too_large = False
+        self._enlarge(draft, now)
+
+    def _cycle(self, draft: Draft, now: float) -> None:
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
             record = self.waiting.pop(admitted.id)
@@ -273,6 +284,19 @@ class Memory:
         for told in cycle.preempts:
             self._preempt(draft, told, now)
         self.growing.order(cycle, self.scheduler, now)
+
+    def _enlarge(self, draft: Draft, now: float) -> None:
+        """Let elastic jobs go for a larger start, where nobody waits for the room."""
+        tick = self.clock.monotonic()
+        due = [job for job in self.held.values() if not job.was_too_large and enlarging.is_due(job, tick)]
+        for job in sorted(due, key=lambda job: (-job.record.priority, job.record.submitted_at)):
+            grace = float(job.record.spec.grace_seconds)
+            found = self.scheduler.enlarge(job.record.id, now, grace=grace)
+            if found is None:
+                job.was_too_large = True  # until something changes
+            else:
+                enlarging.enlarge(draft, job, found, now)
+                self.after(draft, job, now)
 
     def _preempt(self, draft: Draft, told: Preempt, now: float) -> None:
         job = self.held.get(told.id)

@@ -171,10 +171,9 @@ def check_spec(spec: WorkloadSpec) -> None:
 
 
 def _check_growing(spec: WorkloadSpec) -> None:
-    if not spec.grow_seconds:
-        return
-    _between("grow_seconds", spec.grow_seconds, GROW_SECONDS, SECONDS)
-    if all(role.minimum is None or role.minimum == role.replicas for role in spec.roles):
+    _between("grow_seconds", spec.grow_seconds, 0, SECONDS)
+    is_elastic = any(role.minimum is not None and role.minimum < role.replicas for role in spec.roles)
+    if spec.grow_seconds and not is_elastic:
         raise FieldError(
             "grow_seconds", "is for elastic jobs", hint="Give a minimum below the replicas, or leave it out."
         )

@@ -1,0 +1,52 @@
+"""Elastic jobs that run with fewer replicas than they want: when one is due for more, and how it is told to start anew. Pure.
+
+Whether there is room for more is the scheduler's to say (scheduling/enlarge.py); pools that get more nodes are elastic.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainyard.scheduling import Enlarge
+from trainyard.server import workflow
+from trainyard.server.draft import Draft, Job
+from trainyard.spec.workload import Desired, State, TaskState, tasks_of
+
+GROWING = workflow.GROWING
+
+
+def is_due(job: Job, tick: float) -> bool:
+    """Whether it has run for long enough with fewer replicas than it wants; `tick` is by the clock that never steps."""
+    record = job.record
+    wait = record.spec.grow_seconds
+    # NB: began is unknown until its nodes have said how long it runs: another leader may have started it a moment ago.
+    if not wait or job.began is None or tick - job.began < wait:
+        return False
+    return (
+        record.state is State.RUNNING
+        and record.desired is Desired.RUN
+        and len(job.tasks) < len(tasks_of(record.spec))
+        # What has begun to end is not started again, and on a node that is silent nobody hears us.
+        and all(task.state is TaskState.RUNNING for task in job.tasks.values())
+    )
+
+
+def enlarge(draft: Draft, job: Job, found: Enlarge, now: float) -> None:
+    """Ask a job to go, for it starts at once again with more replicas. It is neither a failure nor a retry."""
+    claim = [[slot.role, slot.node, list(slot.devices)] for slot in found.slots]
+    job.record = replace(
+        job.record,
+        leave_by=found.leave_by,
+        leave_for=found.id,
+        wait={"claim": claim, "had": found.count},
+    )
+    count, seconds = len(found.slots), round(found.leave_by - now)
+    workflow.finish(
+        draft,
+        job,
+        now,
+        State.WAITING,
+        reason=GROWING,
+        message=f"There is room for {count} tasks instead of {found.count}: it has {seconds} s, and starts anew with them.",
+        data={"from": found.count, "to": count},
+    )
