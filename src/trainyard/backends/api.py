@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import ClassVar, Protocol, runtime_checkable
 
 from trainyard.spec.machine import Machine, MachineSpec
@@ -111,6 +113,18 @@ class Priced(Protocol):
         """What `acquire` would do now, and what it would cost. Makes and changes nothing.
 
         CapacityError where nobody has such machines; other errors as `acquire` would raise them.
+        """
+        ...
+
+
+@runtime_checkable
+class Repriced(Protocol):
+    """What a machine costs may change while one has it."""
+
+    async def rates(self, machines: Sequence[Machine]) -> Mapping[str, Sequence[tuple[datetime, Decimal]]]:
+        """By id, what an hour costs since it is no longer the price of the purchase: from when on, the oldest first.
+
+        Machines whose price has not changed, or never does, are left out or have none.
         """
         ...
 

@@ -1,7 +1,8 @@
-"""`usage` and `budgets`: what jobs have cost, what an hour costs, what a month may cost."""
+"""`usage` and `budgets`: what jobs and machines have cost, what an hour costs, what a month may cost."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import PriceList, Use, UseReport
+    from trainyard.client.shapes import PoolUse, PriceList, Use, UseReport
 
 BY = ("user", "workspace", "job", "device", "day")
 
@@ -31,7 +32,7 @@ BY = ("user", "workspace", "job", "device", "day")
 )
 @click.pass_context
 def usage_command(context: click.Context) -> int:
-    """What jobs have used and cost in a month; `usage ls` where no verb is named."""
+    """What jobs and pools have cost in a month; `usage ls` where no verb is named."""
     return 0 if context.invoked_subcommand else context.invoke(list_command)
 
 
@@ -45,7 +46,7 @@ def usage_command(context: click.Context) -> int:
 )
 @click.option("--user", default="", metavar="NAME", help="Only of this one.")
 def list_command(month: str = "", by: tuple[str, ...] = (), workspace: str = "", user: str = "") -> int:
-    """Show device hours, idle ones among them, and the cost, dearest first."""
+    """Show device hours, idle ones among them, and the cost, dearest first; below it, what machines of pools have cost."""
     invocation = current()
     wanted = by or ("user",)
     found = run(lambda client: client.usage.report(month=month, by=wanted, workspace=workspace, user=user))
@@ -59,9 +60,10 @@ def list_command(month: str = "", by: tuple[str, ...] = (), workspace: str = "",
 @usage_command.command("report", cls=PlainVerb)
 @click.option("--month", default="", metavar="2026-11", help="Another month than this one.")
 @click.option("-o", "--output", "path", default="-", metavar="FILE", help="Write it there; - prints it.")
-def report_command(month: str, path: str) -> int:
+@click.option("--machines", is_flag=True, help="Machines of pools: a row for each machine and day.")
+def report_command(month: str, path: str, machines: bool) -> int:
     """Write a month as CSV: a row for each job, day and type of device."""
-    text = run(lambda client: client.usage.csv(month=month))
+    text = run(lambda client: client.usage.csv(month=month, machines=machines))
     if path == "-":
         current().output.line(text.rstrip("\n"))
         return 0
@@ -115,9 +117,40 @@ def _price(text: str) -> tuple[str, float]:
 
 
 def _print(output: Output, found: UseReport, by: tuple[str, ...]) -> None:
-    if not found.rows:
+    if found.rows:
+        _print_jobs(output, found, by)
+    else:
         output.line(f"nothing was used in {found.month}")
-        return
+    if found.pools:
+        output.line("")
+        _print_pools(output, found.pools)
+
+
+def _print_pools(output: Output, found: Sequence[PoolUse]) -> None:
+    """What the provider bills for machines, and how much of it jobs had."""
+    columns = [
+        Column("Pool", shrink=10),
+        Column("Machine h", right=True),
+        Column("used", right=True),
+        Column("idle", right=True),
+        Column("starting", right=True, drop=1),
+        Column("Billed", right=True),
+    ]
+    rows = [
+        [
+            one.pool,
+            f"{one.machine_hours:.1f}",
+            f"{one.used_cost:.2f}",
+            f"{one.idle_cost:.2f}",
+            f"{one.starting_cost:.2f}",
+            f"{one.cost:.2f} {one.currency}".strip(),
+        ]
+        for one in found
+    ]
+    Table(columns, rows).print(output)
+
+
+def _print_jobs(output: Output, found: UseReport, by: tuple[str, ...]) -> None:
     names = [one for one in BY if one in by]
     columns = [
         *(Column(name.capitalize(), shrink=10) for name in names),

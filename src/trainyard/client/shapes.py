@@ -146,6 +146,21 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUse:
+    """What the machines of a pool have cost in a month, by the provider's prices: cost = used + idle + starting."""
+
+    pool: str
+    machine_hours: float
+    used_cost: float  # while a job had a place there
+    idle_cost: float  # while none had
+    starting_cost: float  # before the machine was a node
+    cost: float
+    currency: str
+    machine: str = ""  # of one, where the rows are not sums
+    day: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UseReport:
     """A month."""
 
@@ -154,6 +169,7 @@ class UseReport:
     booked_at: datetime | None  # when the books were written last
     rows: tuple[Use, ...]
     total: Use
+    pools: tuple[PoolUse, ...] = ()  # what the provider bills for machines; whoever uses them pays by `rows`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,10 @@ class Usage:
         query = {"month": month, "by": tuple(by), "workspace": workspace, "user": user}
         return await self._connection.get(UseReport, "/usage", query=query)
 
-    async def csv(self, *, month: str = "") -> str:
-        """A month as CSV."""
-        answer = await self._connection.request("GET", "/usage/report.csv", query={"month": month})
+    async def csv(self, *, month: str = "", machines: bool = False) -> str:
+        """A month as CSV: a row for each job, day and type of device, or for each machine of a pool and day."""
+        path = "/usage/machines.csv" if machines else "/usage/report.csv"
+        answer = await self._connection.request("GET", path, query={"month": month})
         return answer.content.decode()
 
     async def prices(self) -> PriceList:

@@ -1,6 +1,7 @@
-"""What a job has used and what that costs, by day. Pure: from its tasks as they ran, however often it is worked out.
+"""What a job has used and what that costs, by day; and what a machine of a pool cost. Pure, however often it is worked out.
 
-Counted is what was held, not what was done with it; how much of it lay idle is told beside it.
+Counted is what was held, not what was done with it; how much of it lay idle is told beside it. Of a job, prices are those that
+an administrator set; of a machine, the provider's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
-from trainyard.server.store.usage import UseRecord
+from trainyard.server.store.pools import MachineRecord
+from trainyard.server.store.usage import MachineDay, UseRecord
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import State, role_of
 
@@ -43,11 +45,12 @@ def uses_of(
     """The days of a job; processors and memory stand with the first type of device. `device_of` is the type of a node's devices; `idle`, seconds of idle devices by day."""
     found: dict[tuple[int, str], list[float]] = {}
     for task in tasks:
-        if task.started_at is None:
+        stretch = held_by(record, task, now)
+        if stretch is None:
             continue
         role = role_of(record.spec, task.role)
         kind = (role.device or device_of(task.node)) if task.devices else ""
-        for day, seconds in _days(task.started_at, _until(record, task, task.started_at, now)):
+        for day, seconds in _days(*stretch):
             row = found.setdefault((day, kind), [0.0, 0.0, 0.0])
             row[0] += len(task.devices) * seconds
             row[1] += role.cpu * seconds
@@ -88,6 +91,57 @@ def cost_of(
     ) / HOUR
 
 
+def held_by(record: WorkloadRecord, task: TaskRecord, now: float) -> tuple[float, float] | None:
+    """From when to when a task has held its places; None: it has not started."""
+    if task.started_at is None:
+        return None
+    return task.started_at, _until(record, task, task.started_at, now)
+
+
+def machine_days(
+    row: MachineRecord, held: Iterable[tuple[float, float]], *, now: float, first_day: int = 0
+) -> list[MachineDay]:
+    """The days of a machine since `first_day`. `held`: from when to when tasks had places there, in any order."""
+    busy = _merged(held)
+    joined = float("inf") if row.joined_at is None else row.joined_at
+    found: dict[int, list[float]] = {}
+    for begin, end, price in row.stretches(now):
+        begin = max(begin, first_day * float(DAY))  # noqa: PLW2901  # what is older is in the books
+        for start, stop in _pieces(begin, end):
+            used = sum(max(0.0, min(stop, b) - max(start, a)) for a, b in busy)
+            before = sum(max(0.0, min(stop, b, joined) - max(start, a)) for a, b in busy)
+            starting = max(0.0, min(stop, joined) - start) - before
+            sums = found.setdefault(int(start // DAY), [0.0, 0.0, 0.0, 0.0])
+            parts = (used, stop - start - used - starting, starting)
+            sums[0] += stop - start
+            for place, seconds in enumerate(parts, start=1):
+                sums[place] += seconds * price / HOUR
+    return [
+        MachineDay(
+            machine=row.name,
+            day=day,
+            pool=row.pool,
+            currency=row.currency,
+            seconds=round(seconds, 3),
+            used_cost=round(used, 6),
+            idle_cost=round(max(0.0, idle), 6),
+            starting_cost=round(starting, 6),
+        )
+        for day, (seconds, used, idle, starting) in sorted(found.items())
+    ]
+
+
+def _merged(stretches: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time, without overlaps."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(stretches):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((begin, end))
+    return found
+
+
 def _until(record: WorkloadRecord, task: TaskRecord, begin: float, now: float) -> float:
     """Until when a task has held its places: to its end, or as long as they are kept for a look."""
     is_last = task.attempt == record.attempt
@@ -102,10 +156,15 @@ def _until(record: WorkloadRecord, task: TaskRecord, begin: float, now: float) -
 
 def _days(begin: float, end: float) -> Iterable[tuple[int, float]]:
     """(day, seconds) of a stretch of time."""
+    for start, stop in _pieces(begin, end):
+        yield int(start // DAY), stop - start
+
+
+def _pieces(begin: float, end: float) -> Iterable[tuple[float, float]]:
+    """A stretch of time, cut where days begin."""
     while begin < end:
-        day = int(begin // DAY)
-        stop = min(end, (day + 1) * float(DAY))
-        yield day, stop - begin
+        stop = min(end, (int(begin // DAY) + 1) * float(DAY))
+        yield begin, stop
         begin = stop
 
 

@@ -469,8 +469,13 @@ pool_machines = Table(
     Column("is_spot", Boolean, nullable=False, default=False),
     Column("is_whole", Boolean, nullable=False, default=False),  # all of its order, or none
     Column("price", Float, nullable=False, default=0.0),  # of an hour
-    Column("cost", Float, nullable=False, default=0.0),  # until `costed_at`
-    Column("costed_at", Float, nullable=True),
+    Column(
+        "rates", JSON, nullable=False
+    ),  # what it was after the purchase, where it changed: [[since, price]]
+    Column("currency", String(8), nullable=False, default=""),
+    Column("cost", Float, nullable=False, default=0.0),  # in all, once it is released
+    Column("costed_at", Float, nullable=True),  # since when it costs
+    Column("joined_at", Float, nullable=True),  # when its node was ready first
     Column("idle_since", Float, nullable=True),
     Column("message", Text, nullable=False, default=""),
     Column("for_jobs", JSON, nullable=False),  # some of those that waited when it was decided on
@@ -478,4 +483,18 @@ pool_machines = Table(
     Column("worked_at", Float, nullable=True),  # when the first job had a place there
     Column("released_at", Float, nullable=True),  # kept for the bill
     Column("version", Integer, nullable=False, default=1),
+)
+
+machine_days = Table(  # what a machine of a pool has cost on one day
+    "machine_days",
+    metadata,
+    Column("machine", String(63), primary_key=True),
+    Column("day", Integer, primary_key=True),  # since 1970, UTC
+    Column("pool", String(63), nullable=False),
+    Column("currency", String(8), nullable=False, default=""),
+    Column("seconds", Float, nullable=False, default=0.0),
+    Column("used_cost", Float, nullable=False, default=0.0),  # while a job had a place there
+    Column("idle_cost", Float, nullable=False, default=0.0),
+    Column("starting_cost", Float, nullable=False, default=0.0),  # before its node was ready
+    Index("ix_machine_days_day", "day"),
 )

@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, inspect, text
 from trainyard.lib.errors import ConflictError
 from trainyard.server import migrations, upgrade
 from trainyard.server.db import Database
+from trainyard.server.store import pools
 from trainyard.server.tables import metadata
 
 
@@ -102,4 +103,23 @@ def test_alembic_is_not_loaded_when_the_database_is_up_to_date(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "x.db")], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "'' 0002 False\n"
+    assert done.stdout == f"'' {migrations.HEAD} False\n"
+
+
+def test_machines_of_pools_are_still_there_when_their_prices_may_change(database_url: str):
+    db = Database(database_url)
+    with db.engine.begin() as connection:
+        import_module("alembic.command").upgrade(alembic_settings(connection), "0002")
+        connection.execute(
+            text(
+                "INSERT INTO pool_machines (name, pool, backend, machine_id, state, machine_type, zone, is_spot, is_whole,"
+                " price, cost, costed_at, idle_since, message, for_jobs, wanted_at, version)"
+                " VALUES ('p-x-0', 'p', 'aliyun', 'i-1', 'joined', 't', 'z', false, false, 3.6, 0, 1000, 1500, '', '[]',"
+                " 990, 1)"
+            )
+        )
+    assert upgrade.ensure(db) == "0002"
+    (machine,) = db.read_now(pools.list_machines)
+    assert (machine.rates, machine.currency, machine.joined_at) == ((), "", 1500)
+    assert machine.cost_at(2000) == pytest.approx(1.0)
+    db.close()

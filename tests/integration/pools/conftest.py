@@ -99,5 +99,6 @@ def cloud(module_cloud: Emulation) -> Iterator[Emulation]:
 @pytest.fixture
 def yard(cloud: Emulation, tmp_path: Path) -> Iterator[Yard]:
     """An empty platform: nothing runs on the server's own machine."""
-    with platform(tmp_path / "p", "--no-local-node", env=cloud.environ()) as up:
+    env = {**cloud.environ(), "TRAINYARD_SERVER_BOOK_SECONDS": "0.5"}
+    with platform(tmp_path / "p", "--no-local-node", env=env) as up:
         yield Yard(up, cloud)

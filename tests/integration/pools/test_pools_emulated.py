@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 from decimal import Decimal
@@ -41,6 +42,24 @@ def test_machines_come_and_go_and_the_bill_adds_up_when_ten_jobs_are_submitted(y
     assert listed[0]["cost"] == pool["cost"]
     assert all(machine["state"] == "released" for machine in pool["machines"])
     assert len(yard.events("machine_released")) == len(pool["machines"])
+    month = yard.until(lambda: _booked(yard, pool["cost"]))
+    assert month["used_cost"] > 0
+    assert month["starting_cost"] > 0
+    assert month["cost"] == pytest.approx(
+        month["used_cost"] + month["idle_cost"] + month["starting_cost"], abs=1e-5
+    )
+    table = yard.program("usage").stdout
+    assert "Pool" in table
+    assert f"{month['used_cost']:.2f}" in table
+    rows = list(csv.DictReader(yard.program("usage", "report", "--machines").stdout.splitlines()))
+    assert {row["machine"] for row in rows} == {machine["name"] for machine in pool["machines"]}
+    assert sum(float(row["cost"]) for row in rows) == pytest.approx(pool["cost"], abs=1e-4)
+
+
+def _booked(yard, cost: float):
+    """The month of the only pool, once the books have all of what its machines have cost."""
+    found = yard.up.call("GET", "/api/v1/usage")["pools"]
+    return found[0] if found and found[0]["cost"] == pytest.approx(cost, abs=1e-4) else None
 
 
 def test_another_zone_is_used_when_the_first_is_sold_out(yard):

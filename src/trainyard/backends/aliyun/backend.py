@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import partial
@@ -40,6 +40,7 @@ from trainyard.backends.aliyun.locks import hold
 from trainyard.backends.aliyun.money import SPENT_TAG, spent_text
 from trainyard.backends.aliyun.offers import fetch_gpu_offers
 from trainyard.backends.aliyun.paging import check_list_permission
+from trainyard.backends.aliyun.repricing import fetch_rates
 from trainyard.backends.aliyun.wire import Parameter
 from trainyard.backends.api import StopProgram
 from trainyard.lib.aio import finish, gather_all, map_bounded
@@ -261,6 +262,10 @@ class AliyunBackend:
             name: Figures(cpus=one.cpus, memory_mib=one.memory_mib, devices=one.gpus, model=one.gpu_model)
             for name, one in found.items()
         }
+
+    async def rates(self, machines: Sequence[Machine]) -> Mapping[str, Sequence[tuple[datetime, Decimal]]]:
+        """What spot machines cost since their first hour ended."""
+        return await fetch_rates(self.client, machines)
 
     async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
         """What `acquire` would do now: which machines are there, where the others would be looked for, at what price."""

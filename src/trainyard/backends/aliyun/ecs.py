@@ -313,6 +313,7 @@ def _costs(row: Answer, own: Mapping[str, str], *, state: MachineState, now: dat
         "price_per_hour": money(rates.running),
         "exact_price_per_hour": f"{rates.running.normalize():f}",
         "stopped_price_per_hour": money(rates.stopped),
+        "exact_stopped_price_per_hour": f"{rates.stopped.normalize():f}",
         "price_per_hour_now": money(current),
         "spent": money(amount),
     }

@@ -114,7 +114,7 @@ def _machine(record: MachineRecord, now: float) -> Data:
         "type": record.machine_type,
         "zone": record.zone,
         "spot": record.is_spot,
-        "price": record.price,
+        "price": record.price_now,
         "cost": round(record.cost_at(now), 6),
         "message": record.message,
         "wanted_at": when(record.wanted_at),

@@ -1,17 +1,17 @@
-"""What jobs have used and cost; prices and budgets."""
+"""What jobs have used and cost, and machines of pools; prices and budgets."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Literal
 
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Budget, PriceList, Use, UseReport
+from trainyard.client.shapes import Budget, PoolUse, PriceList, Use, UseReport
 from trainyard.server.accounting import Prices
 from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
@@ -74,17 +74,26 @@ async def get_usage_report(request: Request, month: Month = "") -> Response:
     found = await parts_of(request).services.usage.report(
         await actor_of(request), month=month, by=("job", "day", "device")
     )
-    text = io.StringIO()
     names = [one.name for one in fields(Use)]
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow([*names, "currency"])
-    for row in sorted(found.rows, key=lambda one: (one.day, one.job, one.device)):
-        table.writerow([*(_cell(getattr(row, name)) for name in names), found.currency])
-    return Response(
-        text.getvalue(),
-        media_type=CSV,
-        headers={"Content-Disposition": f'attachment; filename="usage-{found.month}.csv"'},
-    )
+    rows = sorted(found.rows, key=lambda one: (one.day, one.job, one.device))
+    table = [[*(getattr(row, name) for name in names), found.currency] for row in rows]
+    return _csv(f"usage-{found.month}.csv", [[*names, "currency"], *table])
+
+
+@router.get("/usage/machines.csv", responses=described(text="The month.", media=CSV))
+async def get_machine_report(request: Request, month: Month = "") -> Response:
+    """What machines of pools have cost in a month, as a table for a spreadsheet: a row for each machine and day."""
+    shown, found = await parts_of(request).services.usage.machines(await actor_of(request), month=month)
+    names = ["pool", "machine", "day", *(one.name for one in fields(PoolUse))]
+    names = list(dict.fromkeys(names))
+    return _csv(f"machines-{shown}.csv", [names, *([getattr(row, name) for name in names] for row in found)])
+
+
+def _csv(name: str, rows: Iterable[Sequence[object]]) -> Response:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text.getvalue(), media_type=CSV, headers=headers)
 
 
 def _cell(value: object) -> object:

@@ -1,7 +1,7 @@
-"""The books: what jobs have used and cost, written down every minute by the leader, and what budgets say to it.
+"""The books: what jobs have used and cost, and machines of pools, written down every minute by the leader; and budgets.
 
-Whatever is written is worked out anew from the tasks, so that a server that was away for an hour misses nothing, and one
-that does it twice changes nothing.
+Whatever is written is worked out anew from tasks and machines, so that a server that was away for an hour misses nothing, and
+one that does it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,22 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import Error
-from trainyard.server.accounting import days_of, month_of, uses_of
+from trainyard.server.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.loops.leader import Term
 from trainyard.server.services.hints import CONDUCTOR, EVENTS, Hints
 from trainyard.server.services.usage import BOOKED, load_prices
-from trainyard.server.store import events, nodes, samples, settings, usage, users, workloads, workspaces
-from trainyard.server.store.usage import BudgetRecord
+from trainyard.server.store import (
+    events,
+    nodes,
+    pools,
+    samples,
+    settings,
+    usage,
+    users,
+    workloads,
+    workspaces,
+)
+from trainyard.server.store.usage import BudgetRecord, MachineDay
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import HOLDING, Desired, State
@@ -56,6 +66,11 @@ class Bookkeeping:
         for begin in range(0, len(ids), BATCH):
             part = ids[begin : begin + BATCH]
             await self._term.write(lambda c, part=part: self._book(c, part, now))  # type: ignore[misc]
+        machines, days, first_day = await self._term.db.read(lambda c: _machines(c, now))
+        if machines:
+            await self._term.write(
+                lambda c: usage.replace_machine_days(c, machines, days, first_day=first_day)
+            )
         acted = await self._term.write(lambda c: self._check(c, now))
         if acted:
             self._hints.wake(CONDUCTOR)
@@ -95,10 +110,28 @@ def _has_devices(record: WorkloadRecord) -> bool:
     return any(role.devices for role in record.spec.roles)
 
 
+def _since(c: Connection, now: float) -> float:
+    """What ended before is in the books."""
+    booked = settings.find(c, BOOKED)
+    return 0.0 if booked is None else min(float(booked), now) - OVERLAP_SECONDS
+
+
+def _machines(c: Connection, now: float) -> tuple[list[str], list[MachineDay], int]:
+    """Machines whose days are to be written, those days, and the first of them; older ones are as they were."""
+    since = _since(c, now)
+    first_day, found, names = max(0, int(since // DAY)), [], []
+    for row in pools.machines_since(c, since):
+        given = workloads.tasks_held_on(c, row.name, first_day * float(DAY))
+        jobs = workloads.load_many(c, {task.workload_id for task in given})
+        held = [held_by(jobs[task.workload_id], task, now) for task in given if task.workload_id in jobs]
+        names.append(row.name)
+        found += machine_days(row, [one for one in held if one is not None], now=now, first_day=first_day)
+    return names, found, first_day
+
+
 def _changed(c: Connection, now: float) -> list[str]:
     """Jobs that hold something, and those that ended since the books were written last."""
-    booked = settings.find(c, BOOKED)
-    since = 0.0 if booked is None else min(float(booked), now) - OVERLAP_SECONDS
+    since = _since(c, now)
     started = workloads.started_ids(c, HOLDING | {State.WAITING, State.HELD})
     return list(dict.fromkeys([*started, *workloads.ended_since(c, since)]))
 

@@ -45,7 +45,9 @@ LOOK_SECONDS = 2.0
 QUIET_SECONDS = 15.0  # between two looks where there is no pool
 LIST_SECONDS = 5.0  # between two lists of a provider's machines; a spot notice comes five minutes ahead
 QUIET_LIST_SECONDS = 60.0  # the same where we have none: only strays are looked for
-MEASURE_SECONDS = 600.0  # figures and prices are asked for again after this
+MEASURE_SECONDS = (
+    600.0  # figures and prices are asked for again after this, those of spot machines that we have too
+)
 CLOSE_SECONDS = 3.0
 DAY = 86400.0
 # After a purchase that failed, the next waits so long, doubled each time.
@@ -91,6 +93,7 @@ class Pools:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._listings: dict[str, Listing] = {}
         self._measured: dict[str, tuple[float, tuple[str, ...]]] = {}  # pool → when, and which types
+        self._repriced: dict[str, float] = {}  # backend → when
         self._pauses: dict[str, tuple[int, float]] = {}  # what failed → how often, and until when it rests
         self._failed: BaseException | None = None
 
@@ -130,6 +133,7 @@ class Pools:
         await self._expire(view, now)
         self._buy(view)
         self._list(view)
+        self._reprice(view)
         await self._follow(view, now)
         for row in view.rows.values():
             if row.state == Stage.RELEASING:
@@ -310,6 +314,23 @@ class Pools:
         await self._term.write(work)
         self._places.look_again()
 
+    def _reprice(self, view: View) -> None:
+        """Follow the prices of spot machines: the provider bills what the market says."""
+        for backend in {row.backend for row in view.rows.values() if row.is_spot}:
+            machines = list(self._listing(backend).machines.values())
+            at = self._repriced.get(backend, float("-inf"))
+            if machines and self._term.clock.monotonic() - at >= MEASURE_SECONDS:
+                self._begin(f"price {backend}", self._reprice_all(backend, machines))
+
+    async def _reprice_all(self, backend: str, machines: Sequence[Machine]) -> None:
+        await self._reprice_some(backend, machines)
+        self._repriced[backend] = self._term.clock.monotonic()
+
+    async def _reprice_some(self, backend: str, machines: Sequence[Machine]) -> None:
+        found = await self._shop.rates(backend, [machine for machine in machines if machine.spot])
+        if found:
+            await self._term.write(lambda c: pools.set_rates(c, found))
+
     async def _complain(self, name: str, message: str) -> None:
         """Show why something does not work, without giving anything up."""
 
@@ -465,12 +486,17 @@ class Pools:
         now = self._now()
         if row.costed_at is None and machines:  # bought by somebody who could not say so any more
             row = replace(_bought(row, machines[0], now), message=row.message)
-        done = replace(row.settled(now), state=Stage.RELEASED, released_at=now)
+        try:  # the last price, for the books; the machine is gone whether it is told or not
+            await self._reprice_some(row.backend, machines)
+        except Error as error:
+            logger.warning("what %s cost at last is not known: %s", row.name, error)
 
         def work(c: Connection) -> None:
-            if done.costed_at is None:
-                pools.remove_machines(c, [done.name])
+            known = pools.find_machine(c, row.name)
+            if row.costed_at is None or known is None:
+                pools.remove_machines(c, [row.name])
                 return
+            done = replace(row, rates=known.rates).released(now, row.message)
             pools.save_machine(c, done)
             message = f"Released, having cost {done.cost:.4f}: {done.message}"
             events.append(c, _event(done.pool, "machine_released", message, now, done))
@@ -515,6 +541,7 @@ def _bought(row: MachineRecord, machine: Machine, began: float) -> MachineRecord
         zone=machine.zone,
         is_spot=machine.spot,
         price=float(price),
+        currency=machine.details.get("currency", ""),
         # A provider's times are cut to minutes; one that an earlier leader has bought is older than our call.
         costed_at=max(created, row.wanted_at) if created < began - 60.0 else began,
         message="",

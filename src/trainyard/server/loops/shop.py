@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from trainyard import settings
-from trainyard.backends.api import Backend, Leashed, Measured, Priced
+from trainyard.backends.api import Backend, Leashed, Measured, Priced, Repriced
 from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, UnsupportedError
@@ -87,6 +87,20 @@ class Shop:
             for machine in await opened.machines()
             if machine.labels.get(PLATFORM_LABEL) == self._platform_id
         ]
+
+    async def rates(
+        self, backend: str, machines: Sequence[Machine]
+    ) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """By the name of the row, what machines cost since their price is no longer that of the purchase."""
+        opened = await self._backend(backend)
+        if not machines or not isinstance(opened, Repriced):
+            return {}
+        found = await opened.rates(machines)
+        names = {machine.id: row_name(machine) for machine in machines}
+        return {
+            names[key]: [(since.timestamp(), float(price)) for since, price in rates]
+            for key, rates in found.items()
+        }
 
     async def hold(self, backend: str, machines: Sequence[Machine]) -> None:
         """Keep the provider from releasing machines that have a time for that, as long as we live."""

@@ -65,8 +65,7 @@ def release(row: MachineRecord, why: str, *, code: str = "machine_leaves", is_fa
 
 def gone(row: MachineRecord, why: str, now: float) -> Step:
     """It is the provider's again: what ran there starts elsewhere."""
-    changed = replace(row.settled(now), state=Stage.RELEASED, released_at=now, message=why)
-    return Step(machine=changed, code="machine_gone", message=why, desired=NodeDesired.GONE)
+    return Step(machine=row.released(now, why), code="machine_gone", message=why, desired=NodeDesired.GONE)
 
 
 # -- inside
@@ -105,7 +104,7 @@ def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
         if is_there and machine is not None and (machine.public_address or machine.address):
             return Step(machine=replace(row, message="It boots."), joins=True)
     elif node.state == NodeCondition.READY:
-        changed = replace(row, state=Stage.JOINED, idle_since=now, message="")
+        changed = replace(row, state=Stage.JOINED, joined_at=now, idle_since=now, message="")
         learnt = Shape(
             cpu=node.cpu,
             memory_mib=node.memory_mib,

@@ -1,4 +1,4 @@
-"""What jobs have cost, prices and budgets. The books are kept by loops/bookkeeping.py."""
+"""What jobs and machines have cost, prices and budgets. The books are kept by loops/bookkeeping.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from trainyard.client.shapes import Budget, Use
+from trainyard.client.shapes import Budget, PoolUse, Use
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.accounting import Prices, days_of, month_of
 from trainyard.server.auth.actor import Actor, require
@@ -18,7 +18,7 @@ from trainyard.server.services.checks import DEVICE, FieldError
 from trainyard.server.services.context import Context
 from trainyard.server.services.places import find_workspace
 from trainyard.server.store import settings, usage, users, workloads, workspaces
-from trainyard.server.store.usage import GROUPS, BudgetRecord, UseRecord
+from trainyard.server.store.usage import GROUPS, BudgetRecord, MachineDay, UseRecord
 
 BOOKED = "booked_at"
 PRICES = "prices"
@@ -37,6 +37,7 @@ class Report:
     booked_at: float | None  # when the books were written last
     rows: tuple[Use, ...]
     total: Use
+    pools: tuple[PoolUse, ...] = ()
 
 
 class Usage:
@@ -81,9 +82,18 @@ class Usage:
                 booked_at=settings.find(c, BOOKED),
                 rows=tuple(_named(c, rows)),
                 total=next(iter(_named(c, total)), Use()),
+                # Machines are everybody's: of one workspace or one user there is no part of them.
+                pools=() if workspace or user else _pool_uses(actor, usage.pool_sums(c, days_of(number))),
             )
 
         return await self._context.db.read(work)
+
+    async def machines(self, actor: Actor, *, month: str = "") -> tuple[str, tuple[PoolUse, ...]]:
+        """The month, and what each machine of a pool has cost on each of its days."""
+        require(actor, "usage:read")
+        number = _month(month) if month else month_of(self._context.now())
+        found = await self._context.db.read(lambda c: usage.machine_rows(c, days_of(number)))
+        return f"{number // 100}-{number % 100:02}", _pool_uses(actor, found)
 
     async def prices(self, actor: Actor) -> Prices:
         """What things cost."""
@@ -253,6 +263,26 @@ def _named(c: Connection, rows: Sequence[UseRecord]) -> list[Use]:
         )
         for one in rows
     ]
+
+
+def _pool_uses(actor: Actor, found: Sequence[MachineDay]) -> tuple[PoolUse, ...]:
+    """As they travel; nothing for who may not see pools."""
+    if not actor.can("pools:read"):
+        return ()
+    return tuple(
+        PoolUse(
+            pool=one.pool,
+            machine=one.machine,
+            day=_day(one.day) if one.day else "",
+            machine_hours=round(one.seconds / 3600, 6),
+            used_cost=round(one.used_cost, 6),
+            idle_cost=round(one.idle_cost, 6),
+            starting_cost=round(one.starting_cost, 6),
+            cost=round(one.cost, 6),
+            currency=one.currency,
+        )
+        for one in found
+    )
 
 
 def _day(number: int) -> str:

@@ -104,9 +104,12 @@ class MachineRecord:
     zone: str = ""
     is_spot: bool = False
     is_whole: bool = False  # a gang waits for all of the order: all of it, or none
-    price: float = 0.0
-    cost: float = 0.0
-    costed_at: float | None = None
+    price: float = 0.0  # of an hour, when it was bought
+    rates: tuple[tuple[float, float], ...] = ()  # where the price has changed: since when, what
+    currency: str = ""
+    cost: float = 0.0  # in all, once it is released
+    costed_at: float | None = None  # since when it costs; None: it was not bought
+    joined_at: float | None = None  # when its node was ready first
     idle_since: float | None = None
     message: str = ""
     for_jobs: tuple[str, ...] = ()  # some of those that waited when it was decided on
@@ -124,15 +127,33 @@ class MachineRecord:
         """Its place in the order."""
         return int(self.name.rpartition("-")[2])
 
+    @property
+    def price_now(self) -> float:
+        """Of an hour, as far as is known."""
+        return self.rates[-1][1] if self.rates else self.price
+
+    def stretches(self, now: float) -> list[tuple[float, float, float]]:
+        """From when to when it has cost what an hour, until now or its release."""
+        if self.costed_at is None:
+            return []
+        end = now if self.released_at is None else self.released_at
+        points = [(self.costed_at, self.price), *self.rates]
+        ends = [*(since for since, _price in points[1:]), end]
+        cut = [
+            (max(begin, self.costed_at), min(until, end), price)
+            for (begin, price), until in zip(points, ends, strict=True)
+        ]
+        return [(begin, until, price) for begin, until, price in cut if begin < until]
+
     def cost_at(self, now: float) -> float:
         """What it has cost by then."""
-        if self.costed_at is None or self.state == Stage.RELEASED:
+        if self.state == Stage.RELEASED:
             return self.cost
-        return self.cost + self.price * max(0.0, now - self.costed_at) / HOUR
+        return sum(price * (end - begin) / HOUR for begin, end, price in self.stretches(now))
 
-    def settled(self, now: float) -> MachineRecord:
-        """The same, with its cost written down until then."""
-        return replace(self, cost=self.cost_at(now), costed_at=None if self.costed_at is None else now)
+    def released(self, now: float, message: str) -> MachineRecord:
+        """The same, given back now, with its cost written down."""
+        return replace(self, cost=self.cost_at(now), state=Stage.RELEASED, released_at=now, message=message)
 
 
 _NAMES = tuple(one.name for one in fields(PoolRecord))
@@ -203,9 +224,31 @@ def list_machines(
     return [_machine(row) for row in connection.execute(query)]
 
 
+def find_machine(connection: Connection, name: str) -> MachineRecord | None:
+    """The machine of this name, or None."""
+    row = connection.execute(select(pool_machines).where(pool_machines.c.name == name)).first()
+    return None if row is None else _machine(row)
+
+
+def machines_since(connection: Connection, moment: float) -> list[MachineRecord]:
+    """Machines that are there, or were released after a moment, by name."""
+    live = pool_machines.c.state != str(Stage.RELEASED)
+    query = select(pool_machines).where(live | (pool_machines.c.released_at > moment))
+    return [_machine(row) for row in connection.execute(query.order_by(pool_machines.c.name))]
+
+
+def set_rates(connection: Connection, found: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Note what machines cost since their purchase, by name; the account of one that is released is closed."""
+    for name, rates in found.items():
+        table = update(pool_machines).where(pool_machines.c.name == name)
+        open_ = table.where(pool_machines.c.state != str(Stage.RELEASED))
+        connection.execute(open_.values(rates=[list(one) for one in rates]))
+
+
 def save_machine(connection: Connection, record: MachineRecord) -> None:
-    """Write a machine; only the leader does, so that nobody can have written it meanwhile."""
+    """Write a machine, but not its rates; only the leader does, so that nobody can have written it meanwhile."""
     values = _machine_values(record) | {"version": record.version + 1}
+    del values["rates"]
     connection.execute(update(pool_machines).where(pool_machines.c.name == record.name).values(values))
 
 
@@ -279,9 +322,11 @@ def _record(row: Row[Any]) -> PoolRecord:
 
 def _machine_values(record: MachineRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in _MACHINE_NAMES}
-    return values | {"state": str(record.state), "for_jobs": list(record.for_jobs)}
+    rates = [list(one) for one in record.rates]
+    return values | {"state": str(record.state), "for_jobs": list(record.for_jobs), "rates": rates}
 
 
 def _machine(row: Row[Any]) -> MachineRecord:
     values = dict(row._mapping)  # noqa: SLF001  # as above
-    return MachineRecord(**values | {"for_jobs": tuple(values["for_jobs"])})
+    rates = tuple((since, price) for since, price in values["rates"])
+    return MachineRecord(**values | {"for_jobs": tuple(values["for_jobs"]), "rates": rates})

@@ -122,6 +122,19 @@ def tasks_on(connection: Connection, node: str) -> list[TaskRecord]:
     return [_record(row) for row in connection.execute(query.order_by(table.c.workload_id, table.c.rank))]
 
 
+def tasks_held_on(connection: Connection, node: str, since: float) -> list[TaskRecord]:
+    """Tasks that were started on a node and may have had a place there after a moment."""
+    is_late = (
+        table.c.ended_at.is_(None)
+        | (table.c.ended_at >= since)
+        | workloads.c.ended_at.is_(None)
+        | (workloads.c.ended_at >= since)
+    )
+    query = select(table).join(workloads, workloads.c.id == table.c.workload_id)
+    query = query.where(table.c.node == node, table.c.started_at.is_not(None), is_late)
+    return [_record(row) for row in connection.execute(query)]
+
+
 def _values(record: TaskRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in _NAMES}
     values["devices"] = list(record.devices)

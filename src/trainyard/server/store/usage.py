@@ -1,4 +1,4 @@
-"""What jobs have used by day, and the budgets of workspaces and users."""
+"""What jobs have used and what machines of pools have cost by day, and the budgets of workspaces and users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
 
 from trainyard.server.store.rows import chunks
-from trainyard.server.tables import budgets, usage
+from trainyard.server.tables import budgets, machine_days, usage
 
 GROUPS = {
     "user": (usage.c.user_id,),
@@ -43,7 +43,28 @@ class UseRecord:
     cost: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineDay:
+    """What a machine of a pool has cost on one day; or sums of that, where what they are not grouped by is empty."""
+
+    pool: str
+    currency: str
+    machine: str = ""
+    day: int = 0  # since 1970, UTC
+    seconds: float = 0.0
+    used_cost: float = 0.0  # while a job had a place there
+    idle_cost: float = 0.0
+    starting_cost: float = 0.0  # before its node was ready
+
+    @property
+    def cost(self) -> float:
+        """In all."""
+        return self.used_cost + self.idle_cost + self.starting_cost
+
+
 _COLUMNS = tuple(one.name for one in fields(UseRecord))
+_MACHINE_COLUMNS = tuple(one.name for one in fields(MachineDay))
+_MACHINE_SUMS = ("seconds", "used_cost", "idle_cost", "starting_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +118,37 @@ def sums(
         for row in found
         if row["cost"] is not None
     ]
+
+
+def replace_machine_days(
+    connection: Connection, machines: Collection[str], days: Iterable[MachineDay], *, first_day: int
+) -> None:
+    """Write the days of these machines anew, from the first on: doing it twice changes nothing."""
+    for part in chunks(machines):
+        old = delete(machine_days).where(machine_days.c.machine.in_(part), machine_days.c.day >= first_day)
+        connection.execute(old)
+    rows = [{name: getattr(one, name) for name in _MACHINE_COLUMNS} for one in days]
+    if rows:
+        connection.execute(insert(machine_days), rows)
+
+
+def pool_sums(connection: Connection, days: range) -> list[MachineDay]:
+    """What the machines of each pool have cost on these days, by name."""
+    c = machine_days.c
+    query = (
+        select(c.pool, c.currency, *(func.sum(c[name]).label(name) for name in _MACHINE_SUMS))
+        .where(c.day >= days.start, c.day < days.stop)
+        .group_by(c.pool, c.currency)
+        .order_by(c.pool, c.currency)
+    )
+    return [MachineDay(**row._asdict()) for row in connection.execute(query)]
+
+
+def machine_rows(connection: Connection, days: range) -> list[MachineDay]:
+    """Every machine on each of these days, by day and name."""
+    c = machine_days.c
+    query = select(machine_days).where(c.day >= days.start, c.day < days.stop).order_by(c.day, c.machine)
+    return [MachineDay(**row._asdict()) for row in connection.execute(query)]
 
 
 def list_budgets(connection: Connection) -> list[BudgetRecord]:
