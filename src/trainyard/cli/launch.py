@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from trainyard.cli.invocation import current
 from trainyard.cli.verb import PlainVerb
 from trainyard.engines.nodes.agent.launcher import OPTIONS, LaunchError, run
 from trainyard.lib.errors import InvalidError
@@ -35,10 +36,10 @@ def launch_command(command: tuple[str, ...], **settings: Any) -> int:
     """Start COMMAND once for each device of this machine, each with its rank and its device.
 
     One word is shell text, several are a program and its arguments. When one process fails the others are ended, and its
-    exit status is the result. On several machines, run it on each; see --nodes, --node-rank and --rank-table.
+    exit status is the result. On several machines, run it on each; see --nodes, --node-rank and --rank-table. With --json every line is an object: process and line.
     """
     try:
-        return run(settings, command, launch_lines())
+        return run({**settings, "json": current().json}, command, launch_lines())
     except LaunchError as error:
         raise InvalidError(error.message, hint=error.hint) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -149,7 +150,7 @@ def test_words_reach_the_program_as_they_are(launch, hostile_path):
 def test_all_are_ended_and_the_code_is_the_first_failures_when_one_fails(launch):
     text = (
         noted()
-        + "[ $RANK = 1 ] && { while [ ! -e pid.2 ]; do sleep 0.01; done; exit 7; }; sleep 600 & sleep 600"
+        + "[ $RANK = 1 ] && { until [ -s pid.0 ] && [ -s pid.2 ]; do sleep 0.01; done; exit 7; }; sleep 600 & sleep 600"
     )
     code, _, err = finish(launch("--processes", "3", "--", text))
     assert code == 7
@@ -159,8 +160,7 @@ def test_all_are_ended_and_the_code_is_the_first_failures_when_one_fails(launch)
 
 def test_the_others_are_killed_when_they_do_not_listen(launch):
     text = (
-        noted()
-        + "trap '' TERM; [ $RANK = 0 ] && { while [ ! -e pid.1 ]; do sleep 0.01; done; kill -9 $$; }; "
+        noted() + "trap '' TERM; [ $RANK = 0 ] && { until [ -s pid.1 ]; do sleep 0.01; done; kill -9 $$; }; "
     )
     code, _, err = finish(
         launch("--processes", "2", "--grace", "0.3", "--", text + "while :; do sleep 1; done")
@@ -381,3 +381,26 @@ def test_the_same_launcher_answers_when_it_is_called_by_the_command_line(launch,
         [program, "launch", "--nodes", "2", "--node-rank", "5", "true"], capture_output=True, text=True
     )
     assert (done.returncode, "hint: " in done.stderr) == (2, True)
+
+
+def test_lines_are_objects_when_json_is_asked_for(launch):
+    words = [str(Path(sys.executable).with_name("trainyard")), "launch", "--processes", "2", "--json", "--"]
+    done = subprocess.run(
+        [*words, 'echo "a \\"b\\" 中"; printf no-end'],
+        cwd=launch.folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted((one["process"], one["line"]) for one in told) == [
+        *(("0", 'a "b" 中'), ("0", "no-end"), ("1", 'a "b" 中'), ("1", "no-end"))
+    ]
+
+
+def test_a_table_that_is_waited_for_is_named(launch):
+    process = launch("--rank-table", "not there.json", "--wait", "2", "--", "true")
+    status, _, err = finish(process)
+    assert status == 2
+    assert "launch: the rank table not there.json is not there; waiting for up to 2 s" in err
+    assert "error: the rank table not there.json is not there" in err

@@ -71,6 +71,21 @@ def test_devices_are_called_by_their_numbers_when_a_person_chose_them():
     assert variables({}, "DEVICE_ID", "LOCAL_RANK", devices="4-5,7") == [("4", "0"), ("5", "1"), ("7", "2")]
 
 
+@pytest.mark.parametrize("text", ["0,9x", "7-4", "0,0", ",", "0-2,1", "$(x)"])
+def test_devices_are_refused_when_they_cannot_be_meant(text):
+    with pytest.raises(launcher.LaunchError, match="device"):
+        members({}, devices=text)
+
+
+def test_a_device_is_taken_by_its_name_when_it_has_one():
+    assert variables({}, "LOCAL_RANK", devices="GPU-8d31/0,MIG-a.b") == [("0",), ("1",)]
+
+
+def test_processes_are_refused_when_there_would_be_fewer_than_none():
+    with pytest.raises(launcher.LaunchError, match="-1 processes"):
+        members({}, processes=-1)
+
+
 def test_a_process_sees_its_own_device_alone_when_asked():
     environ = {"CUDA_VISIBLE_DEVICES": "4,6"}
     assert variables(environ, "CUDA_VISIBLE_DEVICES", "DEVICE_ID", one_device=True) == [

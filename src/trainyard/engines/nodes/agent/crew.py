@@ -8,6 +8,7 @@ they are told is launcher.py's.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -57,8 +58,11 @@ class Member:
 class Crew:
     """Runs them. `deadline` and the like are in seconds of the monotonic clock."""
 
-    def __init__(self, members: list[Member], *, grace: float, is_supervised: bool = False) -> None:
+    def __init__(
+        self, members: list[Member], *, grace: float, is_supervised: bool = False, as_json: bool = False
+    ) -> None:
         self.members = members
+        self.as_json = as_json  # lines for programs
         self.grace = grace
         self.is_supervised = is_supervised  # somebody above us keeps time when we are asked to go
         self.width = max(len(member.label) for member in members)
@@ -273,7 +277,11 @@ class Crew:
             member.rest = lines.pop()
         prefix = f"[{member.label:>{self.width}}] ".encode(errors="surrogateescape")
         for line in lines:
-            self.shown += prefix + line
+            self.shown += self._told(member, line) if self.as_json else prefix + line
+
+    def _told(self, member: Member, line: bytes) -> bytes:
+        text = line.rstrip(b"\r\n").decode(errors="replace")
+        return json.dumps({"process": member.label, "line": text}, ensure_ascii=False).encode() + b"\n"
 
     def _forget(self, member: Member) -> None:
         if member.rest:

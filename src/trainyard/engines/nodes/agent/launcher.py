@@ -15,6 +15,7 @@ import glob
 import json
 import os
 import pkgutil
+import re
 import shlex
 import shutil
 import socket
@@ -52,6 +53,8 @@ HIDDEN = ("", "none", "void", "-1", "NoDevFiles")
 NODES = ("DLWS_NUM_WORKER", "NNODES", "PET_NNODES")
 NODE_RANKS = ("DLWS_ROLE_IDX", "NODE_RANK", "PET_NODE_RANK")
 ADDRESSES = ("HCCL_IF_IP", "MS_WORKER_IP", "DLWS_SD_SELF_HOST_IP", "POD_IP")
+DEVICE_NAME = re.compile(r"(GPU|MIG|NPU)-[\w/.-]+\Z")
+SILENT_SECONDS = 1.0  # a table that takes longer is worth a word
 TABLES = ("RANK_TABLE_FILE", "MINDSPORE_HCCL_CONFIG_PATH")
 
 
@@ -156,7 +159,8 @@ def run(settings: Mapping[str, Any], command: Sequence[str], lines: Mapping[str,
     plan = make_plan(settings, environ)
     members = make_members(settings, plan, words, environ)
     flush_own_streams()
-    crew = Crew(members, grace=settings["grace"], is_supervised=MARK in environ)
+    as_json = settings.get("json", False)
+    crew = Crew(members, grace=settings["grace"], is_supervised=MARK in environ, as_json=as_json)
     return crew.run()
 
 
@@ -229,8 +233,10 @@ def find_nodes(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tuple
 
 def find_devices(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[list[str], bool]:
     """The devices, and whether processes count them anew from 0 because others are hidden from them."""
+    if settings["processes"] < 0:
+        raise LaunchError(f"{settings['processes']} processes cannot be started", "Ask for one or more.")
     if settings["devices"]:
-        return _listed(settings["devices"]), False
+        return _chosen(settings["devices"]), False
     for name in VISIBLE:
         value = environ.get(name)
         if value is not None and value != "all":
@@ -240,6 +246,18 @@ def find_devices(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tup
             return [str(index) for index in range(int(environ[name]))], False
     found = devices_of_drivers()[0]
     return [str(index) for _, index, _ in found], False
+
+
+def _chosen(text: str) -> list[str]:
+    """What a person chose; a slip of the hand would start processes on devices that are not there."""
+    found = _listed(text)
+    for each in found:
+        if not (each.isdigit() or DEVICE_NAME.match(each)):
+            raise LaunchError(f"{each!r} is no device", "Give numbers, such as 0,1 or 4-7, or whole names.")
+    if not found or len(set(found)) < len(found):
+        problem = "names a device twice" if found else "names no device"
+        raise LaunchError(f"--devices {text} {problem}", "Give each once, such as 0,1 or 4-7.")
+    return found
 
 
 def _listed(text: str) -> list[str]:
@@ -267,7 +285,8 @@ class Seat(NamedTuple):
 
 def load_table(path: str, patience: float, *, is_asked: bool) -> list[Seat]:
     """The seats of a table; empty for one without ranks. It may still be in the making: its `status` says so."""
-    until = time.monotonic() + patience
+    begun = time.monotonic()
+    until, is_told = begun + patience, False
     problem = "is not there"
     while True:
         try:
@@ -285,6 +304,10 @@ def load_table(path: str, patience: float, *, is_asked: bool) -> list[Seat]:
             raise LaunchError(
                 f"the rank table {path} {problem}", "Check --rank-table, or give it more --wait."
             )
+        if not is_told and time.monotonic() >= begun + SILENT_SECONDS:
+            is_told = True
+            sys.stderr.write(f"launch: the rank table {path} {problem}; waiting for up to {patience:g} s\n")
+            sys.stderr.flush()
         time.sleep(POLL_SECONDS)
 
 
