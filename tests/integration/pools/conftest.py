@@ -35,8 +35,8 @@ class Yard:
     def pool(self, name: str = "cpu") -> Any:
         return self.up.call("GET", f"/api/v1/pools/{name}")
 
-    def explain(self, job: str) -> Any:
-        return self.up.call("GET", f"/api/v1/jobs/{job}/explanation")
+    def explain(self, job: str, language: str = "en") -> Any:
+        return self.up.call("GET", f"/api/v1/jobs/{job}/explanation?language={language}")
 
     def lines(self, job: str, attempt: int) -> list[str]:
         """What one attempt has printed."""

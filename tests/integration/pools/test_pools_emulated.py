@@ -83,6 +83,9 @@ def test_the_waiting_job_says_why_when_machines_cost_more_than_the_limit(yard):
     said = yard.until(lambda: "0.25 an hour or less" in (found := yard.explain(job))["sentence"] and found)
     assert said["reason"] == "WaitingForNodes"
     assert "cpu" in said["sentence"]
+    assert "资源池 cpu：" in (chinese := yard.explain(job, "zh")["sentence"])
+    assert "0.25" in chinese
+    assert "an hour" not in chinese
     assert "0.25 an hour or less" in yard.program("pools", "ls").stdout
     assert yard.bought() == bought
     assert yard.events("cannot_buy")

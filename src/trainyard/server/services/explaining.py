@@ -21,6 +21,7 @@ from trainyard.server.auth.actor import Actor
 from trainyard.server.services.context import Context
 from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.troubles import in_chinese
 from trainyard.server.workflow import WAITS_FOR_JOBS
 from trainyard.spec.workload import HOLDING, State, WorkloadSpec
 
@@ -107,7 +108,9 @@ class Explainer:
         wait = view.waits.get(record.id)
         if wait is not None:
             reason = await self._readable(actor, view, wait.reason, language)
-            said = _with_trouble(self._waiting(replace(wait, reason=reason), language), reason, view)
+            said = _with_trouble(
+                self._waiting(replace(wait, reason=reason), language), reason, view, language
+            )
             avoided = _in(_AVOIDS, language).format(", ".join(record.avoid)) if record.avoid else ""
             return replace(said, sentence=said.sentence + avoided)
         admit = view.admits.get(record.id)
@@ -270,7 +273,7 @@ def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  
     return "another workspace" if language == EN else "其他工作空间"
 
 
-def _with_trouble(said: Explanation, reason: Reason, view: _View) -> Explanation:
+def _with_trouble(said: Explanation, reason: Reason, view: _View, language: str) -> Explanation:
     """Who waits for machines is told why they cannot be bought."""
     if reason.code is Code.ACQUIRING:
         pools = [reason.subject] if reason.subject else list(view.troubles)
@@ -279,10 +282,14 @@ def _with_trouble(said: Explanation, reason: Reason, view: _View) -> Explanation
         pools = [pool for pool in view.troubles if pool not in promised]
     else:
         return said
-    told = [f"{pool}: {view.troubles[pool]}" for pool in pools if view.troubles.get(pool)]
+    told = [_told(pool, view.troubles[pool], language) for pool in pools if view.troubles.get(pool)]
     if not told:
         return said
     return replace(said, sentence=" ".join([said.sentence, *told]), remedy="", estimated_start=None)
+
+
+def _told(pool: str, message: str, language: str) -> str:
+    return f"{pool}: {message}" if language == EN else f"资源池 {pool}：{in_chinese(message)}"
 
 
 def _read(
