@@ -11,6 +11,7 @@ import pytest
 from engine_lab import EngineLab, alive, kill, launch_of
 
 from trainyard.engines.api import Entry, Peer
+from trainyard.engines.nodes.agent.gate import mark_of
 from trainyard.server.meeting import own_address, port_of
 
 pytestmark = pytest.mark.slow  # real agents, and tasks that wait for each other
@@ -34,8 +35,10 @@ def say(hello: dict[str, object]) -> bytes:
     while True:
         try:
             with socket.create_connection((ADDRESS, PORT), timeout=10) as connection:
-                connection.sendall(json.dumps(hello).encode() + b"\n")
-                return connection.recv(1000)
+                with connection.makefile("rb") as said:
+                    assert said.readline().decode().strip() == mark_of("t" * 64)
+                    connection.sendall(json.dumps(hello).encode() + b"\n")
+                    return said.readline()
         except ConnectionRefusedError:
             assert time.monotonic() < deadline
             time.sleep(0.02)

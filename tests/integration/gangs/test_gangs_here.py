@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import platforms
+from trainyard.engines.nodes.agent.reach import choices
 from trainyard.server import meeting
 
 pytestmark = pytest.mark.slow  # a platform of its own for the module, and processes that wait for each other
@@ -153,20 +155,62 @@ def test_the_job_fails_in_time_and_says_who_is_missing_when_a_task_never_comes(u
     assert "began" not in lines
 
 
-@needs_sshd
-def test_a_job_starts_anew_when_the_port_of_its_ssh_is_somebody_elses(up):
-    # It waits until its name, and so the port of its first start, is known and taken.
+def _with_ports_taken(up: platforms.Up, command: str, taken: dict[int, list[int]], gate: bool) -> Any:
+    """Run a job of ps-0 and two workers whose ports, by rank, somebody silent has already."""
+    # It waits until its name, and so the ports of its first start, are known and taken.
     up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
-    job = up.submit("ssh worker-0 echo reached", kind="PSDistJob", roles=[worker()])
-    first = meeting.port_of(f"{job}.1")
-    address = meeting.own_address(f"{job}.1", 1)
+    job = up.submit(command, kind="PSDistJob", roles=[worker(replicas=2)])
+    ports = choices(meeting.port_of(f"{job}.1"))
+    places = [
+        (meeting.own_address(f"{job}.1", rank), ports[i]) for rank, which in taken.items() for i in which
+    ]
+    if gate:
+        places.append((meeting.own_address(f"{job}.1", 0), meeting.port_of(f"gate {job}.1")))
+    with contextlib.ExitStack() as strangers:
+        for place in places:
+            stranger = strangers.enter_context(socket.socket())
+            stranger.bind(place)
+            stranger.listen()
+        up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
+        return up.until(job, "succeeded", "failed", seconds=60), up.lines(job)
+
+
+@needs_sshd
+def test_tasks_reach_each_other_at_once_when_somebody_else_has_their_ports(up):
+    command = (
+        "ssh worker-0 'echo first=$TRAINYARD_TASK'; ssh -p $DLWS_SD_worker0_SSH_PORT worker-1 'echo other=$TRAINYARD_TASK'\n"
+        "ssh worker-1 ssh worker-0 ssh ps-0 \"'echo back=$TRAINYARD_TASK at=$DLWS_SD_SELF_SSH_PORT'\"\n"
+        "ssh worker-0 'echo own=$DLWS_SD_SELF_SSH_PORT'; echo seen=$DLWS_SD_worker0_SSH_PORT"
+    )
+    found, lines = _with_ports_taken(up, command, {0: [0], 1: [0, 1]}, gate=True)
+    assert (found["state"], found["attempt"]) == ("succeeded", 1), (found, lines)
+    ports = choices(meeting.port_of(f"{found['id']}.1"))
+    for line in (
+        "first=worker-0",
+        "other=worker-1",
+        f"back=ps-0 at={ports[1]}",
+        f"own={ports[2]}",
+        f"seen={ports[2]}",
+    ):
+        assert line in lines, lines
+
+
+@needs_sshd
+def test_a_job_starts_anew_when_somebody_else_has_every_port_of_its_ssh(up):
+    found, lines = _with_ports_taken(up, "ssh worker-0 echo reached", {1: [*range(5)]}, gate=False)
+    assert (found["state"], found["attempt"]) == ("succeeded", 2), (found, lines)
+    assert "reached" in lines
+
+
+def test_tasks_meet_when_somebody_else_has_the_port_of_their_gate(up):
+    up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
+    job = up.submit("echo met", kind="PyTorchJob", roles=[worker(replicas=3)])
     with socket.socket() as stranger:
-        stranger.bind((address, first))
+        stranger.bind((meeting.own_address(f"{job}.1", 0), meeting.port_of(f"gate {job}.1")))
         stranger.listen()
         up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
         found = up.until(job, "succeeded", "failed", seconds=60)
-    assert (found["state"], found["attempt"]) == ("succeeded", 2), (found, up.lines(job))
-    assert "reached" in up.lines(job)
+    assert (found["state"], found["attempt"], up.lines(job).count("met")) == ("succeeded", 1, 3)
 
 
 def test_a_kind_that_nobody_knows_is_refused_with_the_nearest(up):

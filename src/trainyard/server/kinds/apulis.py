@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from trainyard.lib.shell import quote
 from trainyard.server.kinds import ascend, mpi
-from trainyard.server.kinds.gang import Gang, Part, Place, path
+from trainyard.server.kinds.gang import Gang, Part, Place, path, ssh_host, ssh_port
 from trainyard.server.kinds.kind import Kind
 from trainyard.spec.workload import CommandOn, RoleSpec, WorkloadSpec
 
@@ -102,7 +102,7 @@ def _discovery(gang: Gang, place: Place) -> dict[str, str]:
     """Where everybody is: no dash between role and number here, other than in names of hosts."""
     found = {
         "DLWS_SD_SELF_IP": place.address,
-        "DLWS_SD_SELF_SSH_PORT": str(place.ssh_port or 22),
+        "DLWS_SD_SELF_SSH_PORT": ssh_port(place),
         "DLWS_SD_SELF_IB_IP": place.address,
         "DLWS_SD_SELF_HOST_IP": place.address,
     }
@@ -115,7 +115,7 @@ def _peers(gang: Gang) -> dict[str, str]:
         name = f"DLWS_SD_{_role(gang, one)}{one.number}"
         found |= {
             f"{name}_IP": f"%address:{one.name}%",
-            f"{name}_SSH_PORT": str(one.ssh_port or 22),
+            f"{name}_SSH_PORT": ssh_port(one),
             f"{name}_IB_IP": f"%address:{one.name}%",
             f"{name}_HOST_IP": one.address,
         }
@@ -126,7 +126,7 @@ def _peers(gang: Gang) -> dict[str, str]:
 
 def _host_lines(gang: Gang, prefix: str) -> str:
     lines = [
-        f"%name:{one.name}:{prefix}{names(gang, one)[0]}% slots={mpi.slots_of(gang, one)}"
+        f"{ssh_host(one, prefix + names(gang, one)[0])} slots={mpi.slots_of(gang, one)}"
         for one in mpi.hosts_of(gang)
     ]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,9 @@
 Texts that a kind writes may hold marks, which the task's entry fills in when all tasks have met:
 
     %host:worker-0%           the name of a task's host where that can be looked up there, else its address
+    %name:worker-0%           the same for who goes there by ssh: the name as well where several tasks share the address
     %port:worker-0:MASTER_PORT%  the port that a task took for a variable of `Part.ports`
+    %port:worker-0:ssh%       the port of its ssh
     %path:/etc/mpi/hostfile%  where a file was really written: elsewhere where the task has no file view of its own
 """
 
@@ -116,6 +118,16 @@ def host(place: Place) -> str:
 def port(place: Place, variable: str) -> str:
     """The mark for a port that a task took."""
     return f"%port:{place.name}:{variable}%"
+
+
+def ssh_host(place: Place, name: str = "") -> str:
+    """The mark for a task's host in a file for those who go there by ssh; by another name of its, where one is given."""
+    return f"%name:{place.name}:{name}%" if name else f"%name:{place.name}%"
+
+
+def ssh_port(place: Place) -> str:
+    """The mark for the port of a task's ssh; where it has none of its own, the node's."""
+    return f"%port:{place.name}:ssh%" if place.ssh_port else "22"
 
 
 def path(name: str, otherwise: str = "") -> str:

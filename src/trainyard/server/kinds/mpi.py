@@ -6,7 +6,7 @@ one of the hosts as well.
 
 from __future__ import annotations
 
-from trainyard.server.kinds.gang import Gang, Part, Place, host, path
+from trainyard.server.kinds.gang import Gang, Part, Place, path, ssh_host
 from trainyard.server.kinds.kind import Kind, on_first
 
 HOSTFILE = "/etc/mpi/hostfile"
@@ -30,7 +30,7 @@ def _hosts(gang: Gang) -> tuple[Place, ...]:
 def host_lines(gang: Gang, form: str = "{host} slots={slots}") -> str:
     """A host file."""
     return "".join(
-        form.format(host=host(place), slots=slots_of(gang, place)) + "\n" for place in hosts_of(gang)
+        form.format(host=ssh_host(place), slots=slots_of(gang, place)) + "\n" for place in hosts_of(gang)
     )
 
 
@@ -50,7 +50,7 @@ def _launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
         HOSTFILE: host_lines(gang),
         HYDRA_HOSTFILE: host_lines(gang, "{host}:{slots}"),
         DISCOVER: "#!/bin/sh\n"
-        + "".join(f"echo {host(one)}:{slots_of(gang, one)}\n" for one in hosts_of(gang)),
+        + "".join(f"echo {ssh_host(one)}:{slots_of(gang, one)}\n" for one in hosts_of(gang)),
         AGENT: '#!/bin/sh\nexec ssh "$@"\n',  # ssh is the task's own, first in PATH
     }
     late = {

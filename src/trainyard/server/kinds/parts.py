@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.server.kinds import ascend, find_kind, has_ssh, mpi, pytorch
-from trainyard.server.kinds.gang import Gang, Part, Place, host, path
+from trainyard.server.kinds.gang import Gang, Part, Place, path, ssh_host
 from trainyard.spec.launching import ONE_STARTS_ALL
 
 
@@ -69,4 +69,4 @@ def _common(gang: Gang, place: Place) -> Part:
 
 def _slots(gang: Gang) -> tuple[int, str]:
     slots = [(one, mpi.slots_of(gang, one)) for one in mpi.hosts_of(gang)]
-    return sum(number for _, number in slots), ",".join(f"{host(one)}:{number}" for one, number in slots)
+    return sum(number for _, number in slots), ",".join(f"{ssh_host(one)}:{number}" for one, number in slots)

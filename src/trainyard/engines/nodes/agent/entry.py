@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -94,10 +93,12 @@ class Entry:
         with open(f"{self.folder}/{ORDER}", encoding="utf-8") as file:
             self.entry: dict[str, Any] = json.load(file)
         self.name: str = self.entry["name"]
-        self.peers: dict[str, dict[str, Any]] = {peer["task"]: peer for peer in self.entry["peers"]}
+        self.peers: dict[str, dict[str, Any]] = {
+            peer["task"]: {**peer, "wanted_port": peer["ssh_port"]} for peer in self.entry["peers"]
+        }
         self.ports: dict[str, dict[str, str]] = {}  # task → variable → port
         self.paths: dict[str, str] = {}  # as it was wanted → as it is
-        self.resolved: dict[str, str] = {}
+        self._hosts: dict[str, set[str]] | None = None  # name → addresses, of the task's table of hosts
         self.env = dict(os.environ if env is None else env)
         self.until = time.monotonic() + float(self.entry["ready_seconds"])
 
@@ -107,9 +108,13 @@ class Entry:
         if sshd is not None:
             sshd.prepare(self)
         self._fetch()
-        if sshd is not None and not self.entry["stands_by"]:
+        if sshd is not None and self.entry["stands_by"]:
+            sshd.choose(self)
+        elif sshd is not None:
             sshd.start(self)
         self._meet()
+        if sshd is not None:
+            self._learn_ports(sshd)
         self._write_files()
         self._set_variables()
         if self.entry["stands_by"]:
@@ -127,6 +132,8 @@ class Entry:
 
     def _meet(self) -> None:
         own = {name: self.env[name] for name in self.entry["ports"] if name in self.env}
+        if self.entry["ssh_port"]:
+            own[gate.SSH] = str(self.peers[self.name]["ssh_port"])
         self.ports = {self.name: own}
         if not (self.entry["meets"] or self.entry["reports"] or self.entry["waits_for"]):
             return
@@ -140,6 +147,18 @@ class Entry:
                 NO_PEERS, f"not reached within {seconds:g} s: {', '.join(error.missing)}{error.why}"
             ) from error
         say("Network successfully initialized.")
+
+    def take_ssh_port(self, port: int) -> None:
+        """Its own ssh listens there: not where it was to, if somebody else has that."""
+        self.peers[self.name]["ssh_port"] = port
+
+    def _learn_ports(self, sshd: Any) -> None:
+        """Know where everybody's ssh is, now that all have met."""
+        for task, found in self.ports.items():
+            if gate.SSH in found and task in self.peers:
+                self.peers[task]["ssh_port"] = int(found[gate.SSH])
+        if any(peer["ssh_port"] != peer["wanted_port"] for peer in self.peers.values()):
+            sshd.write_client(self)
 
     # -- files and variables
 
@@ -161,13 +180,8 @@ class Entry:
     def _is_own(self, path: str) -> bool:
         """Whether a file there is the task's alone: the node's folders are everybody's."""
         seen = self.env.get("TRAINYARD_VIEW")
-        if seen == "container":  # all of it
-            path = os.path.dirname(path)
-            while not os.path.isdir(path):
-                path = os.path.dirname(path)
-        elif seen != "closed":  # a closed view has put one in its place
-            return False
-        return os.access(path, os.W_OK)
+        # Both have put one in its place.
+        return seen in ("closed", "container") and os.access(path, os.W_OK)
 
     def _set_variables(self) -> None:
         more = {name: self.filled(text) for name, text in self.entry["env"].items()}
@@ -192,22 +206,28 @@ class Entry:
             place = self.paths.get(wanted, wanted)
             return otherwise if otherwise and place != wanted else place
         task, _, rest = value.partition(":")
+        if what == "port" and rest == gate.SSH:
+            return str(self.peers[task]["ssh_port"])
         if what == "port":
             return self.ports.get(task, {}).get(rest, "")
         peer = self.peers[task]
-        if what == "address":
-            return str(peer["address"])
-        return self.host(rest or peer["names"][0], peer["address"])
+        name, address = rest or peer["names"][0], str(peer["address"])
+        if what == "address" or (what == "host" and not self._leads(name, address)):
+            return address
+        if what == "name" and not self._leads(name, address) and not self._is_shared(address):
+            return address
+        return str(name)
 
-    def host(self, name: str, address: str) -> str:
-        """The name, where it leads to the address; else the address."""
-        if name not in self.resolved:
-            try:
-                found = {str(one[4][0]) for one in socket.getaddrinfo(name, None, socket.AF_INET)}
-            except OSError:
-                found = set()
-            self.resolved[name] = name if address in found or name == address else address
-        return self.resolved[name]
+    def _is_shared(self, address: str) -> bool:
+        """Whether several tasks are there: only our `ssh` can tell them apart then, by their names."""
+        return [str(peer["address"]) for peer in self.peers.values()].count(address) > 1
+
+    def _leads(self, name: str, address: str) -> bool:
+        """Whether the name leads to the address here."""
+        # No server of names is asked: it knows no tasks, and many questions at once may keep it busy for seconds.
+        if self._hosts is None:
+            self._hosts = hosts_table()
+        return name == address or address in self._hosts.get(name, ())
 
     def let_go(self) -> None:
         """Be found by the mark from now on, as every other process of the task."""
@@ -227,6 +247,17 @@ class Entry:
 
 def _leave(_number: int, _frame: object) -> None:
     sys.exit(0)
+
+
+def hosts_table(path: str = "/etc/hosts") -> dict[str, set[str]]:
+    """Which addresses a name has in the task's own table; nothing where there is none."""
+    found: dict[str, set[str]] = {}
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            address, *names = line.partition("#")[0].split() or [""]
+            for name in names:
+                found.setdefault(name, set()).add(address)
+    return found
 
 
 def write(path: str, text: str) -> None:

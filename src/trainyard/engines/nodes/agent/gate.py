@@ -1,7 +1,8 @@
 """The gate at which the tasks of an attempt meet: one keeps it, the others report there, and all begin when all have come.
 
-A line of JSON each way. Who reports says the attempt's token, its name and the ports that it took; who keeps answers with
-the ports of all. What stands by does not report: it is ready when its ssh answers with the attempt's mark.
+Who keeps it says the attempt's mark first, so that nobody tells a stranger anything; then a line of JSON each way. Who
+reports says the attempt's token, its name and the ports that it took; who keeps answers with the ports of all. What stands
+by does not report: it is ready when its ssh answers with the attempt's mark. Which port it is at is reach.py's.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ import json
 import select
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .reach import choices, find
 
 # As the init containers of DLWorkspace ended, so that its users know them.
 NO_ENVIRONMENT, NO_PORT, NO_PEERS, NO_SSH = 200, 203, 204, 205
 
-Ports = dict[str, dict[str, str]]
+if TYPE_CHECKING:
+    Ports = dict[str, dict[str, str]]  # task → variable → port
+SSH = "ssh"  # in place of a variable: where the task's ssh is
 
 PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.5
 ANSWER_SECONDS = 5.0  # for one who has connected to say who it is
+LOOK_SECONDS = (1.0, 2.0, 5.0)  # for one to say the mark: the first time, the second, from then on
 LONGEST_LINE = 1 << 20
 
 
@@ -42,8 +48,8 @@ class MissingError(Exception):
         self.why = why
 
 
-def banner_of(token: str) -> str:
-    """What the ssh of an attempt says of itself: an address may be another job's by mistake."""
+def mark_of(token: str) -> str:
+    """What the gate and the ssh of an attempt say of themselves: a port may be another job's."""
     return "ty-" + hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
@@ -52,9 +58,8 @@ def meet(entry: dict[str, Any], name: str, own: dict[str, str], until: float) ->
     if entry["reports"]:
         return _report(entry, name, own, until)
     known = {name: own}
-    waiting = _await_ssh(entry, until) if entry["waits_for"] else []
-    if waiting:
-        raise MissingError(waiting)
+    if entry["waits_for"]:
+        known.update(_await_ssh(entry, until))
     if entry["meets"]:
         known = _keep(entry, known, until)
     return known
@@ -75,7 +80,7 @@ def _keep(entry: dict[str, Any], known: Ports, until: float) -> Ports:
                 raise MissingError(sorted(wanted - arrived.keys()))
             for one in _readable([listener, *half, *arrived.values()], min(left, 1.0)):
                 if one is listener:
-                    _admit(listener, half)
+                    _admit(listener, half, entry["token"])
                 elif one in half:
                     _hear(one, half, arrived, known, wanted, entry["token"])
                 else:
@@ -108,26 +113,29 @@ def _readable(sockets: list[socket.socket], seconds: float) -> list[socket.socke
 
 def _listen(entry: dict[str, Any], until: float, wanted: list[str]) -> socket.socket:
     while True:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((entry["gate_address"], entry["gate_port"]))
-        except OSError as error:  # another job meets there this moment
-            listener.close()
-            if time.monotonic() > until:
-                raise MissingError(wanted, f" (port {entry['gate_port']}: {error.strerror})") from error
-            time.sleep(LONGEST_PAUSE_SECONDS)
-        else:
-            listener.listen(1024)
-            return listener
+        for port in choices(entry["gate_port"]):
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((entry["gate_address"], port))
+                listener.listen(1024)
+            except OSError as error:  # somebody else has it
+                listener.close()
+                why = error.strerror
+            else:
+                return listener
+        if time.monotonic() > until:
+            raise MissingError(wanted, f" (port {entry['gate_port']}: {why})")
+        time.sleep(LONGEST_PAUSE_SECONDS)
 
 
-def _admit(listener: socket.socket, half: dict[socket.socket, tuple[bytearray, float]]) -> None:
+def _admit(listener: socket.socket, half: dict[socket.socket, tuple[bytearray, float]], token: str) -> None:
     try:
         connection, _ = listener.accept()
+        connection.setblocking(False)
+        connection.send(mark_of(token).encode() + b"\n")
     except OSError:
         return
-    connection.setblocking(False)
     half[connection] = (bytearray(), time.monotonic())
 
 
@@ -192,25 +200,44 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 def _report(entry: dict[str, Any], name: str, own: dict[str, str], until: float) -> Ports:
     keeper = entry["peers"][0]
-    place = (entry["gate_address"] or keeper["address"], entry["gate_port"])
+    address = entry["gate_address"] or keeper["address"]
+    places = {keeper["task"]: (address, choices(entry["gate_port"]))}
+    mark = mark_of(entry["token"])
     hello = json.dumps({"token": entry["token"], "task": name, "ports": own}).encode() + b"\n"
     pause, why = PAUSE_SECONDS, ""
     while True:
         left = until - time.monotonic()
         if left <= 0:
-            raise MissingError([keeper["task"]], f" ({place[0]}:{place[1]}{': ' + why if why else ''})")
-        try:
-            with socket.create_connection(place, timeout=min(left, ANSWER_SECONDS)) as connection:
-                connection.sendall(hello)
-                answer = _answer(connection, until)
-                if answer is not None:
-                    connection.sendall(b"\n")
-                    return answer
-                why = "it waits for others" if time.monotonic() >= until else "cut off"
-        except OSError as error:
-            why = error.strerror or str(error)
-        time.sleep(pause)
+            why = why or _why_not(address, entry["gate_port"])
+            raise MissingError([keeper["task"]], f" ({address}:{entry['gate_port']}: {why})")
+        for connection in find(places, mark, min(left, LOOK_SECONDS[1])).values():
+            answer = _tell(connection, len(mark) + 1, hello, until)
+            if answer is not None:
+                return answer
+            why = "it waits for others" if time.monotonic() >= until else "cut off"
+        time.sleep(min(pause, max(0.0, until - time.monotonic())))
         pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
+
+
+def _why_not(address: str, port: int) -> str:
+    try:
+        with socket.create_connection((address, port), timeout=1.0):
+            return "somebody else is there"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _tell(connection: socket.socket, greeting: int, hello: bytes, until: float) -> Ports | None:
+    with connection:
+        try:
+            connection.recv(greeting, socket.MSG_WAITALL)
+            connection.sendall(hello)
+            answer = _answer(connection, until)
+            if answer is not None:
+                connection.sendall(b"\n")
+        except OSError:
+            return None
+    return answer
 
 
 def _answer(connection: socket.socket, until: float) -> Ports | None:
@@ -231,33 +258,25 @@ def _answer(connection: socket.socket, until: float) -> Ports | None:
 # -- those that stand by
 
 
-def _await_ssh(entry: dict[str, Any], until: float) -> list[str]:
-    """Wait for the ssh of others; the names of those that did not answer in time."""
+def _await_ssh(entry: dict[str, Any], until: float) -> Ports:
+    """Wait for the ssh of others; where each is. MissingError names those that did not answer in time."""
     peers = {peer["task"]: peer for peer in entry["peers"]}
-    missing = list(entry["waits_for"])
-    expected = banner_of(entry["token"]).encode()
-    pause = PAUSE_SECONDS
-    while missing:
-        missing = [
-            name for name in missing if time.monotonic() > until or not _answers(peers[name], expected)
-        ]
-        if not missing or time.monotonic() > until:
-            break
+    missing = {
+        name: (peers[name]["address"], choices(peers[name]["ssh_port"])) for name in entry["waits_for"]
+    }
+    mark = mark_of(entry["token"])
+    known: Ports = {}
+    pause, looks = PAUSE_SECONDS, 0
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise MissingError(list(missing))
+        seconds = LOOK_SECONDS[min(looks, len(LOOK_SECONDS) - 1)]
+        for name, connection in find(missing, mark, min(left, seconds)).items():
+            with connection:
+                known[name] = {SSH: str(connection.getpeername()[1])}
+            del missing[name]
+        if not missing:
+            return known
         time.sleep(min(pause, max(0.0, until - time.monotonic())))
-        pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)
-    return missing
-
-
-def _answers(peer: dict[str, Any], expected: bytes) -> bool:
-    try:
-        with socket.create_connection((peer["address"], peer["ssh_port"]), timeout=2.0) as connection:
-            connection.settimeout(2.0)
-            said = b""
-            while b"\n" not in said and len(said) < 1024:
-                data = connection.recv(256)
-                if not data:
-                    break
-                said += data
-    except OSError:
-        return False
-    return expected in said
+        pause, looks = min(pause * 1.5, LONGEST_PAUSE_SECONDS), looks + 1

@@ -1,6 +1,9 @@
 """The ssh of one task: an sshd of its own on the job's port, for the job's key and the task's user and nobody else, and an
 `ssh` first in PATH that knows all tasks by name.
 
+All tasks listen on one port, as far as they can. Where one cannot (two share an address, or somebody else has the port), ssh
+goes through reach.py for all of them, which knows the port by the task: whatever port `ssh -p`, or horovodrun, was told.
+
 Everything is below the task's folder. NB: ssh and sshd look for ~ in the table of accounts and not in HOME, so a file in a
 private home would not be found: whoever starts `ssh` gets ours, with the file given by -F.
 """
@@ -12,17 +15,23 @@ import pwd
 import re
 import socket
 import subprocess
+import sys
 import time
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .gate import NO_PORT, NO_SSH, EntryError, banner_of
+from .gate import NO_PORT, NO_SSH, EntryError, mark_of
+from .reach import choices, find
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .entry import Entry
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin", "/sbin")
 SFTP_PLACES = ("/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/lib64/misc")
 START_SECONDS = 20.0
+NOT_BOUND = "Cannot bind any address"  # of sshd, when somebody has its port
 TOLD = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "NCCL_", "DLWS_", "DLTS_")
 PENALTIES_SINCE = (9, 8)  # of OpenSSH: whoever connects and says nothing is kept out for a while
 OURS = "# Written by the platform for this job.\n"
@@ -48,46 +57,82 @@ def prepare(entry: Entry) -> None:
     folder = f"{entry.folder}/ssh"
     os.makedirs(f"{folder}/bin", mode=0o700, exist_ok=True)
     os.chmod(folder, 0o700)
-    given, user = entry.entry, pwd.getpwuid(os.getuid()).pw_name
+    given = entry.entry
     _write(f"{folder}/key", given["ssh_key"])
     _write(f"{folder}/key.pub", given["ssh_public_key"] + "\n")
     _write(f"{folder}/authorized_keys", given["ssh_public_key"] + "\n")
     _write(f"{folder}/host_key", given["host_key"])
     _write(f"{folder}/known_hosts", f"* {given['host_public_key']}\n")
-    config = client_config(entry, user, folder)
-    _write(f"{folder}/config", f"{config}Host *\n    Include ~/.ssh/config\n")
-    if entry.env.get("TRAINYARD_VIEW"):  # a home of its own
-        write_home(entry, config)
-    _write(f"{folder}/sshd_config", server_config(entry, user, folder))
+    _write(f"{folder}/reach.py", _source_of("reach"))
+    write_client(entry)
     session = SESSION.format(folder=_word(folder), work=_word(os.getcwd()), shell=_word(entry.shell))
     _write(f"{folder}/session.sh", session, 0o700)
     path = entry.env.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     for name, option in (("ssh", "-F"), ("scp", "-F"), ("sftp", "-F")):
-        real = find(name, path.split(":"))
+        real = find_program(name, path.split(":"))
         if real:
             line = f'#!/bin/sh\nexec {_word(real)} {option} {_word(folder + "/config")} "$@"\n'
             _write(f"{folder}/bin/{name}", line, 0o700)
     entry.env["PATH"] = f"{folder}/bin:{path}"
 
 
-def client_config(entry: Entry, user: str, folder: str) -> str:
+def write_client(entry: Entry) -> None:
+    """Write what our `ssh` goes by, as far as the others' ports are known."""
+    folder = f"{entry.folder}/ssh"
+    is_mixed = len({peer["ssh_port"] for peer in entry.peers.values() if peer["ssh_port"]}) > 1
+    # Who stands by is not told where the others are.
+    config = client_config(entry, folder, looks=is_mixed or entry.entry["stands_by"])
+    _write(f"{folder}/config", f"{config}Host *\n    Include ~/.ssh/config\n")
+    if entry.env.get("TRAINYARD_VIEW"):  # a home of its own
+        write_home(entry, client_config(entry, folder, looks=is_mixed))
+
+
+def client_config(entry: Entry, folder: str, *, looks: bool) -> str:
     """Every task by all its names; where two share an address, that is the first one's. Other hosts are none of our business."""
+    # "none", as homes are shared: the file there may be of another task, which looks with files of its own.
+    direct = "    ProxyCommand none\n"
     blocks: list[str] = [OURS]
     known: list[str] = []
-    for peer in entry.peers.values():
-        names = [name for name in (*peer["names"], peer["address"]) if name not in known]
+    peers = [peer for peer in entry.peers.values() if peer["ssh_port"]]
+    for peer in peers:
+        own = entry.entry["ssh_address"] if peer["task"] == entry.name else ""
+        address, lines = own or peer["address"], direct
+        if looks:
+            lines = f"    ProxyCommand {_reaching(entry, folder, address, peer)}\n    ProxyUseFdpass yes\n"
+        names = [name for name in peer["names"] if name not in known]
         known += names
-        if names and peer["ssh_port"]:
-            own = entry.entry["ssh_address"] if peer["task"] == entry.name else ""
-            address = own or peer["address"]
-            blocks.append(f"Host {' '.join(names)}\n    HostName {address}\n    Port {peer['ssh_port']}\n")
+        if names:
+            blocks.append(_host(names, address, peer, lines))
+        if peer["address"] not in known:
+            known.append(peer["address"])
+            # By the port alone where several tasks are there.
+            is_shared = sum(other["address"] == peer["address"] for other in peers) > 1
+            blocks.append(_host([peer["address"]], address, peer, direct if is_shared else lines))
     blocks.append(
-        f"Host {' '.join(known)}\n    User {user}\n    IdentityFile {_path(folder + '/key')}\n    IdentitiesOnly yes\n"
+        f"Host {' '.join(known)}\n    User {_user()}\n    IdentityFile {_path(folder + '/key')}\n    IdentitiesOnly yes\n"
         f"    UserKnownHostsFile {_path(folder + '/known_hosts')}\n    GlobalKnownHostsFile /dev/null\n"
         "    StrictHostKeyChecking yes\n    PasswordAuthentication no\n    LogLevel ERROR\n"
         "    ServerAliveInterval 60\n    ConnectionAttempts 3\n"
     )
     return "".join(blocks)
+
+
+def _host(names: list[str], address: str, peer: dict[str, Any], more: str) -> str:
+    return f"Host {' '.join(names)}\n    HostName {address}\n    Port {peer['ssh_port']}\n{more}"
+
+
+def _reaching(entry: Entry, folder: str, address: str, peer: dict[str, Any]) -> str:
+    """A line for ssh's shell that connects to one task, wherever among its ports that is."""
+    ports = dict.fromkeys([peer["ssh_port"], *choices(peer["wanted_port"])])
+    words = [sys.executable, "-IS", f"{folder}/reach.py", mark_of(entry.entry["token"]), address]
+    return " ".join(_word(word) for word in [*words, *map(str, ports)]).replace("%", "%%")
+
+
+def _source_of(name: str) -> str:
+    """A module of ours as text: it is run by programs that know nothing of our archive."""
+    module = import_module(f".{name}", __package__)
+    loader: Any = module.__loader__
+    return str(loader.get_source(module.__name__))
 
 
 def write_home(entry: Entry, config: str) -> None:
@@ -112,24 +157,23 @@ def write_home(entry: Entry, config: str) -> None:
             _write(path, text)
 
 
-def server_config(entry: Entry, user: str, folder: str) -> str:
-    """Only the job's key, only the task's user."""
+def server_config(entry: Entry, folder: str) -> str:
+    """Only the job's key, only the task's user. The port is said when it is started."""
     given = entry.entry
     lines = [
-        f"Port {given['ssh_port']}",
         f"ListenAddress {given['ssh_address'] or '0.0.0.0'}",  # noqa: S104  # the other nodes come from anywhere
         f"HostKey {_path(folder + '/host_key')}",
         f"AuthorizedKeysFile {_path(folder + '/authorized_keys')}",
-        f"AllowUsers {user}",
+        f"AllowUsers {_user()}",
         f"ForceCommand /bin/sh {_word(folder + '/session.sh')}",
-        f"VersionAddendum {banner_of(given['token'])}",
+        f"VersionAddendum {mark_of(given['token'])}",
         f"UsePAM {'yes' if _is_locked() else 'no'}",
         *("PidFile none", "StrictModes no", "PermitRootLogin yes", "PubkeyAuthentication yes"),
         *("PasswordAuthentication no", "KbdInteractiveAuthentication no", "UseDNS no", "PrintMotd no"),
         *("PrintLastLog no", "MaxStartups 1000", "MaxSessions 1000", "LoginGraceTime 60"),
         *("X11Forwarding no", "PermitUserEnvironment no", "LogLevel FATAL", "ClientAliveInterval 60"),
     ]
-    files = find("sftp-server", list(SFTP_PLACES))
+    files = find_program("sftp-server", list(SFTP_PLACES))
     if files:
         lines.append(f"Subsystem sftp {files}")
     if _version() >= PENALTIES_SINCE:
@@ -138,11 +182,20 @@ def server_config(entry: Entry, user: str, folder: str) -> str:
 
 
 def start(entry: Entry) -> None:
-    """Start it beside the command. Returns when it answers."""
+    """Start it beside the command. Returns when it answers; its port is known then."""
     program = _program(entry)
+    for port in _free_ports(entry):
+        if _starts(entry, program, port):
+            entry.take_ssh_port(port)
+            return
+    raise _no_port(entry)
+
+
+def _starts(entry: Entry, program: str, port: int) -> bool:
+    """Whether it answers there; False where somebody else was quicker."""
     folder = f"{entry.folder}/ssh"
     done = subprocess.run(
-        [program, "-f", f"{folder}/sshd_config", "-E", f"{folder}/log"],
+        [program, "-f", f"{folder}/sshd_config", "-E", f"{folder}/log", "-p", str(port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -151,26 +204,43 @@ def start(entry: Entry) -> None:
     if done.returncode:
         raise EntryError(NO_SSH, f"sshd does not start: {done.stdout.decode(errors='replace').strip()}")
     deadline = time.monotonic() + START_SECONDS
-    place = (entry.entry["ssh_address"] or "127.0.0.1", entry.entry["ssh_port"])
-    while not _answers(place, banner_of(entry.entry["token"])):
+    address = entry.entry["ssh_address"] or "127.0.0.1"
+    while True:
+        found = find({"": (address, [port])}, mark_of(entry.entry["token"]), 2.0)
+        for connection in found.values():
+            connection.close()
+            return True
+        with open(f"{folder}/log", encoding="utf-8", errors="replace") as file:
+            said = file.read().strip().rpartition("\n")[2]
+        if NOT_BOUND in said:
+            os.truncate(f"{folder}/log", 0)
+            return False
         if time.monotonic() > deadline:
-            with open(f"{folder}/log", encoding="utf-8", errors="replace") as file:
-                said = file.read().strip().rpartition("\n")[2]
             raise EntryError(NO_SSH, f"the sshd of this task does not answer: {said or 'no word'}")
         time.sleep(0.01)
+
+
+def choose(entry: Entry) -> None:
+    """Say where it will be, for one that becomes it later."""
+    for port in _free_ports(entry):
+        entry.take_ssh_port(port)
+        return
+    raise _no_port(entry)
 
 
 def become(entry: Entry) -> None:
     """Be it: a task that stands by has nothing else to do."""
     program = _program(entry)
-    folder = f"{entry.folder}/ssh"
-    entry.let_go()
-    os.execve(program, [program, "-D", "-e", "-f", f"{folder}/sshd_config"], entry.env)  # noqa: S606  # no shell
+    for port in _free_ports(entry):
+        entry.let_go()
+        words = [program, "-D", "-e", "-f", f"{entry.folder}/ssh/sshd_config", "-p", str(port)]
+        os.execve(program, words, entry.env)  # noqa: S606  # no shell
+    raise _no_port(entry)
 
 
 def _program(entry: Entry) -> str:
-    """The path of sshd, where it can run now."""
-    program = find("sshd", [*PLACES, *entry.env.get("PATH", "").split(":")])
+    """The path of sshd, where it can run now; what it is to know is written."""
+    program = find_program("sshd", [*PLACES, *entry.env.get("PATH", "").split(":")])
     if not program:
         raise EntryError(
             NO_SSH,
@@ -181,32 +251,39 @@ def _program(entry: Entry) -> str:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
         except OSError as error:
             raise EntryError(NO_SSH, f"sshd needs the folder /run/sshd: {error.strerror}") from error
-    place = (entry.entry["ssh_address"] or "0.0.0.0", entry.entry["ssh_port"])  # noqa: S104  # as sshd does
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(place)
-        except OSError as error:
-            raise EntryError(NO_PORT, f"the port {place[1]} for ssh is taken: {error.strerror}") from error
+    folder = f"{entry.folder}/ssh"
+    _write(f"{folder}/sshd_config", server_config(entry, folder))
     return program
 
 
-def find(name: str, folders: list[str]) -> str:
+def _free_ports(entry: Entry) -> Iterator[int]:
+    address = entry.entry["ssh_address"] or "0.0.0.0"  # noqa: S104  # as sshd does
+    for port in choices(entry.entry["ssh_port"]):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+        yield port
+
+
+def _no_port(entry: Entry) -> EntryError:
+    tried = ", ".join(map(str, choices(entry.entry["ssh_port"])))
+    return EntryError(NO_PORT, f"all ports for ssh are taken: {tried}")
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def find_program(name: str, folders: list[str]) -> str:
     """The path of a program, or nothing."""
     for folder in folders:
         path = f"{folder}/{name}"
         if folder and os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
     return ""
-
-
-def _answers(place: tuple[str, int], expected: str) -> bool:
-    try:
-        with socket.create_connection(place, timeout=2.0) as connection:
-            connection.settimeout(2.0)
-            return expected.encode() in connection.recv(256)
-    except OSError:
-        return False
 
 
 def _version() -> tuple[int, int]:

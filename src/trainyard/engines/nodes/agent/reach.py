@@ -1,0 +1,117 @@
+"""How the tasks of an attempt find each other's ports: each takes the first of a few that is free, and says the attempt's
+mark to whoever connects, so whoever looks knows a stranger from a peer without having been told anything.
+
+NB: ssh runs this file alone, as its ProxyCommand: `reach.py MARK ADDRESS PORT...` hands the connection over to ssh, which
+then needs nobody between. So it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Places = Mapping[str, tuple[str, Sequence[int]]]  # task → its address, and the ports where it may be
+
+# Those that the platform the jobs come from has for it. Neighbours on a node have numbers below 200 apart, so that no two
+# of their choices are the same.
+FIRST, COUNT, STRIDE, CHOICES = 40000, 10000, 1237, 5
+AT_ONCE = 100  # tasks that are looked for at one time: each costs a few descriptors
+LONGEST_MARK = 512
+PATIENCE_SECONDS = 15.0
+LOOK_SECONDS = 2.0
+PAUSE_SECONDS = 0.1
+
+
+def choices(wanted: int) -> list[int]:
+    """The port that is wanted, and those to be taken where somebody else has it."""
+    return [wanted, *(FIRST + (wanted - FIRST + STRIDE * number) % COUNT for number in range(1, CHOICES))]
+
+
+def find(places: Places, mark: str, seconds: float) -> dict[str, socket.socket]:
+    """Connect to all; who answered with the mark in time. Nothing of what they said has been read."""
+    found: dict[str, socket.socket] = {}
+    names = list(places)
+    for first in range(0, len(names), AT_ONCE):
+        some = {name: places[name] for name in names[first : first + AT_ONCE]}
+        found.update(_find_some(some, mark.encode(), time.monotonic() + seconds))
+    return found
+
+
+def _find_some(places: Places, mark: bytes, until: float) -> dict[str, socket.socket]:
+    found: dict[str, socket.socket] = {}
+    poll = select.poll()
+    open_: dict[int, tuple[str, socket.socket]] = {}
+    for name, (address, ports) in places.items():
+        for port in ports:
+            one = _begin(address, port)
+            if one is not None:
+                open_[one.fileno()] = (name, one)
+                poll.register(one, select.POLLIN)
+    while open_ and len(found) < len(places):
+        ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
+        if not ready:
+            break
+        for number, _ in ready:
+            poll.unregister(number)
+            name, one = open_.pop(number)
+            if name not in found and _says(one, mark):
+                found[name] = one
+            else:
+                one.close()
+    for _, one in open_.values():
+        one.close()
+    for one in found.values():
+        one.setblocking(True)
+    return found
+
+
+def _begin(address: str, port: int) -> socket.socket | None:
+    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    one.setblocking(False)
+    try:
+        failed = one.connect_ex((address, port)) not in (0, errno.EINPROGRESS)
+    except OSError:  # a name that leads nowhere
+        failed = True
+    if failed:
+        one.close()
+        return None
+    return one
+
+
+def _says(one: socket.socket, mark: bytes) -> bool:
+    """Whether it is one of ours. A few bytes come in one piece, or it is looked for once more."""
+    try:
+        return mark in one.recv(LONGEST_MARK, socket.MSG_PEEK)
+    except OSError:
+        return False
+
+
+def hand_over(words: list[str]) -> int:
+    """Connect, and give the connection to who reads our output."""
+    mark, address, *ports = words
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = find({"": (address, [int(port) for port in ports])}, mark, LOOK_SECONDS)
+        if found:
+            break
+        if time.monotonic() > until:
+            os.write(2, f"trainyard: no ssh of this job answers at {address}\n".encode())
+            return 1
+        time.sleep(PAUSE_SECONDS)
+    passed = array.array("i", [found[""].fileno()])
+    with socket.socket(fileno=os.dup(1)) as reader:
+        reader.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(hand_over(sys.argv[1:]))
