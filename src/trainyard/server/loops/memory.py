@@ -107,9 +107,15 @@ class Memory:
         self.is_dirty = True
         try:
             self.scheduler.submit(self.with_forecast(request), now=now)
+            if request.claim and record.id not in self.scheduler.claims:
+                self._lose_claim(draft, record.id)
         except Error as error:  # it can never be placed: say so, instead of trying for ever
             del self.waiting[record.id]
             draft.advance(record, State.FAILED, now, reason="refused", message=error.message)
+
+    def _lose_claim(self, draft: Draft, workload: str) -> None:
+        """The places of a larger start are not to be had any more: it waits like everybody."""
+        self.waiting[workload] = draft.change(replace(self.waiting[workload], wait=None))
 
     def after(self, draft: Draft, job: Job, now: float) -> None:
         """Where a workload has let go of its places, tell the scheduler."""
@@ -277,12 +283,15 @@ class Memory:
         self._enlarge(draft, now)
 
     def _cycle(self, draft: Draft, now: float) -> None:
+        claimants = {one for one in self.scheduler.claims if one in self.waiting and self.waiting[one].wait}
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
             record = self.waiting.pop(admitted.id)
             self.held[record.id] = workflow.admit(draft, record, admitted, now)
         for told in cycle.preempts:
             self._preempt(draft, told, now)
+        for one in claimants & self.scheduler.entries.keys():
+            self._lose_claim(draft, one)
         self.growing.order(cycle, self.scheduler, now)
 
     def _enlarge(self, draft: Draft, now: float) -> None:
