@@ -148,32 +148,55 @@ def test_horovodrun_reaches_all_workers_when_the_job_is_the_manuals(yard):
     yard.up.until(job, "cancelled")
 
 
+@contextlib.contextmanager
+def isolated(yard: GangYard, isolation: str) -> Iterator[None]:
+    """All nodes keep their tasks apart so."""
+    try:
+        for name in ("n0", "n1", "n2"):
+            yard.up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"isolation": isolation}})
+        yield
+    finally:
+        for name in ("n0", "n1", "n2"):
+            yard.up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"isolation": "auto"}})
+
+
+def run_shared(yard: GangYard, command: str) -> list[str]:
+    """Run a job of three workers, two of which share a node, while the command runs on another one."""
+    roles = [worker(name="ps", devices=4, device="V100"), worker(replicas=3, devices=4, device="V100")]
+    job, lines = yard.run(command, kind="PSDistJob", processes=1, roles=roles)
+    assert job["state"] == "succeeded", "\n".join(lines)
+    tasks = yard.up.call("GET", f"/api/v1/jobs/{job['id']}/tasks")["items"]
+    nodes = {task["name"]: task["node"] for task in tasks}
+    assert nodes["ps-0"] == nodes["worker-2"] != nodes["worker-1"] == nodes["worker-0"], nodes
+    return lines
+
+
 @pytest.mark.parametrize("isolation", ["auto", "off"])
 def test_horovodrun_with_one_port_reaches_the_right_tasks_when_two_share_a_node_among_others(yard, isolation):
     """Whichever port it names, ssh goes by the name; without a view of its own a task knows the names by its ssh alone."""
     shutil.copy(HERE / "horovodrun", yard.shared / "horovodrun")
-    for name in ("n0", "n1", "n2"):
-        yard.up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"isolation": isolation}})
-    path = yard.up.folder / "shared" if isolation == "off" else Path(SHARED)
+    path = yard.shared if isolation == "off" else Path(SHARED)
     command = (
         f"cd /tmp && {path}/horovodrun -np 3 -hostfile $TRAINYARD_HOSTFILE -p $DLWS_SD_worker0_SSH_PORT --network-interface eth0 "
         "sh -c 'echo rank=$HOROVOD_RANK in=$TRAINYARD_TASK' && "
         "ssh worker-2 'ssh -p $DLWS_SD_worker0_SSH_PORT worker-1 echo from=$TRAINYARD_TASK in=\\$TRAINYARD_TASK'"
     )
-    try:
-        # Two fit on a node: the command runs beside one worker, and the other two are elsewhere.
-        roles = [worker(name="ps", devices=4, device="V100"), worker(replicas=3, devices=4, device="V100")]
-        job, lines = yard.run(command, kind="PSDistJob", processes=1, roles=roles)
-    finally:
-        for name in ("n0", "n1", "n2"):
-            yard.up.call("PATCH", f"/api/v1/nodes/{name}", {"options": {"isolation": "auto"}})
-    assert job["state"] == "succeeded", "\n".join(lines)
-    tasks = yard.up.call("GET", f"/api/v1/jobs/{job['id']}/tasks")["items"]
-    nodes = {task["name"]: task["node"] for task in tasks}
-    assert nodes["ps-0"] == nodes["worker-2"] != nodes["worker-1"] == nodes["worker-0"], nodes
+    with isolated(yard, isolation):
+        lines = run_shared(yard, command)
     said = sorted(line for line in lines if line.startswith("rank="))
     assert said == [f"rank={number} in=worker-{number}" for number in range(3)], lines
     assert "from=worker-2 in=worker-1" in lines, lines
+
+
+@needs_mpi
+@pytest.mark.mpi
+@pytest.mark.parametrize("isolation", ["auto", "off"])
+def test_mpirun_starts_one_process_in_each_task_when_two_share_a_node_among_others(yard, isolation):
+    show = 'sh -c "echo rank=\\$OMPI_COMM_WORLD_RANK in=\\$TRAINYARD_TASK"'
+    with isolated(yard, isolation):
+        lines = run_shared(yard, f"mpirun -np 3 --map-by ppr:1:node {show}")
+    said = sorted(line for line in lines if line.startswith("rank="))
+    assert said == [f"rank={number} in=worker-{number}" for number in range(3)], lines
 
 
 def _told(yard: GangYard, job: str) -> list[list[str]]:
