@@ -31,7 +31,8 @@ def _could_hold(record: WorkloadRecord, nodes: Iterable[NodeRecord]) -> bool:
     """Whether these nodes, all of them empty, have room for every role by itself."""
     usable = [one for one in nodes if one.state == NodeCondition.READY and one.desired == NodeDesired.READY]
     return all(
-        sum(_fitting(role, node) for node in usable) >= (role.minimum or role.replicas)
+        sum(_fitting(role, node) for node in usable)
+        >= (role.replicas if role.minimum is None else role.minimum)
         for role in record.spec.roles
     )
 

@@ -10,10 +10,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from trainyard.lib.errors import InvalidError
+from trainyard.scheduling import Node, Scheduler, Snapshot
 from trainyard.server import kinds, meeting
 from trainyard.server.kinds import Gang, Person, Place
 from trainyard.server.kinds.parts import part_of
 from trainyard.server.kinds.sshkeys import derive, key_pair
+from trainyard.server.services.checks import check_spec
+from trainyard.server.snapshot import request_from
 from trainyard.spec.workload import CommandOn, Launcher, RoleSpec, Success, WorkloadSpec
 
 NPU = "huawei_npu_arm64"
@@ -95,6 +98,18 @@ def test_roles_stand_in_their_order_with_those_that_a_kind_needs(kind, asked, go
 def test_an_elastic_worker_keeps_its_minimum_when_one_becomes_the_master():
     spec = spec_of("PyTorchJob", RoleSpec(replicas=4, minimum=2))
     assert [(role.minimum, role.replicas) for role in spec.roles] == [(None, 1), (1, 3)]
+
+
+def test_the_master_alone_is_enough_when_the_minimum_of_all_is_one():
+    spec = spec_of("PyTorchJob", RoleSpec(replicas=2, minimum=1))
+    check_spec(spec)
+    scheduler = Scheduler(Snapshot(nodes=(Node(name="a", cpu=1000),)), 0.0)
+    request = request_from(
+        spec, id="j", workspace="w", user="u", priority=5, submitted=0.0, preemptible=False
+    )
+    scheduler.submit(request)
+    (admitted,) = scheduler.cycle(0.0).admits
+    assert [slot.role for slot in admitted.slots] == ["master"]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def fit(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def _promoted(worker: RoleSpec, role: str) -> dict[str, RoleSpec]:
-    least = None if worker.minimum is None else max(1, worker.minimum - 1)
+    least = None if worker.minimum is None else max(0, worker.minimum - 1)  # the first one is among them
     rest = max(1, worker.replicas - 1)
     return {
         role: replace(worker, name=role, replicas=1, minimum=None),

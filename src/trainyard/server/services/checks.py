@@ -165,6 +165,8 @@ def check_spec(spec: WorkloadSpec) -> None:
     names = [role.name for role in spec.roles]
     if len(set(names)) < len(names):
         raise FieldError("roles", "have one name twice", hint="Name each role differently.")
+    if all(role.minimum == 0 for role in spec.roles):
+        raise FieldError("roles", "could all have no replicas", hint="Give one of them a minimum of 1.")
     replicas = sum(role.replicas for role in spec.roles)
     if replicas > REPLICAS:
         raise FieldError("roles", f"have {replicas} replicas", hint=f"Ask for at most {REPLICAS} in all.")
@@ -192,7 +194,8 @@ def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
     _check_env(f"{field}.env", role.env)
     _between(f"{field}.replicas", role.replicas, 1, REPLICAS)
     if role.minimum is not None:
-        _between(f"{field}.minimum", role.minimum, 1, role.replicas)
+        # Beside others a role may have none at all: of two workers, one of which leads, one is enough.
+        _between(f"{field}.minimum", role.minimum, 0 if len(spec.roles) > 1 else 1, role.replicas)
     if not (math.isfinite(role.cpu) and 0 <= role.cpu <= CORES):
         raise FieldError(f"{field}.cpu", f"is {role.cpu}", hint=f"Give cores, from 0 to {CORES:g}.")
     _between(f"{field}.memory_mib", role.memory_mib, 0, MEMORY_MIB)
