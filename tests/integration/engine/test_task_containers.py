@@ -1,108 +1,28 @@
-"""Tasks in containers: a real podman, with an image that is made on the spot."""
+"""Tasks in containers: a real podman, with images that are made on the spot."""
 
 from __future__ import annotations
 
-import io
 import os
-import re
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import container_lab
 import pytest
-from engine_lab import EngineLab, Watched, launch_of
+from container_lab import PLAIN, podman
+from engine_lab import WAIT, EngineLab, Watched, launch_of
 
-from trainyard.engines.api import Entry, Mount, TaskNoted, View
+from trainyard.engines.api import Entry, Mount, TaskNoted, TaskStarted, View
 from trainyard.transport.api import TerminalSize, read_all
-
-IMAGE = "localhost/trainyard-test:1"
-TOOLS = (
-    "sh",
-    "ls",
-    "cat",
-    "sleep",
-    "echo",
-    "id",
-    "env",
-    "mkdir",
-    "pwd",
-    "kill",
-    "grep",
-    "test",
-    "head",
-    "tail",
-    "dd",
-    "touch",
-)
-# No systemd to make groups or keep a journal here; a kernel with both versions of groups takes only runc. A folder and
-# locks of its own: whoever else runs podman on the machine meanwhile, and resets it, would pull ours away as well.
-CONFIGURATION = """
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_backend = "file"
-lock_type = "file"
-tmp_dir = "{folder}/tmp"
-"""
-
-busybox = shutil.which("busybox")
-
-
-def podman(*words: str, **given: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["podman", *words], capture_output=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
-
-
-def image_of(path: str) -> bytes:
-    """A file system with busybox, the libraries that it needs, and nothing else."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(path, "bin/busybox")
-        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
-        for library in re.findall(r"(/\S+) \(0x", listed):
-            archive.add(os.path.realpath(library), library.lstrip("/"))
-        for name in TOOLS:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            archive.addfile(link)
-        for name in ("tmp", "etc", "root"):
-            folder = tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(folder)
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image that the node has."""
-    if shutil.which("podman") is None or shutil.which("runc") is None:
-        pytest.skip("podman and runc are not installed")
-    if busybox is None or os.getuid():
-        pytest.skip("needs root and busybox")
-    folder = tmp_path_factory.mktemp("podman")
-    (folder / "containers.conf").write_text(CONFIGURATION.format(folder=folder))
-    (folder / "storage.conf").write_text(
-        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
-    )
-    (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
-        made = podman("import", "-", IMAGE, input=image_of(busybox))
-        if made.returncode:
-            pytest.skip(f"podman makes no image here: {made.stderr.decode()[-300:]}")
-        tried = podman("run", "--rm", "--network", "host", *limits(), IMAGE, "/bin/sh", "-c", "echo fine")
-        if tried.stdout != b"fine\n":
-            pytest.skip(f"podman runs nothing here: {tried.stderr.decode()[-300:]}")
-        yield IMAGE
-        podman("rm", "-af")
-        podman("rmi", "-af")
-        podman("system", "reset", "-f")
-
-
-def limits() -> list[str]:
-    return ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+    container_lab.try_podman()
+    for _ in container_lab.lasting_podman(tmp_path_factory.mktemp("podman")):
+        container_lab.make(PLAIN, container_lab.plain_image())
+        yield PLAIN
 
 
 pytestmark = pytest.mark.slow  # a container takes half a second to begin, and as long to end
@@ -154,10 +74,10 @@ async def test_a_task_runs_in_its_image_with_its_folder_storages_and_variables(
 
 async def test_the_end_of_a_container_is_told_as_it_was(lab: EngineLab, image: str):
     server = await lab.start()
-    for number, (command, code) in enumerate({"exit 7": 7, "kill -9 $$": 137}.items()):
-        attempt = f"w{number}.1"
+    ends = {"w1.1": ("exit 7", 7), "w2.1": ("kill -9 $$", 137)}
+    for attempt, (command, _) in ends.items():
         await lab.launch(server, launch_of(command, attempt, view=View(image=image)))
-        assert (await server.ended(attempt)).exit_code == code
+    assert {attempt: (await server.ended(attempt)).exit_code for attempt in ends} == {"w1.1": 7, "w2.1": 137}
     assert leftovers() == ""
 
 
@@ -166,18 +86,27 @@ async def test_every_process_of_a_container_hears_that_it_has_to_go_and_is_kille
 ):
     server = await lab.start()
     polite = "trap 'echo bye; exit 5' TERM; echo on; while :; do sleep 0.1; done"
+    deaf = "trap '' TERM; echo on; while :; do sleep 0.1; done"
     await lab.launch(server, launch_of(polite, "w1.1", view=View(image=image)))
-    await server.until(lambda: b"on" in server.log("w1.1"))
-    await server.engine.end("w1.1", ["local"], grace_seconds=20)
+    await lab.launch(server, launch_of(deaf, "w2.1", view=View(image=image)))
+    for attempt, grace in (("w1.1", 20), ("w2.1", 0.5)):
+        await server.until(lambda attempt=attempt: b"on" in server.log(attempt))
+        await server.engine.end(attempt, ["local"], grace_seconds=grace)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (5, True)
     assert b"bye" in server.log("w1.1")
-    deaf = "trap '' TERM; echo on; while :; do sleep 0.1; done"
-    await lab.launch(server, launch_of(deaf, "w2.1", view=View(image=image)))
-    await server.until(lambda: b"on" in server.log("w2.1"))
-    await server.engine.end("w2.1", ["local"], grace_seconds=0.5)
     ended = await server.ended("w2.1")
     assert (ended.exit_code, ended.was_told) == (137, True)
+    assert leftovers() == ""
+
+
+async def test_a_container_hears_that_it_has_to_go_when_it_was_not_there_yet(lab: EngineLab, image: str):
+    server = await lab.start()
+    await lab.launch(server, launch_of("exec sleep 1000", view=View(image=image)))
+    await server.see(TaskStarted, "w1.1")  # who keeps it has begun; the container has not
+    await server.engine.end("w1.1", ["local"], grace_seconds=WAIT)
+    ended = await server.ended("w1.1")
+    assert (ended.exit_code, ended.was_told) == (143, True)
     assert leftovers() == ""
 
 
@@ -216,17 +145,65 @@ async def test_a_command_and_a_terminal_open_inside_of_the_container(lab: Engine
     await process.write(b"cat /tmp/own; exit 3\n")
     assert b"mine" in await read_all(process)
     assert await process.wait() == 3
+    process = await server.engine.exec("w1.1", "worker-0", "local", "echo in; exec sleep 4321.5", None)
+    await anext(aiter(process.output()))
+    assert len(marked("4321.5")) == 1
+    await process.terminate()
+    await server.until(lambda: not marked("4321.5"), "what a person ran has ended with its connection")
 
 
-async def test_people_hear_of_it_when_an_image_cannot_be_fetched(lab: EngineLab, image: str):
+async def test_a_command_runs_in_a_container_like_the_tasks_own_when_that_has_ended_and_is_kept(
+    lab: EngineLab, image: str, tmp_path: Path
+):
     server = await lab.start()
-    missing = "127.0.0.1:9/no/such:1"
-    await lab.launch(server, launch_of("true", view=View(image=missing, username="u", password="p")))
-    ended = await server.ended("w1.1")
-    assert ended.exit_code == 126
-    assert missing in ended.message and "not reached" in ended.message
+    (tmp_path / "set").write_text("numbers")
+    mount = Mount(source=str(tmp_path), target="/data", read_only=True)
+    view = View(image=image, mounts=(mount,))
+    await lab.launch(server, launch_of("echo mine > own; exit 7", view=view, env={"X": "a b"}))
+    assert (await server.ended("w1.1")).exit_code == 7
+    command = (
+        'cat own /data/set; echo "$X"; ls -d /usr /sbin 2>/dev/null; (echo > /data/x) 2>/dev/null || exit 4'
+    )
+    process = await server.engine.exec("w1.1", "worker-0", "local", command, None)
+    assert (await read_all(process)).decode() == "mine\nnumbersa b\n"
+    assert await process.wait() == 4
+    process = await server.engine.exec("w1.1", "worker-0", "local", "echo in; exec sleep 4321.5", None)
+    await anext(aiter(process.output()))
+    await process.terminate()
+    await server.until(lambda: not marked("4321.5"), "what a person ran has ended with its connection")
+    await server.until(lambda: leftovers() == "", "its container is removed")
+
+
+def marked(word: str) -> list[int]:
+    """Processes that have a word in what they were started with, but for those who only run them."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                if words[1:2] == [word.encode()] and b"podman" not in words[0]:
+                    found.append(int(path.name))
+    return found
+
+
+@pytest.mark.parametrize("password", ["right $(x)", "wrong"])
+async def test_an_image_is_fetched_with_the_sign_in_of_its_registry_and_people_hear_of_it(
+    lab: EngineLab, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+):
+    with container_lab.registry(tmp_path, image, "robot", "right $(x)") as (name, conf):
+        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(conf))
+        server = await lab.start()
+        view = View(image=name, username="robot", password=password)
+        await lab.launch(server, launch_of("echo on", view=view))
+        ended = await server.ended("w1.1")
     notes = [note.code for note in server.find(TaskNoted, "w1.1")]  # type: ignore[attr-defined]
-    assert notes == ["image_pulling", "image_failed"]
+    if password == "wrong":
+        assert ended.exit_code == 126
+        assert name in ended.message and "unauthorized" in ended.message
+        assert notes == ["image_pulling", "image_failed"]
+    else:
+        assert (ended.exit_code, server.log("w1.1")) == (0, b"on\n"), ended
+        assert notes == ["image_pulling", "image_pulled"]
     assert not list((lab.root() / "tasks" / "w1.1" / "worker-0").glob("registry*"))
 
 

@@ -148,22 +148,19 @@ async def test_storages_are_where_they_should_be_and_only_as_writable_as_they_sh
     assert (own / "sub" / "dir").is_dir()
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [("out", "is a link"), ("out/deep", "is a link"), ("../other", "leads out"), ("no", "is not there")],
-)
-async def test_a_folder_of_a_storage_is_refused_when_it_leads_out_of_it(
-    lab: EngineLab, tmp_path: Path, path: str, why: str
-):
+async def test_a_folder_of_a_storage_is_refused_when_it_leads_out_of_it(lab: EngineLab, tmp_path: Path):
     (tmp_path / "store").mkdir()
     (tmp_path / "other" / "deep").mkdir(parents=True)
     (tmp_path / "store" / "out").symlink_to(tmp_path / "other")
-    view = View(mounts=(folder_at(tmp_path / "store", "/data", options={"path": path}),))
     server = await lab.start()
-    await lab.launch(server, launch_of("ls /data", view=view))
-    ended = await server.ended("w1.1")
-    assert ended.exit_code == 126
-    assert why in ended.message and "/data" in ended.message
+    wrong = {"out": "is a link", "out/deep": "is a link", "../other": "leads out", "no": "is not there"}
+    for number, path in enumerate(wrong):
+        view = View(mounts=(folder_at(tmp_path / "store", "/data", options={"path": path}),))
+        await lab.launch(server, launch_of("ls /data", f"w{number}.1", view=view))
+    for number, why in enumerate(wrong.values()):
+        ended = await server.ended(f"w{number}.1")
+        assert ended.exit_code == 126
+        assert why in ended.message and "/data" in ended.message
 
 
 async def test_a_link_in_a_storage_leads_nowhere_on_the_node(lab: EngineLab, tmp_path: Path):
@@ -180,10 +177,12 @@ async def test_a_link_in_a_storage_leads_nowhere_on_the_node(lab: EngineLab, tmp
 
 async def test_a_storage_is_refused_when_it_would_hide_the_system(lab: EngineLab, tmp_path: Path):
     server = await lab.start()
-    for number, target in enumerate(("/etc", "/usr", "/", "/proc")):
-        attempt = f"w{number}.1"
-        await lab.launch(server, launch_of("true", attempt, view=View(mounts=(folder_at(tmp_path, target),))))
-        ended = await server.ended(attempt)
+    targets = ("/etc", "/usr", "/", "/proc")
+    for number, target in enumerate(targets):
+        view = View(mounts=(folder_at(tmp_path, target),))
+        await lab.launch(server, launch_of("true", f"w{number}.1", view=view))
+    for number, target in enumerate(targets):
+        ended = await server.ended(f"w{number}.1")
         assert (ended.exit_code, target in ended.message) == (126, True)
 
 
@@ -236,16 +235,14 @@ def marked() -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "signal"), [("kill -9 $$", 137, 9), ("kill -SEGV $$", 139, 11), ("exit 5", 5, 0)]
-)
-async def test_the_end_of_a_program_is_told_as_it_was_when_it_had_a_view(
-    lab: EngineLab, command: str, code: int, signal: int
-):
+async def test_the_end_of_a_program_is_told_as_it_was_when_it_had_a_view(lab: EngineLab):
     server = await lab.start()
-    await lab.launch(server, launch_of(command, view=View()))
-    ended = await server.ended("w1.1")
-    assert (ended.exit_code, ended.signal) == (code, signal)
+    ends = {"kill -9 $$": (137, 9), "kill -SEGV $$": (139, 11), "exit 5": (5, 0)}
+    for number, command in enumerate(ends):
+        await lab.launch(server, launch_of(command, f"w{number}.1", view=View()))
+    for number, end in enumerate(ends.values()):
+        ended = await server.ended(f"w{number}.1")
+        assert (ended.exit_code, ended.signal) == end
 
 
 async def test_a_command_beside_a_task_sees_what_the_task_sees_and_may_no_more(
@@ -270,6 +267,38 @@ async def test_a_command_beside_a_task_sees_what_the_task_sees_and_may_no_more(
     assert lines[-1] == "NoNewPrivs:1"
     assert "mounted" not in lines and "of the node" not in text
     assert int(lines[-2].partition(":")[2], 16) & 1 << 21 == 0  # CAP_SYS_ADMIN
+
+
+async def test_a_command_sees_what_the_task_saw_when_that_has_ended_and_is_kept(
+    lab: EngineLab, tmp_path: Path
+):
+    (lab.home / "secret").write_text("of the node's user")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "set").write_text("numbers\n")
+    server = await lab.start()
+    view = View(mounts=(folder_at(tmp_path / "data", "/data", read_only=True),), user="ada", home="/home/ada")
+    entry = Entry(files={"/etc/mpi/hostfile": "a slots=2\n"})
+    await lab.launch(
+        server, launch_of("echo mine > own; exit 7", view=view, env={"X": "a b"}, entry=entry, memory_mib=300)
+    )
+    assert (await server.ended("w1.1")).exit_code == 7
+    command = (
+        'cat own /data/set /etc/mpi/hostfile; echo "$X"; whoami; (echo > /data/x) 2>/dev/null && echo wrote; '
+        f"ls -d /proc/[0-9]* | wc -l; cat {quoted(lab.home / 'secret')} 2>/dev/null; "
+        'grep NoNewPrivs /proc/self/status | tr -d "\\t "; exit 4'
+    )
+    process = await server.engine.exec("w1.1", "worker-0", "local", command, None)
+    lines = (await read_all(process)).decode().splitlines()
+    assert await process.wait() == 4
+    assert lines[:5] == ["mine", "numbers", "a slots=2", "a b", "ada"], lines
+    assert int(lines[5]) < 8
+    assert lines[6:] == ["NoNewPrivs:1"]
+    process = await server.engine.exec("w1.1", "worker-0", "local", "echo in; exec sleep 1234.5", None)
+    await anext(aiter(process.output()))
+    assert marked()
+    await server.engine.forget(["w1.1"], ["local"])
+    await process.wait()
+    assert not [pid for pid in marked() if alive(pid)]
 
 
 async def test_a_terminal_opens_inside_of_the_view(lab: EngineLab):

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 from . import kernel
 from .folder import TaskFolder, find_tombstone
+from .ground import Ground
 from .supervisor import MARK, base_environment, enter_working_folder, task_environment
-from .view import CONTAINER, place_of
+from .view import CONTAINER, IGNORE, RefusalError, place_of, wrap
 from .wire import NO_TASK, NOT_THERE
 
 
@@ -28,17 +29,43 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
         pass
     known = folder.history()
     if known["at"] in ("ended", "cleared") and find_tombstone(attempt) is None:
-        _become(
-            folder, order, command, 0
-        )  # it has ended by itself, and is kept for a look: until it is forgotten
+        # It has ended by itself, and is kept for a look: until it is forgotten.
+        return _anew(folder, order, command)
     if known["at"] != "running":
         sys.stderr.write(NOT_THERE)
         return NO_TASK
     if known.get("view") == CONTAINER:
-        _contained(folder, order, command)
+        return int(import_module(".visiting", __package__).beside(folder, order, command))
     if known.get("view"):
         return _inside(folder, order, known, command)
     _become(folder, order, command, int(known.get("child", 0)))
+
+
+def _anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
+    """Run it in a view like that of a task that has ended, or in a new container of its image."""
+    wanted = order.get("view")
+    if wanted is None:
+        _become(folder, order, command, 0)
+    if wanted.get("image") and wanted.get("images") != IGNORE:
+        return int(import_module(".visiting", __package__).anew(folder, order, command))
+    entering = import_module(".entering", __package__)
+    env = task_environment(base_environment(), folder, order)
+    if "TERM" in os.environ:
+        env["TERM"] = os.environ["TERM"]
+    try:
+        wrapped = wrap(Ground(), folder, order, _words(command), env)
+    except RefusalError as error:
+        sys.stderr.write(f"trainyard: {error}\n")
+        return NO_TASK
+    if not wrapped.kind:
+        _become(folder, order, command, 0)
+    status: int = entering.run_anew(order, wrapped)
+    return status
+
+
+def _words(command: str) -> list[str]:
+    shell = find_shell()
+    return [shell, "-c", command] if command else [shell, "-l"]
 
 
 def _inside(folder: TaskFolder, order: dict[str, Any], known: dict[str, Any], command: str) -> int:
@@ -54,9 +81,7 @@ def _inside(folder: TaskFolder, order: dict[str, Any], known: dict[str, Any], co
     place = os.path.abspath(folder.file("work"))
     if order["working_dir"]:
         place = place_of(order["working_dir"], env.get("HOME", "/"))
-    shell = find_shell()
-    words = [shell, "-c", command] if command else [shell, "-l"]
-    status: int = entering.become_inside(order, pid, folder=place, words=words, env=env)
+    status: int = entering.become_inside(order, pid, folder=place, words=_words(command), env=env)
     return status
 
 
@@ -64,11 +89,10 @@ def _become(folder: TaskFolder, order: dict[str, Any], command: str, child: int)
     env = _environment(child, order) or task_environment(base_environment(), folder, order)
     if "TERM" in os.environ:
         env["TERM"] = os.environ["TERM"]
-    shell = find_shell()
+    words = _words(command)
     enter_working_folder(folder, order)
     # The mark must be in the environment that this process *began* with, so it becomes another one.
-    words = [shell, "-c", command] if command else [shell, "-l"]
-    os.execve(shell, words, env)  # noqa: S606  # it is a shell
+    os.execve(words[0], words, env)  # noqa: S606  # it is a shell
 
 
 def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
@@ -79,16 +103,6 @@ def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
         return {}
     found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
     return found if found.get(MARK) == order["mark"] else {}
-
-
-def _contained(folder: TaskFolder, order: dict[str, Any], command: str) -> NoReturn:
-    containers = import_module(".containers", __package__)
-    path = containers.Ground().runtime[1]
-    place = os.path.abspath(folder.file("work"))
-    if order["working_dir"]:
-        place = place_of(order["working_dir"], order["view"].get("home") or "/root")
-    words = containers.words_beside(path, order, place, command)
-    os.execve(path, words, {**os.environ, MARK: order["mark"]})  # noqa: S606  # no shell
 
 
 def find_shell() -> str:

@@ -124,21 +124,13 @@ class Group:
             with contextlib.suppress(OSError):
                 _write(f"{folder}/cgroup.procs", str(os.getpid()))
 
-    def remove(self) -> None:
-        """Remove it, where nobody is in it."""
-        for folder in set(self.folders.values()):
+    def remove(self) -> bool:
+        """Remove it, where nobody is in it; whether it is gone."""
+        folders = set(self.folders.values())
+        for folder in folders:
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
-
-
-def sweep(trees: Trees, prefix: str, kept: set[str]) -> None:
-    """Remove groups of ours that nobody is in: their tasks ended while no agent was there to see it."""
-    for folder in set(trees.folders.values()):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                if name.startswith(prefix) and name not in kept:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(f"{folder}/{name}")
+        return not any(map(os.path.exists, folders))
 
 
 def name_of(mark: str) -> str:

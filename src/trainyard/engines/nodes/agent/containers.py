@@ -86,15 +86,6 @@ def remove(folder: TaskFolder, order: dict[str, Any]) -> None:
         run_briefly([path, "rm", "-f", name_of(order)], REMOVE_SECONDS)
 
 
-def words_beside(runtime: str, order: dict[str, Any], place: str, command: str) -> list[str]:
-    """What runs a command inside of a task's container; an empty one is a login shell."""
-    inner = ["-c", command] if command else ["-l"]
-    words = [runtime, "exec", "-i", *(["-t"] if os.isatty(0) else []), "-w", place]
-    if os.environ.get("TERM"):
-        words += ["--env", f"TERM={os.environ['TERM']}"]
-    return [*words, name_of(order), "/bin/sh", "-c", SHELL, "sh", *inner]
-
-
 def run(attempt: str, name: str, words: str) -> int:
     """Keep one container from the fetching of its image to its removal."""
     folder = TaskFolder(attempt, name)
@@ -102,6 +93,103 @@ def run(attempt: str, name: str, words: str) -> int:
     if order is None:
         return NOT_STARTED
     return Keeper(folder, order, json.loads(words)).run()
+
+
+class Box:
+    """How the container of a task is put together: what it has and sees, whoever runs in it."""
+
+    def __init__(self, folder: TaskFolder, order: dict[str, Any]) -> None:
+        self.folder = folder
+        self.order = order
+        self.view: dict[str, Any] = order["view"]
+        self.kind, self.runtime = Ground().runtime
+
+    def words(self, name: str, options: list[str], inner: list[str]) -> tuple[list[str], dict[str, str]]:
+        """What runs it under a name, with `inner` for its shell; and the environment for who does. RefusalError where it cannot be."""
+        words = [self.runtime, "run", "--name", name, "--network", "host", "--log-driver", "none"]
+        words += ["--pull", "never", "--label", "trainyard=1", "--entrypoint", "/bin/sh", "--user", "0:0"]
+        words += [
+            "--security-opt",
+            "label=disable",
+            "--stop-timeout",
+            "0",
+        ]  # it has had its time when we remove it
+        words += options + self._limits()
+        for mount in self._mounts():
+            words += ["--mount", mount]
+        for host, address in (self.view.get("hosts") or {}).items():
+            words += ["--add-host", f"{host}:{address}"]
+        words += self._devices()
+        more, env = self._environment()
+        work = os.path.abspath(self.folder.file("work"))
+        return [*words, *more, "--workdir", work, "--", self.view["image"], *inner], env
+
+    def place(self) -> str:
+        """The working folder that the user named, as it is inside; empty where none was."""
+        wanted = self.order["working_dir"]
+        return place_of(wanted, self.view.get("home") or "/root") if wanted else ""
+
+    def _limits(self) -> list[str]:
+        words = []
+        memory, cpu = int(self.order.get("memory_mib") or 0), int(self.order.get("cpu_milli") or 0)
+        if memory:
+            words += ["--memory", f"{memory}m", "--memory-swap", f"{memory}m"]
+        if cpu:
+            words += ["--cpus", f"{cpu / 1000:g}"]
+        size = int(self.view.get("shared_memory_mib") or 0) or memory
+        if size:
+            words += ["--shm-size", f"{size}m"]
+        for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+            _, most = resource.getrlimit(number)
+            if most != resource.RLIM_INFINITY:  # it may not be raised, and both programs try
+                most = min(most, _pid_max()) if name == "nproc" else most  # podman has no more itself
+                words += ["--ulimit", f"{name}={most}:{most}"]
+        return words
+
+    def _mounts(self) -> list[str]:
+        """Storages and the task's own folder, as in a view."""
+        builder = Builder.for_container(self.folder, self.order)
+        work = os.path.abspath(self.folder.file("work"))
+        os.makedirs(work, mode=0o700, exist_ok=True)
+        command, program = os.path.abspath(self.folder.file("command")), os.path.abspath(sys.argv[0])
+        own = [(work, work, False), (command, command, True), (program, program, True)]
+        if self.order.get("entry"):
+            entry = os.path.abspath(self.folder.file("entry"))
+            own.append((entry, entry, False))
+        # One that lies in a storage is the task's own all the same: the storage is others' as well.
+        own += [(path, target, False) for path, target in builder.files()]
+        return [mounted(*one) for one in [*builder.binds(), *own]]
+
+    def _devices(self) -> list[str]:
+        nodes, _ = device_nodes(self.order)
+        indices = self.order["env"].get("TRAINYARD_DEVICES", "")
+        if nodes and nodes[0].startswith("/dev/nvidia"):
+            if self.kind == "docker":
+                return ["--gpus", f'"device={indices}"']
+            if any(os.path.exists(path) for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")):
+                return [word for one in indices.split(",") for word in ("--device", f"nvidia.com/gpu={one}")]
+        return [word for path in nodes for word in ("--device", path)]
+
+    def _environment(self) -> tuple[list[str], dict[str, str]]:
+        """Variables of the task. Their values are in the environment and not among the words, which everybody on the node sees."""
+        given = {**self.order["env"], **device_nodes(self.order)[1], "TRAINYARD_VIEW": "container"}
+        given.update({name: os.environ[name] for name in self.order.get("ports") or {} if name in os.environ})
+        given[MARK] = self.order["mark"]
+        given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
+        given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
+        home, user = self.view.get("home"), self.view.get("user")
+        if home:
+            given.setdefault("HOME", home)
+        if user:
+            given.setdefault("USER", user)
+        words, env = [], dict(os.environ)
+        for name, value in given.items():
+            if NODES_OWN.match(name):
+                words += ["--env", f"{name}={value}"]
+            else:
+                words += ["--env", name]
+                env[name] = value
+        return words, env
 
 
 class Keeper:
@@ -112,7 +200,8 @@ class Keeper:
         self.order = order
         self.view: dict[str, Any] = order["view"]
         self.words = words
-        self.kind, self.runtime = Ground().runtime
+        self.box = Box(folder, order)
+        self.kind, self.runtime = self.box.kind, self.box.runtime
         self.name = name_of(order)
         self.hearing = Hearing()
 
@@ -166,103 +255,19 @@ class Keeper:
         write_file(self.folder.file(PROBLEM), message.encode(errors="replace")[:1000])
         return NOT_STARTED
 
-    # -- the container
-
     def _words(self) -> tuple[list[str], dict[str, str]]:
-        words = [self.runtime, "run", "--name", self.name, "--network", "host", "--log-driver", "none"]
-        words += ["--pull", "never", "--label", "trainyard=1", "--entrypoint", "/bin/sh", "--user", "0:0"]
-        words += [
-            "--security-opt",
-            "label=disable",
-            "--stop-timeout",
-            "0",
-        ]  # it has had its time when we remove it
+        first = os.path.abspath(self.folder.file(FIRST_FILE))
+        write_file(first, b"")
+        options = ["--mount", mounted(first, "/.first", False)]
         if self.kind == "podman":
-            words += ["--replace"]
-        words += self._limits()
-        for mount in self._mounts():
-            words += ["--mount", mount]
-        for name, address in (self.view.get("hosts") or {}).items():
-            words += ["--add-host", f"{name}:{address}"]
-        words += self._devices()
-        more, env = self._environment()
-        words += more
-        wanted = self.order["working_dir"]
-        work = os.path.abspath(self.folder.file("work"))
-        place = place_of(wanted, self.view.get("home") or "/root") if wanted else ""
-        words += ["--workdir", work, "--", self.view["image"], "-c", FIRST, "sh", place]
-        return [*words, *self._inner()], env
+            options += ["--replace"]
+        return self.box.words(self.name, options, ["-c", FIRST, "sh", self.box.place(), *self._inner()])
 
     def _inner(self) -> list[str]:
         """The task's own words, by the programs of the image."""
         if self.order.get("entry"):
             return ["/bin/sh", "-c", PYTHON, "sh", *self.words[2:]]
         return ["/bin/sh", "-c", SHELL, "sh", *self.words[1:]]
-
-    def _limits(self) -> list[str]:
-        words = []
-        memory, cpu = int(self.order.get("memory_mib") or 0), int(self.order.get("cpu_milli") or 0)
-        if memory:
-            words += ["--memory", f"{memory}m", "--memory-swap", f"{memory}m"]
-        if cpu:
-            words += ["--cpus", f"{cpu / 1000:g}"]
-        size = int(self.view.get("shared_memory_mib") or 0) or memory
-        if size:
-            words += ["--shm-size", f"{size}m"]
-        for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
-            _, most = resource.getrlimit(number)
-            if most != resource.RLIM_INFINITY:  # it may not be raised, and both programs try
-                most = min(most, _pid_max()) if name == "nproc" else most  # podman has no more itself
-                words += ["--ulimit", f"{name}={most}:{most}"]
-        return words
-
-    def _mounts(self) -> list[str]:
-        """Storages and the task's own folder, as in a view."""
-        builder = Builder.for_container(self.folder, self.order)
-        work = os.path.abspath(self.folder.file("work"))
-        os.makedirs(work, mode=0o700, exist_ok=True)
-        command, program = os.path.abspath(self.folder.file("command")), os.path.abspath(sys.argv[0])
-        own = [(work, work, False), (command, command, True), (program, program, True)]
-        first = os.path.abspath(self.folder.file(FIRST_FILE))
-        write_file(first, b"")
-        own.append((first, "/.first", False))
-        if self.order.get("entry"):
-            entry = os.path.abspath(self.folder.file("entry"))
-            own.append((entry, entry, False))
-        # One that lies in a storage is the task's own all the same: the storage is others' as well.
-        own += [(path, target, False) for path, target in builder.files()]
-        return [mounted(*one) for one in [*builder.binds(), *own]]
-
-    def _devices(self) -> list[str]:
-        nodes, _ = device_nodes(self.order)
-        indices = self.order["env"].get("TRAINYARD_DEVICES", "")
-        if nodes and nodes[0].startswith("/dev/nvidia"):
-            if self.kind == "docker":
-                return ["--gpus", f'"device={indices}"']
-            if any(os.path.exists(path) for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")):
-                return [word for one in indices.split(",") for word in ("--device", f"nvidia.com/gpu={one}")]
-        return [word for path in nodes for word in ("--device", path)]
-
-    def _environment(self) -> tuple[list[str], dict[str, str]]:
-        """Variables of the task. Their values are in the environment and not among the words, which everybody on the node sees."""
-        given = {**self.order["env"], **device_nodes(self.order)[1], "TRAINYARD_VIEW": "container"}
-        given.update({name: os.environ[name] for name in self.order.get("ports") or {} if name in os.environ})
-        given[MARK] = self.order["mark"]
-        given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
-        given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
-        home, user = self.view.get("home"), self.view.get("user")
-        if home:
-            given.setdefault("HOME", home)
-        if user:
-            given.setdefault("USER", user)
-        words, env = [], dict(os.environ)
-        for name, value in given.items():
-            if NODES_OWN.match(name):
-                words += ["--env", f"{name}={value}"]
-            else:
-                words += ["--env", name]
-                env[name] = value
-        return words, env
 
 
 def _pid_max() -> int:

@@ -1,4 +1,7 @@
-"""Into the view of a task that runs: what a person runs beside it sees what it sees, and may no more than it may."""
+"""Into the view of a task: what a person runs beside it sees what it sees, and may no more than it may.
+
+Where the task has ended and is kept for a look, a view like its own is made for that.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ NS_GET_USERNS = 0xB701
 ROOMS = ("mnt", "pid", "ipc")
 PATIENCE_SECONDS = 10.0  # a view is being put together when its task says that it runs
 LOOK_SECONDS = 0.01
+LEAVE_SECONDS = 0.5
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -66,6 +70,28 @@ def become_inside(
     if child == 0:
         _run(folder, words, env)
     return _wait(child)
+
+
+def run_anew(order: dict[str, Any], wrapped: view.Wrapped) -> int:
+    """Run what has a view around it, held to the task's limits; its status."""
+    group = cgroups.Trees().group(f"{cgroups.name_of(order['mark'])}.{os.getpid()}")
+    child = os.fork()
+    if child == 0:
+        try:
+            if any(cgroups.limits_of(order)):
+                with contextlib.suppress(OSError, KeyError):  # the node cannot, as the task's events said
+                    group.limit(*cgroups.limits_of(order))
+                    group.enter(os.getpid())
+            words = [wrapped.words[0], "--die-with-parent", *wrapped.words[1:]]
+            os.execve(words[0], words, wrapped.env)  # noqa: S606  # no shell
+        finally:
+            os._exit(126)
+    try:
+        return _wait(child)
+    finally:
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while not group.remove() and time.monotonic() < deadline:  # what was in it is on its way out
+            time.sleep(LOOK_SECONDS)
 
 
 def _join(pid: int) -> None:

@@ -8,18 +8,19 @@ import signal
 
 
 class Hearing:
-    """SIGTERM, heard for good.
+    """A signal that asks us to go, heard for good.
 
     A handler of Python's runs between two of its steps: who has just gone to wait for a child would hear of a signal only
     when that has ended. So the signal itself writes into a pipe, and who waits looks at that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *numbers: signal.Signals) -> None:
         self.is_told = False
         self._wakes, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _wake)
-        signal.signal(signal.SIGTERM, self._hear)
+        for number in numbers or (signal.SIGTERM,):
+            signal.signal(number, self._hear)
 
     def _hear(self, _number: int, _frame: object) -> None:
         self.is_told = True

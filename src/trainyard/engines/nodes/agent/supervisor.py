@@ -405,7 +405,6 @@ class Supervisor:
             import_module(".containers", __package__).remove(self.folder, self.order)
         if self.view:
             remove_tree(self.folder.file("tmp"))
-            remove_tree(self.folder.file("files"))
         lines = []
         if not self.is_said or self.lost_bytes:
             lines.append({"at": "ended", "ended": time.time(), **ended})
