@@ -1,0 +1,97 @@
+"""Jobs with images on a platform, as their users see them: gangs that meet inside of containers, storages, refusals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import container_lab
+import pytest
+from container_lab import WITH_PYTHON, podman
+
+import platforms
+
+pytestmark = pytest.mark.slow  # a platform and images of its own for the module, and real containers
+NO_SSHD = "localhost/trainyard-test-no-sshd:1"
+MEET = """
+import os, socket, time
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", place[1]), reuse_port=True) as server:
+        other, _ = server.accept()
+        other.sendall(b"met " + other.recv(100))
+else:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            other = socket.create_connection(place)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+    other.sendall(os.environ["RANK"].encode())
+    print(other.recv(100).decode(), socket.gethostbyname("master-0"), socket.gethostbyname("worker-0"))
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
+    container_lab.try_podman()
+    for env in container_lab.lasting_podman(tmp_path_factory.mktemp("podman")):
+        container_lab.make(WITH_PYTHON, container_lab.python_image())
+        folder = tmp_path_factory.mktemp("gangs 中文 $(x) 'q'")
+        with platforms.platform(folder, "--cpu", "64", env=env) as found:
+            found.call("PATCH", "/api/v1/nodes/local", {"options": {"images": "refuse"}})
+            yield found
+
+
+def run(up: platforms.Up, command: str, *, image: str = WITH_PYTHON, **given: Any) -> tuple[Any, list[str]]:
+    role = {"name": "worker", "cpu": 0.1, "image": image}
+    roles = given.pop("roles", [{**role, "replicas": 2}])
+    job = up.submit(command, roles=[{**role, **one} for one in roles], **given)
+    return up.until(job, "succeeded", "failed", seconds=90), up.lines(job)
+
+
+def test_tasks_meet_and_know_each_other_by_name_when_they_are_containers(up):
+    job, lines = run(up, f"python3 -c '{MEET}' || exit; echo $WORLD_SIZE $PET_NNODES", kind="PyTorchJob")
+    assert job["state"] == "succeeded", lines
+    assert "met 1 127.0.0.1 127.0.0.1" in lines
+    assert lines.count("2 2") == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/sbin/sshd"), reason="no sshd here")
+def test_tasks_reach_each_other_by_ssh_when_their_image_has_it(up):
+    command = (
+        "cat /etc/mpi/hostfile | cut -d- -f2-; ssh worker-0 'echo in $TRAINYARD_TASK; ls -d /sbin /srv 2>/dev/null'; "
+        "ssh worker-0 'exit 7'; echo $?"
+    )
+    job, lines = run(up, command, kind="MPIJob")
+    assert job["state"] == "succeeded", lines
+    assert lines[-4:] == ["master-0 slots=1", "worker-0 slots=1", "in worker-0", "7"]
+
+
+def test_it_is_said_when_an_image_has_no_sshd_by_which_tasks_would_meet(up):
+    words = ("run", "--name", "bare", "--network", "host", *container_lab.limits())
+    assert podman(*words, WITH_PYTHON, "rm", "-f", "/usr/sbin/sshd").returncode == 0
+    assert podman("commit", "bare", NO_SSHD).returncode == 0
+    job, lines = run(up, "echo began", kind="MPIJob", image=NO_SSHD)
+    assert job["state"] == "failed"
+    assert "there is no sshd here" in job["message"], job
+    assert "began" not in lines
+
+
+@pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="no sshd here")
+def test_files_of_a_job_are_each_tasks_own_when_they_lie_in_a_storage(up):
+    command = "cat /job/hostfile ~/ib_config | sort -u; echo mine > /job/result; echo $HOME $DLWS_NUM_WORKER"
+    job, lines = run(up, command, kind="PSDistJob", roles=[{"name": "ps"}, {"name": "worker", "replicas": 2}])
+    assert job["state"] == "succeeded", (job, lines)
+    assert lines[-1] == "/home/admin 2"
+    stored = up.data / "storages" / "work" / "admin" / "jobs"
+    (result,) = stored.rglob("result")
+    assert result.read_text() == "mine\n"
+    assert (
+        result.parent / "hostfile"
+    ).read_bytes() == b""  # where it was put; what it says, only the tasks see
