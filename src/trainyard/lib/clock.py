@@ -60,7 +60,58 @@ class ManualClock:
         self._now += timedelta(seconds=seconds)
         self._elapsed += seconds
 
+    def step(self, seconds: float) -> None:
+        """Set the time ahead or back, as people and time servers do; no time has passed."""
+        self._now += timedelta(seconds=seconds)
+
     async def sleep(self, seconds: float) -> None:
         """Pass the time at once, but let others run."""
         self.advance(seconds)
         await asyncio.sleep(0)
+
+
+class Deadlines:
+    """Moments of the wall clock, by name, that come in the end even where somebody sets that clock back."""
+
+    def __init__(self, clock: Clock, *, longest: float) -> None:
+        self._clock = clock
+        self._longest = longest
+        self._ends: dict[str, tuple[float, float]] = {}  # name → the moment, and its end by the other clock
+
+    def is_past(self, name: str, moment: float, now: float) -> bool:
+        """Whether it has come, or as much time has passed as it was ahead when first asked for: `longest` at most."""
+        ahead = moment - now
+        if ahead <= 0:
+            self._ends.pop(name, None)
+            return True
+        known = self._ends.get(name)
+        if known is None or known[0] != moment:
+            known = self._ends[name] = (moment, self._clock.monotonic() + min(ahead, self._longest))
+        return self._clock.monotonic() >= known[1]
+
+
+class Leaps:
+    """Notices that the wall clock was set: it has gone on otherwise than the one that never steps."""
+
+    def __init__(self, clock: Clock, *, patience: float, tolerance: float = 600.0) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._tolerance = tolerance
+        self._usual = self._offset()
+        self._odd: tuple[float, float] | None = None  # what the offset is since when
+
+    def is_astray(self) -> bool:
+        """Whether it was set by more than `tolerance`, less than `patience` seconds ago; after those it is believed."""
+        offset, now = self._offset(), self._clock.monotonic()
+        if abs(offset - self._usual) <= self._tolerance:
+            self._odd = None
+            return False
+        if self._odd is None or abs(offset - self._odd[0]) > self._tolerance:
+            self._odd = (offset, now)
+        if now - self._odd[1] < self._patience:
+            return True
+        self._usual, self._odd = offset, None
+        return False
+
+    def _offset(self) -> float:
+        return self._clock.now().timestamp() - self._clock.monotonic()

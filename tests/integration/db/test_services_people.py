@@ -400,3 +400,12 @@ async def test_a_follower_gets_what_is_theirs_in_order_when_things_happen(cast: 
     late = cast.services.events.follow(cast.root, after_seq=0)
     assert len(await anext(late)) == 3
     await late.aclose()
+
+
+async def test_a_token_that_another_server_has_revoked_is_refused_when_the_clock_was_set_back(cast: Cast):
+    actor = await cast.again(cast.ann)
+    cast.clock.step(-86400)
+    cast.db.write_now(lambda c: tokens.revoke(c, actor.token_id, 0.0))
+    cast.clock.advance(3)
+    with pytest.raises(UnauthenticatedError):
+        await cast.again(cast.ann)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from trainyard.lib.clock import ManualClock, SystemClock
+from trainyard.lib.clock import Deadlines, Leaps, ManualClock, SystemClock
 
 
 async def nothing():
@@ -26,3 +26,58 @@ async def test_time_is_aware_when_the_clock_is_the_machines():
     await clock.sleep(0)
     assert clock.monotonic() >= before
     assert clock.now().utcoffset() == timedelta()
+
+
+def at(clock: ManualClock) -> float:
+    return clock.now().timestamp()
+
+
+def test_a_moment_comes_when_its_time_has_passed():
+    clock = ManualClock()
+    deadlines, moment = Deadlines(clock, longest=1000), at(clock) + 100
+    assert not deadlines.is_past("a", moment, at(clock))
+    clock.advance(99)
+    assert not deadlines.is_past("a", moment, at(clock))
+    clock.advance(1)
+    assert deadlines.is_past("a", moment, at(clock))
+
+
+def test_a_moment_comes_all_the_same_when_the_clock_is_set_back():
+    clock = ManualClock()
+    deadlines, moment = Deadlines(clock, longest=1000), at(clock) + 100
+    assert not deadlines.is_past("a", moment, at(clock))
+    clock.step(-86400)
+    clock.advance(99)
+    assert not deadlines.is_past("a", moment, at(clock))
+    clock.advance(1)
+    assert deadlines.is_past("a", moment, at(clock))
+    later = moment + 50  # another moment of the same name begins anew
+    assert not deadlines.is_past("a", later, at(clock))
+
+
+def test_a_moment_comes_after_the_longest_time_when_it_was_written_by_a_clock_that_was_ahead():
+    clock = ManualClock()
+    deadlines, moment = Deadlines(clock, longest=1000), at(clock) + 10**9
+    assert not deadlines.is_past("a", moment, at(clock))
+    clock.advance(1000)
+    assert deadlines.is_past("a", moment, at(clock))
+
+
+def test_a_leap_is_noticed_and_believed_later_when_the_clock_was_set():
+    clock = ManualClock()
+    leaps = Leaps(clock, patience=900)
+    clock.advance(10**6)
+    assert not leaps.is_astray()
+    clock.step(300)
+    assert not leaps.is_astray()  # a small correction
+    clock.step(10**7)
+    assert leaps.is_astray()
+    clock.advance(899)
+    assert leaps.is_astray()
+    clock.step(-(10**7))
+    assert not leaps.is_astray()  # it is as before
+    clock.step(-7200)
+    assert leaps.is_astray()
+    clock.advance(900)
+    assert not leaps.is_astray()  # so it is meant
+    assert not leaps.is_astray()

@@ -55,8 +55,8 @@ def test_it_has_joined_when_its_node_is_ready_and_the_pool_learns_what_it_has():
 
 def test_it_is_given_back_when_it_does_not_join_in_time():
     lost = replace(NODE, state=NodeCondition.LOST, reason="no answer")
-    late = row(Stage.JOINING, wanted_at=NOW - JOIN_SECONDS)
-    step = follow(late, sight(node=lost), NOW)
+    late = row(Stage.JOINING)
+    step = follow(late, sight(node=lost, is_late=True), NOW)
     assert step is not None
     assert step.machine.state == Stage.RELEASING
     assert step.is_failure

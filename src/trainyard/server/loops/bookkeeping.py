@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from trainyard.lib.clock import Leaps
 from trainyard.lib.errors import Error
 from trainyard.server.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.loops.leader import Term
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 OVERLAP_SECONDS = 600.0  # a job that ended so long before the last pass is looked at again: clocks differ
 BATCH = 200
+# After the clock was set by more than some minutes: a year that never was would use up every budget, and hold all jobs.
+LEAP_SECONDS = 900.0
 ACTOR = "budget"
 
 
@@ -49,6 +52,7 @@ class Bookkeeping:
         self._pause = pause
         self._hints = hints
         self._every = sample_seconds
+        self._leaps = Leaps(term.clock, patience=LEAP_SECONDS)
 
     async def run(self) -> None:
         """One pass after another, until cancelled."""
@@ -61,6 +65,9 @@ class Bookkeeping:
 
     async def look(self) -> None:
         """One pass."""
+        if self._leaps.is_astray():
+            logger.warning("the clock was set: the books wait until it has gone on for a while")
+            return
         now = self._now()
         ids = await self._term.db.read(lambda c: _changed(c, now))
         for begin in range(0, len(ids), BATCH):

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from trainyard.engines.nodes.boughtway import describe
 from trainyard.lib.aio import finish, gather_all
+from trainyard.lib.clock import Deadlines
 from trainyard.lib.errors import (
     CapacityError,
     ConflictError,
@@ -54,6 +55,7 @@ DAY = 86400.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 600.0
 # The same after a machine that came and was of no use: what was wrong with it will be wrong with the next.
 VAIN_PAUSE_SECONDS = 600.0
+LONGEST_VAIN_PAUSE_SECONDS = LONGEST_PAUSE_SECONDS * VAIN_PAUSE_SECONDS / FIRST_PAUSE_SECONDS
 # Errors after which nothing was bought, for certain. After others it is asked again under the same names.
 REFUSALS = (CapacityError, InvalidError, UnsupportedError)
 
@@ -95,6 +97,8 @@ class Pools:
         self._measured: dict[str, tuple[float, tuple[str, ...]]] = {}  # pool → when, and which types
         self._repriced: dict[str, float] = {}  # backend → when
         self._pauses: dict[str, tuple[int, float]] = {}  # what failed → how often, and until when it rests
+        # A clock that is set back keeps no pool from buying, and no machine that never joins.
+        self._moments = Deadlines(term.clock, longest=LONGEST_VAIN_PAUSE_SECONDS)
         self._failed: BaseException | None = None
 
     async def run(self) -> None:
@@ -221,13 +225,17 @@ class Pools:
             return
         if pool.message != message:
             events.append(c, _event(name, "cannot_buy", message, now))
-        longest = LONGEST_PAUSE_SECONDS * first / FIRST_PAUSE_SECONDS
+        longest = LONGEST_PAUSE_SECONDS if first == FIRST_PAUSE_SECONDS else LONGEST_VAIN_PAUSE_SECONDS
         pause = min(first * 2 ** min(pool.failures, 10), longest)
         pools.learn(c, name, message=message, failures=pool.failures + 1, retry_at=now + pause)
 
     async def _expire(self, view: View, now: float) -> None:
         """Let pools try again whose pause is over."""
-        due = [one.name for one in view.pools.values() if one.retry_at is not None and one.retry_at <= now]
+        due = [
+            one.name
+            for one in view.pools.values()
+            if one.retry_at is not None and self._moments.is_past(f"buy {one.name}", one.retry_at, now)
+        ]
         if due:
 
             def work(c: Connection) -> None:
@@ -475,6 +483,8 @@ class Pools:
             is_left=self._places.is_left(row.name),
             is_awaited=self._places.is_awaited(row.for_jobs),
             is_spare=spare.get(row.pool, 1) > 0,
+            is_late=row.state == Stage.JOINING
+            and self._moments.is_past(f"join {row.name}", row.wanted_at + stages.JOIN_SECONDS, self._now()),
         )
 
     # -- releasing

@@ -7,6 +7,7 @@ import logging
 
 from sqlalchemy import Connection
 
+from trainyard.lib.clock import Leaps
 from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.leader import Term
@@ -20,6 +21,8 @@ DAY = 86400.0
 # A deleted job's log is kept for so long, in case that it was a slip; an administrator can still read the file.
 DELETED_DAYS = 1.0
 BATCH = 500
+# After the clock was set by more than some minutes: a year that never was would make everything old.
+LEAP_SECONDS = 6 * 3600.0
 
 
 class Retention:
@@ -29,6 +32,7 @@ class Retention:
         self._term = term
         self._logs = logs
         self._settings = settings
+        self._leaps = Leaps(term.clock, patience=LEAP_SECONDS)
 
     async def run(self) -> None:
         """One pass after another, until cancelled."""
@@ -41,6 +45,9 @@ class Retention:
 
     async def look(self) -> None:
         """One pass."""
+        if self._leaps.is_astray():
+            logger.warning("the clock was set: nothing is removed until it has gone on for some hours")
+            return
         now = self._term.clock.now().timestamp()
         settings = self._settings
         old = await self._term.db.read(

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from sqlalchemy import Connection
 
 from trainyard.engines.api import FENCE_MARGIN_SECONDS, Engine, NodeAddress, NodeLost, NodeSeen
+from trainyard.lib.clock import Deadlines
 from trainyard.server.loops.leader import Term
 from trainyard.server.store import events, nodes
 from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
@@ -35,6 +36,7 @@ class Roster:
         self._records: dict[str, NodeRecord] = {}
         # By the clock that never steps: set forward, the other one would end a fence before the node does.
         self._lost_since: dict[str, float] = {}
+        self._pauses = Deadlines(term.clock, longest=LONGEST_AVOID_SECONDS)
         self._writes: dict[str, NodeRecord | None] = {}
         self._events: list[Event] = []
         self._changed: set[str] = set()
@@ -148,9 +150,9 @@ class Roster:
 
     def is_due(self, now: float) -> bool:
         """Whether time alone has changed something."""
-        return any(
-            record.avoid_until is not None and record.avoid_until <= now for record in self._records.values()
-        ) or any(True for _ in self._fenced())
+        return any(self._is_over(one, now) for one in self._records.values()) or any(
+            True for _ in self._fenced()
+        )
 
     def buried(self) -> list[tuple[str, str]]:
         """Nodes whose tasks have certainly ended, and why."""
@@ -170,7 +172,7 @@ class Roster:
     def take_changed(self, now: float, *, is_busy: Callable[[str], bool]) -> set[str]:
         """Nodes that the scheduler should hear of again."""
         for record in list(self._records.values()):
-            if record.avoid_until is not None and record.avoid_until <= now:
+            if self._is_over(record, now):
                 self._tell(record, now, "node_ready", "It is tried again.")
                 self._save(replace(record, avoid_until=None, reason=""))
             if record.desired == NodeDesired.GONE and not is_busy(record.name):
@@ -178,6 +180,10 @@ class Roster:
                 self._remove(record.name)
         changed, self._changed = self._changed, set()
         return changed
+
+    def _is_over(self, record: NodeRecord, now: float) -> bool:
+        """Whether it was avoided for long enough."""
+        return record.avoid_until is not None and self._pauses.is_past(record.name, record.avoid_until, now)
 
     def _fenced(self) -> Iterable[str]:
         now = self._term.clock.monotonic()

@@ -26,6 +26,7 @@ class Sight:
     is_busy: bool = False  # a job has a place there
     is_left: bool = False  # nothing runs there, and nothing will
     is_awaited: bool = False  # a job that it was bought for still waits
+    is_late: bool = False  # it should be a node by now
     is_spare: bool = False  # its pool has more than it keeps in any case, and nobody waits for more
 
 
@@ -115,7 +116,7 @@ def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
         return Step(machine=changed, code="machine_joined", message=f"{row.name} is a node.", learnt=learnt)
     elif node.state == NodeCondition.REFUSED:
         return release(row, f"It cannot be a node: {node.reason}", code="machine_refused", is_failure=True)
-    if now - row.wanted_at < JOIN_SECONDS:
+    if not sight.is_late:
         return None
     said = f" {node.reason}" if node is not None and node.reason else ""
     why = f"It did not become a node within {JOIN_SECONDS / 60:.0f} minutes.{said}"

@@ -45,7 +45,7 @@ class NewToken:
 @dataclass(frozen=True, slots=True)
 class _Known:
     actor: Actor
-    until: float
+    until: float  # by the clock that never steps: set back, the other one would keep what was revoked
     expires_at: float | None
 
 
@@ -77,9 +77,9 @@ class Signing:
 
     async def actor_of(self, digest: str, *, address: str = "") -> Actor:
         """The same, for who has proved by other means that it is theirs."""
-        now = self._context.now()
+        now, steady = self._context.now(), self._context.clock.monotonic()
         known = self._known.get(digest)
-        if known is None or now >= known.until or (known.expires_at is not None and now >= known.expires_at):
+        if known is None or steady >= known.until or (known.expires_at and now >= known.expires_at):
             known = await self._look_up(digest, now)
         self._requests.take(known.actor.user_id)
         return known.actor if known.actor.address == address else replace(known.actor, address=address)
@@ -106,7 +106,9 @@ class Signing:
             token_kind=record.kind,
             must_change_password=user.must_change_password,
         )
-        known = self._known[digest] = _Known(actor, now + REMEMBER_SECONDS, record.expires_at)
+        known = self._known[digest] = _Known(
+            actor, self._context.clock.monotonic() + REMEMBER_SECONDS, record.expires_at
+        )
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         if record.last_used_at is None or now - record.last_used_at > USE_SECONDS:
