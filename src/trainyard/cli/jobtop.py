@@ -28,6 +28,8 @@ BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
 WIDTH = 20
 MIB = 2**20
+MARK = "*"
+NOTE = "* of the whole node: these tasks have no network of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Use:
     now: dict[str, float]  # by metric; of devices, the mean
     past: tuple[float, ...]  # of the devices, or of the processors where there are none
     top: float  # what a full bar stands for
+    shared: frozenset[str] = frozenset()  # metrics that are all of the node's, not the task's alone
 
 
 @click.command("top", cls=PlainVerb)
@@ -67,6 +70,8 @@ def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
         if once or not can_watch(output):
             if uses:
                 _table(uses, bars).print(output)
+                if any(use.shared for use in uses):
+                    output.note(NOTE)
             else:
                 output.line("nothing runs")
             return 0
@@ -117,7 +122,8 @@ def uses_of(job: Job, answer: MetricsAnswer) -> Iterable[Use]:
         shown = "gpu" if "gpu" in now else "cpu"
         top = 100.0 if shown == "gpu" else max(1.0, job.cpu / max(1, job.replicas))
         means = {metric: sum(values) / len(values) for metric, values in now.items()}
-        yield Use(job, task, means, _past([one for one in several if one.metric == shown]), top)
+        shared = frozenset(one.metric for one in several if one.of == "node")
+        yield Use(job, task, means, _past([one for one in several if one.metric == shown]), top, shared)
 
 
 def _past(several: Sequence[MetricSeries]) -> tuple[float, ...]:
@@ -154,8 +160,8 @@ def _table(uses: Sequence[Use], bars: str) -> Table:
             _size(use.now.get("memory"), MIB),
             _number(use.now.get("gpu"), "{:.0f}"),
             _size(use.now.get("gpu_memory"), MIB),
-            _size(use.now.get("in"), 1),
-            _size(use.now.get("out"), 1),
+            _traffic(use, "in"),
+            _traffic(use, "out"),
             sparkline(use.past, use.top, bars),
         ]
         for use in uses
@@ -171,5 +177,16 @@ def _size(value: float | None, unit: int) -> str:
     return "-" if value is None else format_size(int(value * unit))
 
 
+def _traffic(use: Use, metric: str) -> str:
+    return _size(use.now.get(metric), 1) + (MARK if metric in use.shared and metric in use.now else "")
+
+
 def _record(use: Use) -> dict[str, object]:
-    return {"job": use.job.id, "name": use.job.name, "task": use.task, "now": use.now, "past": list(use.past)}
+    return {
+        "job": use.job.id,
+        "name": use.job.name,
+        "task": use.task,
+        "now": use.now,
+        "past": list(use.past),
+        "of_node": sorted(use.shared),
+    }

@@ -117,6 +117,7 @@ class MetricSeries:
     task: str
     attempt: int
     device: int | None
+    of: str = "task"  # or node: all that a task's node received or sent, where it has no network of its own
     points: tuple[tuple[float, ...], ...]  # POSIX seconds, and the mean of the step that begins there
 
 

@@ -289,10 +289,11 @@ class Reading:
     cpu_cores: float
     read_bytes: float
     written_bytes: float
-    received_bytes: float  # of its network: the node's own, unless the task has another one
+    received_bytes: float
     sent_bytes: float
     memory_mib: float
     processes: int = 0
+    has_own_network: bool = False  # of a task; else what it received and sent is all that its node did
     devices: tuple[DeviceReading, ...] = ()
 
 

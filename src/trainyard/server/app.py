@@ -140,7 +140,7 @@ class Platform:
         )
 
     async def _conduct(self, term: Term) -> None:
-        metering = Metering(term)
+        metering = Metering(term, sample_seconds=self.settings.sample_seconds)
         pulse = Pulse(self.clock, metering)
         engine = NodeEngine(
             platform_id(self.db),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainyard.server.services.metrics import Now, Overview
+from trainyard.server.services.metrics import Now, Overview, has_own_network
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.spec.workload import role_of
 
@@ -22,8 +22,14 @@ _HELP: Mapping[str, tuple[str, str]] = {
     "task_mem_usage_byte": ("gauge", "Memory of a task."),
     "task_mem_limit_byte": ("gauge", "Memory that a task may use; 0 where it has no limit."),
     "task_mem_usage_percent": ("gauge", "Memory of a task in percent of its limit, or of its node."),
-    "task_net_in_byte": ("gauge", "Bytes that a task receives in a second."),
-    "task_net_out_byte": ("gauge", "Bytes that a task sends in a second."),
+    "task_net_in_byte": (
+        "gauge",
+        "Bytes that a task receives in a second; all that its node does where scope is node.",
+    ),
+    "task_net_out_byte": (
+        "gauge",
+        "Bytes that a task sends in a second; all that its node does where scope is node.",
+    ),
     "task_block_in_byte": ("gauge", "Bytes that a task reads from disks in a second."),
     "task_block_out_byte": ("gauge", "Bytes that a task writes to disks in a second."),
     "task_device_percent": ("gauge", "Use of a device of a task."),
@@ -87,8 +93,9 @@ def _of_task(one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]) -> I
     yield "task_mem_usage_byte", labels, memory
     yield "task_mem_limit_byte", labels, limit
     yield "task_mem_usage_percent", labels, 100 * memory / whole if whole else 0.0
-    yield "task_net_in_byte", labels, values["in"]
-    yield "task_net_out_byte", labels, values["out"]
+    scoped = {**labels, "scope": "task" if has_own_network(values) else "node"}
+    yield "task_net_in_byte", scoped, values["in"]
+    yield "task_net_out_byte", scoped, values["out"]
     yield "task_block_in_byte", labels, values["read"]
     yield "task_block_out_byte", labels, values["write"]
     for index, device in values.get("devices", {}).items():

@@ -25,7 +25,10 @@ def readings_of(frame: Mapping[str, Any]) -> tuple[Reading | None, dict[tuple[st
     }
     own = _reading(frame["node"], tuple(devices.values())) if "node" in frame else None
     return own, {
-        (task["a"], task["t"]): _reading(task["v"], _of_task(task, devices)) for task in frame["tasks"]
+        (task["a"], task["t"]): _reading(
+            task["v"], _of_task(task, devices), has_own_network=bool(task.get("net"))
+        )
+        for task in frame["tasks"]
     }
 
 
@@ -35,7 +38,9 @@ def _of_task(task: Mapping[str, Any], devices: Devices) -> tuple[DeviceReading, 
     return tuple(devices[one] for one in wanted if one in devices)
 
 
-def _reading(values: list[float], devices: tuple[DeviceReading, ...]) -> Reading:
+def _reading(
+    values: list[float], devices: tuple[DeviceReading, ...], *, has_own_network: bool = False
+) -> Reading:
     cpu, read, written, received, sent, memory = values[:6]
     return Reading(
         cpu_cores=cpu,
@@ -45,5 +50,6 @@ def _reading(values: list[float], devices: tuple[DeviceReading, ...]) -> Reading
         sent_bytes=sent,
         memory_mib=memory,
         processes=int(values[6]) if len(values) > 6 else 0,
+        has_own_network=has_own_network,
         devices=devices,
     )

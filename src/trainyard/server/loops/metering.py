@@ -11,10 +11,11 @@ from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import Error
 from trainyard.server.loops.leader import Term
 from trainyard.server.store import samples
+from trainyard.server.store.samples import OWN_NETWORK
 
 logger = logging.getLogger(__name__)
 
-WRITE_SECONDS = 5.0
+WRITE_SECONDS = 5.0  # or as often as is looked, where that is more often
 MOST_PENDING = 200_000  # readings, while the database does not answer: then the oldest go
 IDLE_PERCENT = 1.0  # a device that does less does nothing
 
@@ -22,8 +23,9 @@ IDLE_PERCENT = 1.0  # a device that does less does nothing
 class Metering:
     """The `Meter` of one term."""
 
-    def __init__(self, term: Term) -> None:
+    def __init__(self, term: Term, *, sample_seconds: float = WRITE_SECONDS) -> None:
         self._term = term
+        self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)
         self._pending: list[tuple[str, float, samples.Values]] = []
 
     def take(
@@ -39,7 +41,7 @@ class Metering:
     async def run(self) -> None:
         """Write again and again, until cancelled."""
         while True:
-            await asyncio.sleep(WRITE_SECONDS)
+            await asyncio.sleep(self._pause)
             await self.write()
 
     async def write(self) -> None:
@@ -64,6 +66,8 @@ def values_of(reading: Reading) -> dict[str, Any]:
         "in": reading.received_bytes,
         "out": reading.sent_bytes,
     }
+    if reading.has_own_network:
+        found[OWN_NETWORK] = 1.0
     if reading.devices:
         found["devices"] = {str(one.index): _device(one) for one in reading.devices}
         busy = [one.busy_percent for one in reading.devices if one.busy_percent is not None]

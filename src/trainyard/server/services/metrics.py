@@ -14,7 +14,7 @@ from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs
 from trainyard.server.store import nodes, samples, users, workloads, workspaces
 from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.samples import KEPT_SECONDS, STEPS, SampleRecord
+from trainyard.server.store.samples import KEPT_SECONDS, OWN_NETWORK, STEPS, SampleRecord
 from trainyard.spec.workload import role_of
 
 POINTS = 400  # as many as anybody looks at: a longer time is shown in longer steps
@@ -26,6 +26,7 @@ METRICS: Mapping[str, str] = {
     "gpu_memory": "MiB",
 }  # fmt: skip
 _OF_DEVICES = {"gpu": "busy", "gpu_memory": "memory"}
+_OF_NETWORK = frozenset({"in", "out"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +147,16 @@ def choose_step(wanted: int, begin: float, end: float, now: float) -> int:
 def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[MetricSeries]:
     """Rows in the order of time become one series for each metric of each task and device."""
     points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
+    separate: set[str] = set()  # whose network is their own, as far as was heard last
     for record in found:
+        (separate.add if has_own_network(record.values) else separate.discard)(record.subject)
         for metric in metrics:
             for device, value in _values(record.values, metric):
                 points.setdefault((record.subject, metric, device), []).append((record.time, value))
     made = []
     for (subject, metric, device), each in sorted(points.items(), key=_order):
         attempt_id, _, task = subject.partition("/") if not subject.startswith(samples.NODE) else ("", "", "")
+        is_nodes = not attempt_id or (metric in _OF_NETWORK and subject not in separate)
         number = int(attempt_id.rpartition(".")[2]) if attempt_id else 0
         made.append(
             MetricSeries(
@@ -161,10 +165,16 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
                 task=task,
                 attempt=number,
                 device=device,
+                of="node" if is_nodes else "task",
                 points=tuple(each),
             )
         )
     return made
+
+
+def has_own_network(values: samples.Values) -> bool:
+    """Whether what a task received and sent is its own, and not all that its node did."""
+    return values.get(OWN_NETWORK) == 1.0
 
 
 def _order(one: tuple[tuple[str, str, int | None], object]) -> tuple[str, str, int]:
@@ -214,4 +224,4 @@ def _held(
     return found
 
 
-__all__ = ["METRICS", "Metrics", "Now", "Overview", "choose_step", "series_of"]
+__all__ = ["METRICS", "Metrics", "Now", "Overview", "choose_step", "has_own_network", "series_of"]

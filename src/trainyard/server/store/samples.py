@@ -17,6 +17,9 @@ from trainyard.server.tables import samples
 STEPS = (10, 60, 3600)
 KEPT_SECONDS: Mapping[int, float] = {10: 2 * 3600.0, 60: 3 * 86400.0, 3600: 400 * 86400.0}
 NODE = "node:"
+OWN_NETWORK = (
+    "own_network"  # 1 where "in" and "out" are the task's; else they are all that its node received and sent
+)
 
 Key = tuple[str, int, int]  # subject, step, time
 Values = Mapping[str, Any]  # name → mean; "devices": {index: {name: mean}}

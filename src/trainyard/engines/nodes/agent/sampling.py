@@ -19,6 +19,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 DRIVER_SECONDS = 8.0
 MOST_OUTPUT = 1 << 20
+LOOKED_AT = 8  # processes of a task whose network is compared with the node's: its program is among the first
 DRIVERS = ("nvidia-smi", "npu-smi")
 # Where drivers are, beside what the node's own PATH says.
 PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
@@ -46,7 +47,7 @@ class Sampler:
         self._script = ""
         self._next = 0.0
         self._driver: Driver | None = None
-        self._before: dict[tuple[str, str], Counters] = {}
+        self._before: dict[tuple[str, str], tuple[Counters, bool]] = {}
         self._node_before: Counters | None = None
         self._taken = 0.0
 
@@ -93,20 +94,24 @@ class Sampler:
         processes = all_processes()
         traffic = network("self")
         found = []
-        counters: dict[tuple[str, str], Counters] = {}
+        counters: dict[tuple[str, str], tuple[Counters, bool]] = {}
         for task in tasks:
             key = (task.folder.attempt, task.folder.name)
             root = int(task.history.get("pid", 0))
             if task.history["at"] != "running" or root not in processes:
                 continue
             pids = descendants(processes, root)
-            counters[key] = use = count(processes, pids, traffic)
-            old = self._before.get(key)
-            if old is None:  # it is new: what it has used, it used since it began
+            own = own_network(pids)
+            use = count(processes, pids, own or traffic)
+            counters[key] = use, own is not None
+            known = self._before.get(key)
+            if known is None:  # it is new: what it has used, it used since it began
                 began = float(task.history.get("started", 0.0))
                 old, length = (0.0, 0.0, 0.0, use[3], use[4]), max(time.time() - began, 0.001)
             else:
-                length = span
+                old, length = known[0], span
+                if known[1] != (own is not None):  # another network: its count began elsewhere
+                    old = (*old[:3], use[3], use[4])
             if length <= 0:
                 continue
             env = task.order["env"]
@@ -116,6 +121,7 @@ class Sampler:
                     "t": key[1],
                     "d": env.get("TRAINYARD_DEVICES", ""),
                     "npu": bool(env.get("ASCEND_RT_VISIBLE_DEVICES")),
+                    "net": own is not None,
                     "v": [*rates(old, use, length), memory_of(pids) / MIB, len(pids) - 1],
                 }
             )
@@ -217,18 +223,23 @@ def descendants(processes: dict[int, Process], root: int) -> list[int]:
     return found
 
 
-def count(processes: dict[int, Process], pids: list[int], node: tuple[float, float]) -> Counters:
-    """What a task has used since it began. In the node's own network, its traffic cannot be told from the node's."""
+def own_network(pids: list[int]) -> tuple[float, float] | None:
+    """What a task has received and sent where it has a network of its own; else its traffic cannot be told from the node's."""
+    for pid in pids[1 : 1 + LOOKED_AT]:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                return network(str(pid))
+    return None
+
+
+def count(processes: dict[int, Process], pids: list[int], traffic: tuple[float, float]) -> Counters:
+    """What a task has used since it began, with the traffic that is known."""
     read = written = 0.0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             words = kernel.read_file(f"/proc/{pid}/io").split()
             read += int(words[words.index(b"read_bytes:") + 1])
             written += int(words[words.index(b"write_bytes:") + 1])
-    traffic = node
-    with contextlib.suppress(OSError):
-        if len(pids) > 1 and os.readlink(f"/proc/{pids[-1]}/ns/net") != os.readlink("/proc/self/ns/net"):
-            traffic = network(str(pids[-1]))
     return (sum(processes[pid].seconds for pid in pids), read, written, *traffic)
 
 
