@@ -18,7 +18,7 @@ test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
 	$(PYTEST) -m "not slow" $(QUICK)
 	$(PYTEST) -m slow $(QUICK)
-	$(PYTEST) --dist loadfile tests/integration tests/e2e
+	$(PYTEST) --dist loadfile --no-loadscope-reorder tests/integration tests/e2e
 
 # Real PyTorch, Horovod, MindSpore and TensorFlow on nodes of the platform. Not part of `test`: they are five gigabytes.
 test-frameworks: $(VENV)/.installed debian

@@ -98,3 +98,14 @@ def test_test_modules_have_names_of_their_own():
         if path.name != "conftest.py":
             names.setdefault(path.name, []).append(short(path))
     assert not {name: places for name, places in names.items() if len(places) > 1 and name != "__init__.py"}
+
+
+def test_files_that_begin_first_are_there():
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text())
+    named = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LONGEST"
+    )
+    assert {leaf.value for leaf in ast.walk(named) if isinstance(leaf, ast.Constant)} <= known
