@@ -168,12 +168,17 @@ def _remarks(values: Mapping[str, str]) -> list[str]:
 
 def _specs(values: Mapping[str, str]) -> list[dict[str, Any]]:
     counts = dict.fromkeys(ROLES, 0)
+    spelled: dict[str, str] = {}
     for spelling, role in COUNTS.items():
         if spelling in values:
-            counts[role] = _integer(values, spelling, 0)
+            count = _integer(values, spelling, 0)
+            if count < 0 or (role in spelled and counts[role] != count):
+                why = f"is not {spelled[role]}={counts[role]}" if role in spelled else "is below 0"
+                raise InvalidError(f"{spelling}={count} {why}.", hint="Give how many there are, once.")
+            counts[role], spelled[role] = count, spelling
     if _boolean(values, "chief"):
         counts["chief"] = counts["chief"] or 1
-    if not any(counts.values()):
+    if not any(counts.values()) and "worker" not in spelled:
         counts["worker"] = 1
     found = []
     for role in ROLES:
@@ -230,7 +235,8 @@ def _settings(values: Mapping[str, str]) -> dict[str, Any]:
         found["OversoldType"] = values["oversold_type"]
     if minutes := _integer(values, "job_reserved_minutes", 0):
         found["JobReservedMinutes"] = minutes
-        found["JobReservedPolicy"] = values.get("job_reserved_policy", "Always")
+    if minutes or values.get("job_reserved_policy"):
+        found["JobReservedPolicy"] = values.get("job_reserved_policy") or "Always"
     if _boolean(values, "aimaster_enable"):
         found["EnableErrorMonitoringInAIMaster"] = True
         found["ErrorMonitoringArgs"] = values.get("aimaster_args", "")

@@ -82,7 +82,7 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
             "ResourceId and EcsSpec exclude each other.", hint="In a quota, ask for CPU, GPU and memory."
         )
     minutes = _number(body, "JobMaxRunningTimeMinutes", 0)
-    roles = extras.with_driver(settings, extras.elastic(body, _roles(body)))
+    roles = extras.with_driver(settings, extras.elastic(body, _roles(body, kind)))
     restart, retries = _restart(body)
     tolerance = extras.tolerance_of(settings)
     if tolerance.restart is not None:
@@ -130,7 +130,7 @@ def parse_memory(text: object, key: str) -> int:
 # -- inside
 
 
-def _roles(body: Mapping[str, Any]) -> tuple[RoleSpec, ...]:
+def _roles(body: Mapping[str, Any], kind: str) -> tuple[RoleSpec, ...]:
     given = _specs(body)
     if not given:
         raise InvalidError("JobSpecs is empty.", hint="Give at least one role with a PodCount.")
@@ -144,6 +144,10 @@ def _roles(body: Mapping[str, Any]) -> tuple[RoleSpec, ...]:
         found[role.name] = role
     if not found:
         raise InvalidError("JobSpecs asks for no task at all.", hint="Give a role a PodCount above 0.")
+    known = kinds.find_kind(kind).roles
+    foreign = next((name for name in found if name not in known), "")
+    if foreign:
+        raise InvalidError(f"A {kind} has no role {foreign!r}.", hint=f"It has {', '.join(known)}.")
     return tuple(found.values())
 
 
@@ -170,12 +174,12 @@ def _role(one: Mapping[str, Any], number: int) -> RoleSpec:
     else:
         cpu = _number(config, "CPU", DEFAULT_CPU, where)
         memory = parse_memory(config.get("Memory"), f"{where}.ResourceConfig.Memory")
-        gpus, gpu_type = int(_number(config, "GPU", 0, where)), str(config.get("GPUType") or "")
+        gpus, gpu_type = _whole(config, "GPU", 0, where), str(config.get("GPUType") or "")
     assigned = _mapping(one, "AssignNodeSpec")
     names = str(assigned.get("NodeNames") or "") if assigned.get("EnableAssignNode") else ""
     return RoleSpec(
         name=name,
-        replicas=int(_number(one, "PodCount", 1, where)),
+        replicas=_whole(one, "PodCount", 1, where),
         command=str(one.get("UserCommand") or ""),
         cpu=cpu,
         memory_mib=memory,
@@ -195,7 +199,7 @@ def _restart(body: Mapping[str, Any]) -> tuple[Restart, int]:
             f"RestartPolicy {wanted!r} is unknown.", hint=f"Choose one of {', '.join(RESTARTS)}."
         )
     settings = _mapping(body, "Settings")
-    retries = int(_number(settings, "MaxRestartTimes", 3 if wanted and wanted != "Never" else 0))
+    retries = _whole(settings, "MaxRestartTimes", 3 if wanted and wanted != "Never" else 0)
     return RESTARTS.get(wanted, Restart.EXIT_CODE), retries
 
 
@@ -215,7 +219,7 @@ def _choice(body: Mapping[str, Any], key: str, known: Mapping[str, _T], *, defau
 
 
 def _priority(body: Mapping[str, Any]) -> int:
-    priority = int(_number(body, "Priority", 1))
+    priority = _whole(body, "Priority", 1)
     if not 1 <= priority <= 9:
         raise InvalidError(f"Priority {priority} is not between 1 and 9.", hint="9 goes first.")
     return priority
@@ -242,6 +246,14 @@ def _text(body: Mapping[str, Any], key: str) -> str:
     if given is not None and not isinstance(given, str | int):
         raise InvalidError(f"{key} is not a text.", hint="Write it in quotes.")
     return str(given or "")
+
+
+def _whole(body: Mapping[str, Any], key: str, default: int, where: str = "") -> int:
+    number = _number(body, key, default, where)
+    if number != int(number):
+        name = f"{where}.{key}" if where else key
+        raise InvalidError(f"{name} {body.get(key)!r} is not a whole number.", hint="Write it like 4.")
+    return int(number)
 
 
 def _number(body: Mapping[str, Any], key: str, default: float, where: str = "") -> float:
