@@ -316,9 +316,11 @@ def test_hccl_is_told_its_address_and_asks_for_no_list_of_others():
 def test_ray_workers_join_the_head_and_the_command_runs_beside_it():
     gang = gang_of("RayJob", RoleSpec(replicas=2, cpu=4))
     head, worker = (part_of(gang, place) for place in gang.places)
-    assert head.command.startswith("ray start --head")
-    assert head.command.endswith("\ntrain\n")
+    assert "\nray start --head --port=" in head.command
+    assert head.command.endswith("\n( train\n)\n")
     assert "--block" in worker.command
+    assert head.env["RAY_AUTH_TOKEN"] == worker.env["RAY_AUTH_TOKEN"] == "t"
+    assert worker.late["RAY_NODE_IP"] == "%address:worker-0%"
     assert worker.late["RAY_ADDRESS"] == "%host:head-0%:%port:head-0:RAY_PORT%"
 
 
