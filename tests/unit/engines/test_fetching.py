@@ -113,13 +113,18 @@ def test_the_code_goes_to_a_folder_of_its_name_and_is_not_fetched_twice(reposito
     [
         ({"url": "--upload-pack=touch pwned"}, "no address"),
         ({"url": "ext::sh -c 'touch pwned'"}, "no address"),
-        ({"url": "/nowhere/at/all"}, "could not be fetched"),
+        (
+            {"url": "/nowhere/at/all"},
+            "could not be fetched: fatal: '/nowhere/at/all' does not appear to be a git repo",
+        ),
         ({"url": ""}, "gone"),
         ({"url": "R", "branch": "--upload-pack=touch pwned"}, "cannot be the name"),
         ({"url": "R", "branch": "a:b"}, "cannot be the name"),
-        ({"url": "R", "branch": "nothing"}, "could not be fetched"),
+        ({"url": "R", "branch": "nothing"}, "could not be fetched: it has no branch or tag nothing"),
         ({"url": "R", "commit": "$(touch pwned)"}, "is no commit"),
-        ({"url": "R", "commit": "0" * 40}, "could not be fetched"),
+        ({"url": "R", "commit": "0" * 40}, f"could not be fetched: it has no commit {'0' * 40}"),
+        ({"url": "R", "commit": "abcdef", "branch": "main"}, "it has no commit abcdef on branch main"),
+        ({"url": "R", "commit": "abcdef", "branch": "nothing"}, "it has no branch nothing"),
         ({"url": "R", "target": "../out"}, "leads out"),
     ],
 )

@@ -32,6 +32,15 @@ CODE_VARIABLE = "TRAINYARD_CODE_DIR"
 _SCP = re.compile(r"(?:[A-Za-z0-9._-]+@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?!//|:)[^\s].*\Z")
 _COMMIT = re.compile(r"[0-9a-fA-F]{4,64}\Z")
 _NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\A[-/.]|[/.]\Z|\.lock\Z")
+_NO_REF = "couldn't find remote ref"
+# What git adds to what was wrong.
+_SAYS_NOTHING = frozenset(
+    {
+        "fatal: Could not read from remote repository.",
+        "Please make sure you have the correct access rights",
+        "and the repository exists.",
+    }
+)
 _ASK = """\
 #!/bin/sh
 # git asks "Username for 'https://host': " and "Password for 'https://user@host': "; another host gets nothing.
@@ -201,8 +210,10 @@ def _fetch_commit(tool: _Git, branch: str, commit: str) -> None:
         refs = f"+refs/heads/{branch or '*'}:refs/remotes/origin/{branch or '*'}"
         # A server that does not know of filters is asked for everything.
         if not tool.tries("fetch", "--quiet", "--filter=blob:none", "--tags", "origin", refs):
-            tool.run("fetch", "--quiet", "--tags", "origin", refs)
-    tool.run("checkout", "--quiet", "--detach", f"{commit}^{{commit}}")
+            tool.run("fetch", "--quiet", "--tags", "origin", refs, missing=f"branch {branch}")
+    if not tool.tries("rev-parse", "--quiet", "--verify", f"{commit}^{{commit}}"):
+        raise FetchError(tool.has_no(f"commit {commit}" + (f" on branch {branch}" if branch else "")))
+    tool.run("checkout", "--quiet", "--detach", commit)
 
 
 def _fetch_branch(tool: _Git, branch: str) -> None:
@@ -210,7 +221,8 @@ def _fetch_branch(tool: _Git, branch: str) -> None:
     if tool.tries("fetch", "--quiet", "--depth=1", "origin", f"+refs/heads/{branch}:{own}"):
         tool.run("checkout", "--quiet", "-B", branch, own)
         return
-    tool.run("fetch", "--quiet", "--depth=1", "origin", f"+refs/tags/{branch}:refs/tags/{branch}")
+    refs = f"+refs/tags/{branch}:refs/tags/{branch}"
+    tool.run("fetch", "--quiet", "--depth=1", "origin", refs, missing=f"branch or tag {branch}")
     tool.run("checkout", "--quiet", "--detach", f"refs/tags/{branch}")
 
 
@@ -251,15 +263,21 @@ class _Git:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._ask)
 
-    def run(self, *words: str) -> str:
-        """What it printed; FetchError where it failed."""
+    def run(self, *words: str, missing: str = "") -> str:
+        """What it printed; FetchError where it failed, in few words where `missing` is what the repository has not."""
         code, out, errors = _run([*self._words, *words], self._env, CODE_SECONDS)
         if code:
-            why = self._open(errors).strip() or f"git ended with {code}"
-            raise FetchError(
-                f"the code of {self.url} could not be fetched: {' '.join(why.splitlines()[-3:])}"
-            )
+            if missing and _NO_REF in errors:
+                raise FetchError(self.has_no(missing))
+            lines = [line.strip() for line in self._open(errors).splitlines() if line.strip()]
+            telling = [line for line in lines if line not in _SAYS_NOTHING] or lines[:1]
+            why = " ".join(telling[-3:]) or f"git ended with {code}"
+            raise FetchError(f"the code of {self.url} could not be fetched: {why}")
         return out
+
+    def has_no(self, what: str) -> str:
+        """A sentence."""
+        return f"the code of {self.url} could not be fetched: it has no {what}"
 
     def tries(self, *words: str) -> bool:
         """Whether it worked."""
