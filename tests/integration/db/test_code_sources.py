@@ -90,7 +90,40 @@ async def test_a_job_is_refused_when_its_code_cannot_be(cast: Cast, code):
         await cast.services.jobs.submit(cast.ann, cast.job(code=code))
 
 
-@pytest.mark.parametrize("words", [("--pre",), ("",), ("a\nb",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--pre",),
+        ("",),
+        ("a\nb",),
+        ("foo bar",),
+        ("x ;;;",),
+        ("numpy=1",),
+        ("numpy>=",),
+        ("$(id)",),
+        ("[x]",),
+    ],
+)
 async def test_a_job_is_refused_when_a_package_cannot_be(cast: Cast, words):
     with pytest.raises(InvalidError):
         await cast.services.jobs.submit(cast.ann, cast.job(requirements=words))
+
+
+async def test_packages_are_taken_when_they_are_written_as_pip_takes_them(cast: Cast):
+    words = (
+        "numpy", "Numpy>=1.26,<2", "torch == 2.1.*", "a[b,c]~=1.0", "x>=1; python_version < '3.12'", "y (>=1,<2)",
+        "z @ https://code.example.org/z.tar.gz", "git+https://code.example.org/a.git@main#egg=a", "./wheels/a.whl",
+        "a.whl", "b # why", "c==1 --hash=sha256:00", "d===1+local", "e!=1",
+    )  # fmt: skip
+    job = await cast.services.jobs.submit(cast.ann, cast.job(requirements=words))
+    assert job.spec.requirements == words
+
+
+async def test_the_ids_are_told_when_two_code_sources_have_one_name(cast: Cast):
+    made = [
+        await cast.services.codes.add(cast.root, "same", URL, workspace=workspace)
+        for workspace in (VISION, SPEECH)
+    ]
+    with pytest.raises(ConflictError) as refused:
+        await cast.services.codes.get(cast.root, "same")
+    assert all(one.id in refused.value.hint for one in made)

@@ -151,6 +151,8 @@ async def test_a_schedule_is_paused_run_by_hand_changed_and_removed(cast: Cast):
         {"timezone": "Mars/Olympus"},
         {"overlap": "maybe"},
         {"name": ""},
+        {"name": "a/b"},
+        {"name": ".."},
         {"spec": {"command": ""}},
         {"spec": {"after": (NeedSpec(job="dlcx"),)}},
     ],
@@ -179,6 +181,9 @@ async def test_templates_are_ones_own_a_workspaces_or_everybodys(cast: Cast):
         await service.save(cast.vic, "bert", spec, scope="workspace")
     with pytest.raises(DeniedError):
         await service.save(cast.ben, "bert", spec, scope="workspace")
+    for name in ("a/b", ".", ".."):
+        with pytest.raises(InvalidError, match="found again"):
+            await service.save(cast.ann, name, spec)
     shared = await service.save(cast.root, "bert", spec, scope="all")
     assert [one.id for one in await service.list(cast.zoe)] == [shared.id]
     assert (await service.get(cast.ann, "bert")).id == mine.id
@@ -210,3 +215,10 @@ async def test_a_template_has_no_secrets_of_others_when_it_is_made_from_their_jo
         await cast.services.schedules.add(cast.ann, "a", "@daily", cast.job())
         await cast.services.schedules.add(cast.chief, "a", "@daily", cast.job())
         await cast.services.schedules.get(cast.ben, "a")
+
+
+async def test_the_ids_are_told_when_two_schedules_have_one_name(cast: Cast):
+    made = [await cast.services.schedules.add(cast.ann, "same", "@daily", cast.job()) for _ in range(2)]
+    with pytest.raises(ConflictError) as refused:
+        await cast.services.schedules.get(cast.ann, "same")
+    assert all(one.id in refused.value.hint for one in made)

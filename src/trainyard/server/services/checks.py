@@ -61,6 +61,13 @@ def check_text(field: str, text: str, *, longest: int, empty: bool = True, lines
         raise FieldError(field, f"has a character that cannot be shown ({bad!r})", hint="Leave it out.")
 
 
+def check_name(name: str) -> None:
+    """What something may be called that is found by its name: addresses of the REST interface end with it."""
+    check_text("name", name, longest=64, empty=False)
+    if "/" in name or name in {".", ".."}:
+        raise FieldError("name", f"{name!r} could not be found again", hint="Choose one without a slash.")
+
+
 def check_user_name(name: str) -> None:
     """Letters, digits, and . _ @ - inside."""
     if not USER_NAME.match(name):

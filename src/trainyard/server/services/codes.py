@@ -28,6 +28,13 @@ _URL = re.compile(
     r"(https?|ssh|git)://[^\s/]+/\S.*\Z|file:///.+\Z|/.+\Z|([\w.-]+@)?[A-Za-z0-9][\w.-]*:(?!//|:)\S.*\Z"
 )
 _NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\A[-/.]|[/.]\Z|\.lock\Z")
+# A package as pip takes it: name[extra]>=1,<2; marker --hash=…, or name @ address; and addresses and files by themselves.
+_PACKAGE = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*(\[[\w.,\s-]*\])?\s*"
+    r"(@\s*\S.*|\(?\s*([=~!<>]=|[<>]|===)\s*[\w.*+!-]+\s*(,\s*([=~!<>]=|[<>]|===)\s*[\w.*+!-]+\s*)*\)?)?"
+    r"\s*(;\s*[\w'\"(].*)?(\s+--\w.*)?\Z"
+)
+_ARCHIVE = re.compile(r"/|\.(whl|zip|tar\.gz)\Z")
 _COMMIT = re.compile(r"[0-9a-fA-F]{4,64}\Z")
 
 
@@ -141,6 +148,10 @@ def check_code(spec: WorkloadSpec) -> None:
             raise FieldError(
                 "requirements", f"has {one[:40]!r}, which is an option", hint="Name packages only."
             )
+        if not (_PACKAGE.match(one.partition(" #")[0].strip()) or _ARCHIVE.search(one)):
+            raise FieldError(
+                "requirements", f"has {one[:40]!r}, which is no package", hint="Write numpy>=1.26."
+            )
     check_text("requirements_dir", spec.requirements_dir, longest=LONGEST)
 
 
@@ -206,5 +217,8 @@ def _visible(connection: Connection, actor: Actor, text: str) -> CodeSourceRecor
     if len(exact) == 1:
         return exact[0]
     if exact:
-        raise ConflictError(f"{len(exact)} code sources are called {text!r}.", hint="Name one by its id.")
+        ids = ", ".join(one.id for one in exact[:5])
+        raise ConflictError(
+            f"{len(exact)} code sources are called {text!r}.", hint=f"Name one by its id: {ids}."
+        )
     raise NotFoundError(f"There is no code source {text!r}.", hint="See `trainyard code`.")

@@ -15,7 +15,7 @@ from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundErr
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import submitting
-from trainyard.server.services.checks import FieldError, check_text
+from trainyard.server.services.checks import FieldError, check_name
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import require_own
 from trainyard.server.services.places import choose_workspace
@@ -224,7 +224,7 @@ def spec_from(connection: Connection, actor: Actor, spec: WorkloadSpec | None, f
 
 
 def _checked(record: ScheduleRecord) -> ScheduleRecord:
-    check_text("name", record.name, longest=64, empty=False)
+    check_name(record.name)
     if record.overlap not in OVERLAPS:
         raise FieldError("overlap", f"is {record.overlap!r}", hint=f"Choose one of {', '.join(OVERLAPS)}.")
     cron.parse_cron(record.cron)
@@ -263,7 +263,10 @@ def _visible(connection: Connection, actor: Actor, text: str) -> ScheduleRecord:
     if len(exact) == 1 or len(mine) == 1:
         return exact[0] if len(exact) == 1 else mine[0]
     if exact:
-        raise ConflictError(f"{len(exact)} schedules are called {text!r}.", hint="Name one by its id.")
+        ids = ", ".join(one.id for one in exact[:5])
+        raise ConflictError(
+            f"{len(exact)} schedules are called {text!r}.", hint=f"Name one by its id: {ids}."
+        )
     raise NotFoundError(f"There is no schedule {text!r}.", hint="See `trainyard schedules`.")
 
 

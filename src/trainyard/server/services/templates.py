@@ -12,7 +12,7 @@ from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import submitting
-from trainyard.server.services.checks import FieldError, check_text
+from trainyard.server.services.checks import FieldError, check_name, check_text
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs
 from trainyard.server.services.places import choose_workspace
@@ -50,7 +50,7 @@ class Templates:
 
         What others see has no variables in it that are named like secrets.
         """
-        check_text("name", name, longest=64, empty=False)
+        check_name(name)
         check_text("description", description, longest=1000, lines=True)
         if scope not in SCOPES:
             raise FieldError("scope", f"is {scope!r}", hint=f"Choose one of {', '.join(SCOPES)}.")
