@@ -118,6 +118,7 @@ class MetricSeries:
     attempt: int
     device: int | None
     of: str = "task"  # or node: all that a task's node received or sent, where it has no network of its own
+    most: float | None = None  # of a device's memory: all that it has
     points: tuple[tuple[float, ...], ...]  # POSIX seconds, and the mean of the step that begins there
 
 

@@ -120,7 +120,14 @@ def test_minutes_and_hours_are_there_when_they_are_asked_for(up, job):
 
 
 @pytest.mark.parametrize(
-    ("query", "words"), [("metric=smell", "no metric 'smell'"), ("step=7", "no readings of 7 s")]
+    ("query", "words"),
+    [
+        ("metric=smell", "no metric 'smell'"),
+        ("step=7", "no readings of 7 s"),
+        ("step=-1", "step"),
+        ("since=yesterday", "since"),
+        ("since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z", "later than `until`"),
+    ],
 )
 def test_a_question_is_refused_when_there_is_no_such_reading(up, job, query, words):
     with pytest.raises(urllib.error.HTTPError) as caught:
@@ -128,6 +135,13 @@ def test_a_question_is_refused_when_there_is_no_such_reading(up, job, query, wor
     with caught.value as answer:
         assert answer.code == 422
         assert words in json.loads(answer.read())["message"]
+
+
+def test_the_last_hour_is_told_when_the_end_is_in_the_future(up, job):
+    found = up.call("GET", f"/api/v1/jobs/{job}/metrics?metric=cpu&until=2099-01-01T00:00:00")
+    assert found["series"]
+    (memory,) = series(up, job, "gpu_memory")
+    assert memory["most"] == 16000
 
 
 def scrape(up: Up) -> str:
@@ -177,13 +191,15 @@ def vendor(up: Up) -> Client:
 
 def test_the_vendors_client_reads_the_metrics_when_it_asks(up, job):
     client = vendor(up)
-    for kind in ("CpuCoreUsage", "GpuCoreUsage", "MemoryUsage", "NetworkInputRate"):
+    for kind in ("CpuCoreUsage", "GpuCoreUsage", "GpuMemoryUsage", "MemoryUsage", "NetworkInputRate"):
         request = models.GetJobMetricsRequest(metric_type=kind, time_step="1m")
         found = client.get_job_metrics(job, request).body
         (pod,) = found.pod_metrics
         assert pod.pod_id == f"{job}-worker-0"
         assert all(point.time % 60_000 == 0 and point.value >= 0 for point in pod.metrics)
         assert pod.metrics
+        if kind == "GpuMemoryUsage":
+            assert pod.metrics[-1].value in {50.0, 0.62, 0.63}  # percent of 16000 MiB
     with pytest.raises(Exception, match="MetricType 'Smell' is unknown"):
         client.get_job_metrics(job, models.GetJobMetricsRequest(metric_type="Smell"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -70,6 +70,11 @@ async def get_metrics(request: Request) -> Response:
 
 def _span(since: datetime | None, until: datetime | None) -> dict[str, Any]:
     return {
-        "since": None if since is None else since.timestamp(),
-        "until": None if until is None else until.timestamp(),
+        "since": None if since is None else _seconds(since),
+        "until": None if until is None else _seconds(until),
     }
+
+
+def _seconds(moment: datetime) -> float:
+    """A time that names no zone is meant in UTC, as we write ours."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

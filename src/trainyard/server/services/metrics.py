@@ -71,8 +71,7 @@ class Metrics:
         """Of all tasks of a job; of the last hour that it ran, unless a time is given."""
         record = await self._jobs.get(actor, job_id)
         now = self._context.now()
-        end = until if until is not None else min(now, record.ended_at or now)
-        begin = since if since is not None else end - SPAN_SECONDS
+        begin, end = span_of(since, until, last=min(now, record.ended_at or now))
         size = choose_step(step, begin, end, now)
         found = await self._context.db.read(
             lambda c: samples.of_job(c, record.id, step=size, since=begin, until=end)
@@ -92,8 +91,7 @@ class Metrics:
         """Of a node; of the last hour, unless a time is given."""
         require(actor, "nodes:read")
         now = self._context.now()
-        end = until if until is not None else now
-        begin = since if since is not None else end - SPAN_SECONDS
+        begin, end = span_of(since, until, last=now)
         size = choose_step(step, begin, end, now)
 
         def work(c: Connection) -> list[SampleRecord]:
@@ -130,6 +128,16 @@ class Metrics:
         return await self._context.db.read(work)
 
 
+def span_of(since: float | None, until: float | None, *, last: float) -> tuple[float, float]:
+    """From when to when: what is given, else an hour until `last`. InvalidError where it would end before it begins."""
+    if since is not None and until is not None and since > until:
+        raise InvalidError(
+            "`since` is later than `until`.", hint="Give the beginning as `since`, the end as `until`."
+        )
+    end = last if until is None else until
+    return min(end, last) - SPAN_SECONDS if since is None else since, end
+
+
 def choose_step(wanted: int, begin: float, end: float, now: float) -> int:
     """The shortest step that is still kept for that time and has not too many points; InvalidError for one there is not."""
     if wanted:
@@ -148,8 +156,12 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
     """Rows in the order of time become one series for each metric of each task and device."""
     points: dict[tuple[str, str, int | None], list[tuple[int, float]]] = {}
     separate: set[str] = set()  # whose network is their own, as far as was heard last
+    totals: dict[tuple[str, int], float] = {}  # memory of devices
     for record in found:
         (separate.add if has_own_network(record.values) else separate.discard)(record.subject)
+        for index, one in record.values.get("devices", {}).items():
+            if one.get("total"):
+                totals[record.subject, int(index)] = one["total"]
         for metric in metrics:
             for device, value in _values(record.values, metric):
                 points.setdefault((record.subject, metric, device), []).append((record.time, value))
@@ -166,6 +178,7 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
                 attempt=number,
                 device=device,
                 of="node" if is_nodes else "task",
+                most=totals.get((subject, device)) if metric == "gpu_memory" and device is not None else None,
                 points=tuple(each),
             )
         )

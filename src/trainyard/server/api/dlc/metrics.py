@@ -12,7 +12,7 @@ from trainyard.server.api.dlc.views import pod_id
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, role_of
 
-# What each type is among ours. Shares of what a pod asked for come as percent, rates as bytes by the second.
+# What each type is among ours. Shares of what a pod asked for, or a device has, come as percent, rates as bytes by the second.
 TYPES: Mapping[str, str] = {
     "GpuCoreUsage": "gpu", "GpuMemoryUsage": "gpu_memory", "CpuCoreUsage": "cpu", "MemoryUsage": "memory",
     "NetworkInputRate": "in", "NetworkOutputRate": "out", "DiskReadRate": "read", "DiskWriteRate": "write",
@@ -62,17 +62,15 @@ def _points(
     buckets: dict[int, list[float]] = {}
     for series in several:  # of several devices, their mean
         for time, value in series.points:
-            buckets.setdefault(int(time) // step * step, []).append(
-                _shown(record, task, series.metric, value)
-            )
+            buckets.setdefault(int(time) // step * step, []).append(_shown(record, task, series, value))
     return [
         {"Time": time * 1000, "Value": round(sum(values) / len(values), 2)}
         for time, values in sorted(buckets.items())
     ]
 
 
-def _shown(record: WorkloadRecord, task: str, metric: str, value: float) -> float:
-    whole = _whole(role_of(record.spec, task.rpartition("-")[0]), metric)
+def _shown(record: WorkloadRecord, task: str, series: MetricSeries, value: float) -> float:
+    whole = series.most or _whole(role_of(record.spec, task.rpartition("-")[0]), series.metric)
     return 100 * value / whole if whole else value
 
 
