@@ -15,7 +15,7 @@ from trainyard.cli.duration import duration_option
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.platform import complete_workspace, find_job, job_argument, pairs, run, variables
 from trainyard.cli.verb import PlainVerb
-from trainyard.lib.errors import InvalidError
+from trainyard.lib.errors import InvalidError, NotFoundError
 from trainyard.lib.units import parse_size
 from trainyard.spec.workload import (
     CodeSpec,
@@ -179,8 +179,8 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
     if path is None and len(words) == 1 and Path(words[0]).suffix in FORMATS:
         path, words = words[0], ()
     document, axes = _document(path) if path else (None, ())
-    spec = _changed(document, words, options)
     axes = _axes(axes, options["sweep"])
+    spec = _changed(document, _joined(words, axes), options)
 
     async def look(client: Client) -> Explanation:
         return await client.jobs.dry_run(await _with_needs(client, spec, options["needs"]))
@@ -328,10 +328,24 @@ def _axes(own: Sequence[Axis], words: Sequence[str]) -> list[Axis]:
     from trainyard.spec.sweep import parse_axis
 
     found = {axis.name: axis for axis in own}
+    given: dict[str, Axis] = {}
     for word in words:
         axis = parse_axis(word)
-        found[axis.name] = axis
-    return list(found.values())
+        if axis.name in given:
+            raise InvalidError(f"--sweep {axis.name} is there twice.", hint="Join its values with commas.")
+        given[axis.name] = axis
+    return list({**found, **given}.values())
+
+
+def _joined(words: tuple[str, ...], axes: Sequence[Axis]) -> str:
+    """One line for the shell; a single word is one already."""
+    if len(words) < 2:
+        return "".join(words)
+    if not axes:
+        return shlex.join(words)
+    from trainyard.spec.sweep import join_words
+
+    return join_words(words, axes)
 
 
 def read_document(path: str) -> WorkloadSpec:
@@ -356,15 +370,14 @@ def _document(path: str) -> tuple[WorkloadSpec, Sequence[Axis]]:
     return parse(Path(path).read_text(encoding="utf-8"), kind, source=path)
 
 
-def _changed(spec: WorkloadSpec | None, words: tuple[str, ...], options: dict[str, Any]) -> WorkloadSpec:
+def _changed(spec: WorkloadSpec | None, command: str, options: dict[str, Any]) -> WorkloadSpec:
     """The document with the flags over it; the flags alone where there is none."""
-    if not words and spec is None:
+    if not command and spec is None:
         raise InvalidError(
             "There is nothing to run.", hint="Give a command after `--`, or a document with -f FILE."
         )
-    command = words[0] if len(words) == 1 else shlex.join(words)
     if spec is None:
-        spec = WorkloadSpec(name=Path(words[0].split()[0]).name if words[0].split() else "job")
+        spec = WorkloadSpec(name=Path(command.split(maxsplit=1)[0]).name if command.split() else "job")
     changes: dict[str, Any] = {
         "command": command or None,
         "name": options["name"],
@@ -423,7 +436,7 @@ def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
         "device": options["device"],
         "cpu": options["cpu"],
         "memory_mib": size_in_mib(options["memory"]),
-        "shared_memory_mib": size_in_mib(options["shared_memory"]),
+        "shared_memory_mib": size_in_mib(options["shared_memory"], "--shared-memory"),
         "image": options["image"],
         "nodes": options["nodes"] or None,
         "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
@@ -438,17 +451,23 @@ async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]
         job, colon, how = word.rpartition(":")
         if not colon or how not in set(Condition):
             job, how = word, Condition.SUCCEEDED
-        found = (await find_job(client, job)).id
+        try:
+            found = (await find_job(client, job)).id
+        except NotFoundError as error:
+            if not colon:
+                raise
+            hint = f"Write JOB, or JOB:HOW with one of {', '.join(Condition)}."
+            raise NotFoundError(error.message, hint=hint) from error
         needs[found] = NeedSpec(job=found, condition=Condition(how))
     return replace(spec, after=tuple(needs.values()))
 
 
-def size_in_mib(text: str | None) -> int | None:
-    """What --memory says; None where it says nothing."""
+def size_in_mib(text: str | None, flag: str = "--memory") -> int | None:
+    """What a flag says; None where it says nothing."""
     try:
         return None if text is None else -(-parse_size(text) // MIB)
     except ValueError as error:
-        raise InvalidError(f"--memory: {error}.", hint="Write it like 16GiB.") from error
+        raise InvalidError(f"{flag}: {error}.", hint="Write it like 16GiB.") from error
 
 
 def _whole(seconds: float | None) -> int | None:

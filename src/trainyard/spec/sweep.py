@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -83,6 +84,27 @@ def expand(spec: WorkloadSpec, axes: Sequence[Axis]) -> list[WorkloadSpec]:
         _one(spec, dict(zip(names, values, strict=True)))
         for values in itertools.product(*(axis.values for axis in axes))
     ]
+
+
+def join_words(words: Sequence[str], axes: Sequence[Axis]) -> str:
+    """Words as one line of a shell, in which `{name}` can be replaced: as it is where all values are single words, else
+    by the variable of the same name, which no value can break.
+    """
+    plain = {axis.name: all(shlex.quote(value) == value for value in axis.values) for axis in axes}
+    places = re.compile("({(?:" + "|".join(map(re.escape, plain)) + ")})")
+
+    def joined(word: str) -> str:
+        pieces = places.split(word)  # every second one is a place
+        if len(pieces) == 1:
+            return shlex.quote(word)
+        for at, piece in enumerate(pieces):
+            if at % 2 == 0:
+                pieces[at] = shlex.quote(piece) if piece else ""
+            elif not plain[piece[1:-1]]:
+                pieces[at] = f'"${piece[1:-1]}"'
+        return "".join(pieces)
+
+    return " ".join(map(joined, words))
 
 
 def _check(axes: Sequence[Axis]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.jobsubmit import _mount
+from trainyard.cli.jobsubmit import _mount, size_in_mib
+from trainyard.cli.main import main
+from trainyard.lib.errors import InvalidError
 from trainyard.spec.workload import MountSpec
 
 
@@ -21,3 +23,21 @@ from trainyard.spec.workload import MountSpec
 )
 def test_a_mount_is_read_when_its_source_has_colons_too(word, wanted):
     assert _mount(word) == wanted
+
+
+def test_a_parameter_that_is_there_twice_is_refused_instead_of_forgotten(capfd):
+    words = ["jobs", "submit", "--dry-run", "--sweep", "lr=1,2", "--sweep", "lr=3", "--", "echo", "{lr}"]
+    assert main(words) == 2
+    assert "--sweep lr is there twice" in capfd.readouterr().err
+
+
+def test_every_job_of_a_sweep_is_shown_when_nothing_is_submitted(capfd):
+    assert (
+        main(["jobs", "submit", "--dry-run", "--name", "n", "--sweep", "x=it's,1", "--", "echo", "{x}"]) == 0
+    )
+    assert capfd.readouterr().out == 'n x=it\'s: echo "$x"\nn x=1: echo "$x"\n'
+
+
+def test_the_flag_that_is_wrong_is_named_when_a_size_is_none():
+    with pytest.raises(InvalidError, match="--shared-memory: '64XB'"):
+        size_in_mib("64XB", "--shared-memory")

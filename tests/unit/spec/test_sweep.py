@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 
 from trainyard.lib.errors import InvalidError
 from trainyard.spec.document import parse, parse_with_sweep
-from trainyard.spec.sweep import Axis, axis_between, axis_of, expand, parse_axis
+from trainyard.spec.sweep import Axis, axis_between, axis_of, expand, join_words, parse_axis
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
@@ -94,3 +97,25 @@ def test_a_document_has_a_sweep_when_it_says_so_in_either_way():
 def test_a_document_is_refused_with_its_line_when_its_sweep_is_wrong(text, match):
     with pytest.raises(InvalidError, match=match):
         parse_with_sweep(text)
+
+
+@pytest.mark.parametrize("value", ["it's", "a b", "$(touch pwned)", '中文 "x"', "-n", "{y}", "*"])
+def test_words_stay_words_when_a_value_is_hostile_to_the_shell(value, tmp_path):
+    axes = [Axis("x", (value, "1")), Axis("y", ("2",))]
+    words = ["printf", "%s|", "{x}", "--x={x} {y}", "{other}", "", "'"]
+    spec = WorkloadSpec(name="s", command=join_words(words, axes), roles=(RoleSpec(),))
+    one = expand(spec, axes)[0]
+    done = subprocess.run(
+        ["/bin/sh", "-c", one.command],
+        env={**os.environ, **one.env},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"{value}|--x={value} 2|{{other}}||'|"
+    assert "pwned" not in os.listdir(tmp_path)
+
+
+def test_commands_can_be_read_when_all_values_are_plain_words():
+    axes = [Axis("lr", ("0.1", "0.01")), Axis("seed", ("1",))]
+    assert join_words(["train", "--lr={lr}", "{seed}", "a b"], axes) == "train --lr={lr} {seed} 'a b'"
