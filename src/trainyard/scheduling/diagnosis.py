@@ -170,6 +170,9 @@ class Diagnosis:
         figures.update(shortages(cluster, shape))
         if shape.count:
             figures["largest"] = largest(cluster, shape)
+        absent = sorted(name for name in shape.key[2] if name not in cluster.index)
+        if absent:
+            figures["absent"] = ", ".join(absent[:3]) + (" …" if len(absent) > 3 else "")
         return Reason(code, part.role, shape.device, figures)
 
     def _reserved(self, line: Line, entry: Entry) -> Reason:

@@ -119,7 +119,15 @@ _SHORT: Mapping[str, Mapping[str, str]] = {
 
 def explain(reason: Reason, *, now: float = 0.0, language: str = EN) -> str:
     """What holds it, as a sentence."""
-    return _fill(SENTENCES[reason.code][language][0], reason, now, language)
+    told = _fill(SENTENCES[reason.code][language][0], reason, now, language)
+    absent = reason.figures.get("absent")
+    if not absent:
+        return told
+    return told + (
+        f" It names nodes that are not there: {absent}."
+        if language == EN
+        else f"指定的节点不存在：{absent}。"
+    )
 
 
 def remedy(reason: Reason, *, now: float = 0.0, language: str = EN) -> str:

@@ -42,3 +42,18 @@ def test_position_reason_remedy_and_start_are_told_when_a_gang_waits():
         Shortage("a", "devices", 0, 4),
         Shortage("b", "devices", 2, 4),
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ({"gone"}, " It names nodes that are not there: gone."),
+        ({f"n{number}" for number in range(9)}, " It names nodes that are not there: n0, n1, n2 …."),
+    ],
+)
+def test_nodes_that_are_not_there_are_told_when_a_workload_names_them(nodes, told):
+    request = Request(id="w", roles=(Role(cpu=1, nodes=frozenset(nodes)),))
+    scheduler = Scheduler(Snapshot(nodes=(Node(name="a", cpu=1000),), waiting=(request,)), 0.0)
+    assert scheduler.cycle(0.0).admits == []
+    text = explain(wait_of(scheduler, "w").reason)
+    assert text == f"No set of nodes of this cluster could ever hold 1 replicas of worker.{told}"
