@@ -212,9 +212,7 @@ def logins(connection: Connection, seal: Seal) -> tuple[Login, ...]:
 
 def check(record: StorageRecord) -> None:
     """InvalidError where it cannot be a storage."""
-    checks.check_text("name", record.name, longest=64, empty=False)
-    if "/" in record.name or "://" in record.name:
-        raise checks.FieldError("name", f"{record.name[:40]!r} has a slash", hint="Leave it out.")
+    checks.check_name(record.name)
     if record.kind not in mounts.KINDS:
         raise checks.FieldError(
             "kind", f"is {record.kind[:40]!r}", hint=f"Choose {' or '.join(mounts.KINDS)}."
