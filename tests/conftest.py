@@ -64,7 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Loopback and unix sockets only."""
+    """Loopback and unix sockets only; and no program that a test starts is compiled anew each time."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     config.option.allow_hosts = config.option.allow_hosts or "127.0.0.0/8,::1"
     config.option.allow_unix_socket = True
 
