@@ -117,12 +117,13 @@ def platform(folder: Path, *options: str, env: dict[str, str] | None = None) -> 
                 up.start(port=0)
         if up.process is not None:
             with contextlib.suppress(OSError, urllib.error.URLError, AssertionError):
-                _stop_all(up)
+                stop_all(up)
             up.kill(signal.SIGTERM)
         _end_agents(folder)
 
 
-def _stop_all(up: Up) -> None:
+def stop_all(up: Up) -> None:
+    """Cancel every job that goes on, and wait for the end of all: a platform for the next test."""
     live = "&".join(
         f"state={state}" for state in ("held", "waiting", "admitted", "starting", "running", "retained")
     )

@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from platforms import Up, platform, processes_of
+from platforms import Up, platform, processes_of, stop_all
 from trainyard import settings
 from trainyard.backends.platform.backend import PlatformBackend
 from trainyard.client.client import Client
@@ -27,10 +28,23 @@ PATIENCE_SECONDS = 60.0
 SMALL = MachineSpec(type="0.1c0g")
 
 
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Up]:
-    with platform(tmp_path / "up") as running:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with platform(tmp_path_factory.mktemp("up")) as running:
         yield running
+
+
+@pytest.fixture
+def up(shared: Up) -> Iterator[Up]:
+    """The platform of the module, with nothing that runs from the test before."""
+    yield shared
+    stop_all(shared)
+
+
+def jobs_of(up: Up, name: str) -> list[Any]:
+    """All that have ever held machines under this name."""
+    found = up.call("GET", "/api/v1/jobs?kind=machines&limit=200")["items"]
+    return [job for job in found if job["name"] == name]
 
 
 def environment(up: Up, home: Path) -> dict[str, str]:
@@ -103,7 +117,7 @@ def test_a_whole_script_runs_when_the_platform_is_its_backend(up: Up, tmp_path: 
     assert "once" in printed[2]
     assert printed[3] == "hello False"
     assert printed[4] == "2"
-    jobs = up.call("GET", "/api/v1/jobs?kind=machines")["items"]
+    jobs = jobs_of(up, "whole")
     assert [job["replicas"] for job in jobs] == [2]
     up.until(jobs[0]["id"], "cancelled")
     until(lambda: not list((up.home / ".trainyard" / "places").glob("*")))
@@ -144,7 +158,7 @@ def test_another_laptop_goes_on_when_the_first_was_killed(up: Up, tmp_path: Path
     first.kill()
     first.communicate()
     assert output_of(script(up, tmp_path, ADOPT, laptop="other")) == "step 1 2\n"
-    assert len(up.call("GET", "/api/v1/jobs?kind=machines")["items"]) == 1
+    assert len(jobs_of(up, "night")) == 1
 
 
 RESTARTED = """
@@ -190,7 +204,7 @@ async def test_machines_wait_with_the_reason_when_the_cluster_is_full(up: Up, tm
     second = script(up, tmp_path, QUEUED.format(shape=shape))
     backend = backend_of(up, tmp_path)
     try:
-        until(lambda: bool(up.call("GET", "/api/v1/jobs?kind=machines")["items"]))
+        until(lambda: bool(jobs_of(up, "second")))
         waiting = (await backend.machines(name="task0.second"))[0]
         assert waiting.state is MachineState.PENDING
         assert waiting.details["queue"]
@@ -210,7 +224,7 @@ async def test_a_wish_that_no_queue_can_fulfil_is_refused(up: Up, tmp_path: Path
     try:
         with pytest.raises(CapacityError):
             await backend.acquire(MachineSpec(gpus=8), ["task0.greedy"])
-        assert not up.call("GET", "/api/v1/jobs?kind=machines")["items"]
+        assert not jobs_of(up, "greedy")
     finally:
         await backend.aclose()
 
