@@ -17,7 +17,7 @@ import httpx2
 
 from trainyard.client.decode import decode
 from trainyard.lib import errors
-from trainyard.lib.errors import Error, UnreachableError
+from trainyard.lib.errors import Error, InvalidError, UnreachableError
 
 T = TypeVar("T")
 Query = Mapping[str, Any]
@@ -138,7 +138,12 @@ class Connection:
         """Send, and send again where that is harmless: reads, wishes, and posts with a key of their own."""
         given = dict(headers or {})
         is_harmless = method != "POST" or "Idempotency-Key" in given
-        request = self._http.build_request(method, path, json=body, params=_query(query), headers=given)
+        try:
+            request = self._http.build_request(method, path, json=body, params=_query(query), headers=given)
+        except ValueError as error:  # JSON has no such number
+            raise InvalidError(
+                "A number is infinite, or none at all.", hint="Give numbers that can be written with digits."
+            ) from error
         for attempt in range(ATTEMPTS):
             is_last = attempt == ATTEMPTS - 1
             try:

@@ -143,3 +143,10 @@ def test_a_login_is_for_its_own_server_only(isolation):
     forget_login(known)
     with pytest.raises(InvalidError, match="not logged in"):
         load_login(known)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+async def test_a_number_is_refused_before_anything_is_sent_when_it_cannot_be_written(number):
+    async with Client("http://127.0.0.1:9") as client:
+        with pytest.raises(InvalidError, match="none at all"):
+            await client.usage.set_budget("user", "ann", amount=number, warn_at=(), action="warn")

@@ -71,11 +71,10 @@ class Usage:
             if not actor.is_admin:
                 managed = [one for one in actor.roles if actor.can("workspaces:write", one)]
                 chosen |= {"managed": managed, "user_id": actor.user_id}
+            if user:
+                chosen["only_user_id"] = _user_id(c, actor, user)
             rows = usage.sums(c, days_of(number), by=tuple(by), **chosen)
             total = usage.sums(c, days_of(number), **chosen)
-            if user:
-                known = users.find_by_name(c, user)
-                rows = [one for one in rows if known is not None and one.user_id == known.id]
             return Report(
                 month=f"{number // 100}-{number % 100:02}",
                 currency=load_prices(c).currency,
@@ -241,6 +240,14 @@ def _subject_id(c: Connection, actor: Actor, subject: str, name: str) -> str:
     if found is None:
         raise NotFoundError(f"There is no user {name[:64]!r}.", hint="See `trainyard admin users`.")
     return found.id
+
+
+def _user_id(c: Connection, actor: Actor, name: str) -> str:
+    """Of whom use is asked for. Who administers nothing learns of nobody whether there is such a person."""
+    found = users.find_by_name(c, name)
+    if found is None and actor.is_admin:
+        raise NotFoundError(f"There is no user {name[:64]!r}.", hint="See `trainyard admin users`.")
+    return "" if found is None else found.id
 
 
 def _named(c: Connection, rows: Sequence[UseRecord]) -> list[Use]:

@@ -97,6 +97,7 @@ def sums(
     by: Sequence[str] = (),
     workspace_ids: Collection[str] | None = None,
     user_id: str = "",
+    only_user_id: str | None = None,
     managed: Collection[str] | None = None,
 ) -> list[UseRecord]:
     """What was used on these days, dearest first. `managed`: others' use only in these workspaces, beside `user_id`'s own."""
@@ -107,8 +108,8 @@ def sums(
         query = query.where(usage.c.workspace_id.in_(list(workspace_ids)))
     if managed is not None:
         query = query.where(or_(usage.c.user_id == user_id, usage.c.workspace_id.in_(list(managed))))
-    elif user_id:
-        query = query.where(usage.c.user_id == user_id)
+    if only_user_id is not None:
+        query = query.where(usage.c.user_id == only_user_id)
     if columns:
         query = query.group_by(*columns)
     query = query.order_by(func.sum(usage.c.cost).desc(), func.sum(usage.c.device_seconds).desc())
