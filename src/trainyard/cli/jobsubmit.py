@@ -422,10 +422,13 @@ def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
 def _mount(word: str) -> MountSpec:
     """`data`, `data:/data` or `nas://host/path:/data:ro`."""
     text = word.removesuffix(":ro")
+    is_read_only, text = text != word, text.removesuffix(":rw")
     source, colon, target = text.rpartition(":/")
     if not colon or source.endswith("/") or target.startswith("/"):  # an address has a colon of its own
-        source, target = text, ""
-    return MountSpec(source=source, target=f"/{target}" if target else "", read_only=text != word)
+        source, colon, target = text, "", ""
+    if ":" in target:
+        raise click.UsageError(f"{word!r} is no mount; write STORAGE, STORAGE:/FOLDER or STORAGE:/FOLDER:ro")
+    return MountSpec(source=source, target=f"/{target}" if colon else "", read_only=is_read_only)
 
 
 def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:

@@ -38,6 +38,9 @@ class Chosen:
     source: str
     target: str
     path: str = ""  # only this folder of it
+    base: str = (
+        ""  # the part of `source` that nobody but the operator could put a link into; empty: all of it
+    )
     read_only: bool = False
     is_default: bool = False
 
@@ -50,10 +53,11 @@ def choose(
     targets = [one.target for one in chosen]
     if len(set(targets)) < len(targets):
         raise InvalidError(TWICE, hint="Give each of the mounts a target of its own.")
+    asked_targets = tuple(targets)
     for storage in storages:
         if storage.is_default:
             target = filled(storage.target, words)
-            if target not in targets:
+            if not any(f"{target}/".startswith(f"{one}/") for one in asked_targets) and target not in targets:
                 targets.append(target)
                 source = filled(storage.source, words)
                 chosen.append(
@@ -61,6 +65,7 @@ def choose(
                         storage=storage,
                         source=source,
                         target=target,
+                        base=base_of(storage, storages, words),
                         read_only=storage.read_only,
                         is_default=True,
                     )
@@ -77,8 +82,25 @@ def _asked(storages: Sequence[StorageRecord], spec: MountSpec, words: Mapping[st
         source=filled(storage.source, words),
         target=target,
         path=inner,
+        base=base_of(storage, storages, words),
         read_only=storage.read_only or spec.read_only,
     )
+
+
+def base_of(storage: StorageRecord, storages: Sequence[StorageRecord], words: Mapping[str, str]) -> str:
+    """How much of a storage's source is the operator's alone: up to its first word, and to the first storage that it lies in."""
+    if storage.kind != FOLDER:
+        return ""
+    source = filled(storage.source, words)
+    bases = []
+    before, brace, _ = storage.source.partition("{")
+    if brace:
+        bases.append(before.rpartition("/")[0] or ("/" if before.startswith("/") else "."))
+    for other in storages:
+        upper = filled(other.source, words).rstrip("/")
+        if other.kind == FOLDER and source.startswith(f"{upper}/"):
+            bases.append(upper or "/")
+    return min(bases, key=len, default="")
 
 
 def find(storages: Sequence[StorageRecord], text: str, words: Mapping[str, str]) -> tuple[StorageRecord, str]:
@@ -153,14 +175,17 @@ def checked_path(path: str) -> str:
 
 def mount_of(one: Chosen, *, own: str) -> Mount:
     """What the node is told. `own` is where storages of the platform itself are on it."""
-    storage, source = one.storage, one.source
+    storage, source, base = one.storage, one.source, one.base
     options = {str(name): str(value) for name, value in storage.options.items()}
     if storage.kind == FOLDER:
         if not source.startswith("/"):
             source = f"{own}/{source}"
+            base = own if base == "." else f"{own}/{base}" if base else ""
             options["create"] = "1"
         elif _WORD.search(storage.source):
             options["create"] = "1"
+    if base:
+        options["base"] = base
     if one.path:
         options["path"] = one.path
     if one.is_default:

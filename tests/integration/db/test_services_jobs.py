@@ -10,7 +10,7 @@ from trainyard.server.services import JobQuery
 from trainyard.server.services.hints import CONDUCTOR
 from trainyard.server.services.jobs import masked
 from trainyard.server.store import audit, events, workloads, workspaces
-from trainyard.spec.workload import Desired, RoleSpec, State
+from trainyard.spec.workload import Desired, MountSpec, RoleSpec, State
 
 
 async def move(cast: Cast, job_id: str, *states: State, **changes):
@@ -301,6 +301,11 @@ async def test_lists_have_positions_when_jobs_wait(cast: Cast):
     assert all(record.message.endswith(".") for record in listed[1:]), "why each waits"
     assert [record.id for record in listed] == [record.id for record in records]
     assert listed[1].version == 1
+
+
+async def test_a_dry_run_refuses_what_would_be_refused_when_it_is_submitted(cast: Cast):
+    with pytest.raises(InvalidError, match="There is no storage 'none'"):
+        await cast.services.jobs.dry_run(cast.ann, cast.job(mounts=(MountSpec(source="none"),)))
 
 
 async def test_a_dry_run_says_where_and_keeps_nothing(cast: Cast):

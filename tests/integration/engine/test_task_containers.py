@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -110,6 +111,33 @@ async def test_a_container_hears_that_it_has_to_go_when_it_was_not_there_yet(lab
     assert leftovers() == ""
 
 
+async def test_a_container_does_not_begin_when_a_storage_of_it_leads_elsewhere(
+    lab: EngineLab, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A link where a folder should be; and who is quick enough exchanges it after we looked."""
+    store, host, tools = tmp_path / "store", tmp_path / "host", tmp_path / "tools"
+    for folder in (store / "ada", host, tools):
+        folder.mkdir(parents=True)
+    (store / "link").symlink_to(host)
+    (tools / "podman").write_text(
+        f'#!/bin/sh\nif [ "$1" = run ] && [ -d "{store}/ada" ]; then mv "{store}/ada" "{store}/gone"; '
+        f'ln -s "{host}" "{store}/ada"; fi\nexec {shutil.which("podman")} "$@"\n'
+    )
+    (tools / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    server = await lab.start()
+    for attempt, name in (("w1.1", "link"), ("w2.1", "ada")):
+        mount = Mount(source=str(store / name), target="/data", options={"base": str(store)})
+        await lab.launch(
+            server, launch_of("echo > /data/x", attempt, view=View(image=image, mounts=(mount,)))
+        )
+        ended = await server.ended(attempt)
+        assert ended.exit_code == 126, ended
+        assert ("is a link" if name == "link" else "is not what it should be") in ended.message
+    assert list(host.iterdir()) == []
+    assert leftovers() == ""
+
+
 async def test_nothing_of_a_container_is_left_when_agent_and_supervisor_were_killed(
     lab: EngineLab, image: str
 ):
@@ -156,8 +184,9 @@ async def test_a_command_runs_in_a_container_like_the_tasks_own_when_that_has_en
     lab: EngineLab, image: str, tmp_path: Path
 ):
     server = await lab.start()
-    (tmp_path / "set").write_text("numbers")
-    mount = Mount(source=str(tmp_path), target="/data", read_only=True)
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "set").write_text("numbers")
+    mount = Mount(source=str(tmp_path / "sets"), target="/data", read_only=True)
     view = View(image=image, mounts=(mount,))
     await lab.launch(server, launch_of("echo mine > own; exit 7", view=view, env={"X": "a b"}))
     assert (await server.ended("w1.1")).exit_code == 7

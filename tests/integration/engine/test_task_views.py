@@ -175,6 +175,88 @@ async def test_a_link_in_a_storage_leads_nowhere_on_the_node(lab: EngineLab, tmp
     assert text == "/data/new/sub\n"
 
 
+async def test_what_users_put_into_a_storage_leads_nowhere_when_another_one_lies_in_it(
+    lab: EngineLab, tmp_path: Path
+):
+    work, host = tmp_path / "work", tmp_path / "host"
+    (work / "ada").mkdir(parents=True)
+    host.mkdir()
+    server = await lab.start()
+    inner = {"base": str(work), "create": "1"}
+    home, job = (
+        folder_at(work / "ada", "/home/ada"),
+        folder_at(work / "ada" / "jobs" / "j1", "/job", options=inner),
+    )
+    # Where the folder of the job is to be; a place inside of the home; a file of the job at home. NB: /oldroot is how the
+    # program that makes views calls the node's own files meanwhile.
+    links = {"jobs": host, "in": Path(f"/oldroot{host}"), "ib_config": Path(f"/oldroot{host}/file")}
+    launches = {
+        "w1.1": (View(mounts=(home, job)), None),
+        "w2.1": (View(mounts=(home, folder_at(host, "/home/ada/in/deep"))), None),
+        "w3.1": (View(mounts=(home,)), Entry(files={"/home/ada/ib_config": "x\n"})),
+    }
+    for (name, target), (attempt, (view, entry)) in zip(links.items(), launches.items(), strict=True):
+        (work / "ada" / name).symlink_to(target)
+        await lab.launch(server, launch_of("echo began > /job/x", attempt, view=view, entry=entry))
+        ended = await server.ended(attempt)
+        assert ended.exit_code == 126 and "is a link" in ended.message, ended
+    assert list(host.iterdir()) == []
+    (work / "ada" / "jobs").unlink()
+    locked = folder_at(work / "ada", "/data", read_only=True)
+    within = folder_at(host, "/data/no/such")
+    await lab.launch(server, launch_of("true", "w4.1", view=View(mounts=(locked, within))))
+    assert (await server.ended("w4.1")).message.endswith(
+        "/data/no/such inside of the storage at /data is not there"
+    )
+    await lab.launch(
+        server,
+        launch_of("echo here > /job/x; cat /home/ada/jobs/j1/x", "w5.1", view=View(mounts=(home, job))),
+    )
+    assert (await server.ended("w5.1")).exit_code == 0
+    assert server.log("w5.1") == b"here\n"
+
+
+async def test_a_storage_is_refused_when_the_platforms_own_files_are_there(lab: EngineLab, tmp_path: Path):
+    server = await lab.start()
+    data = tmp_path / "data"
+    (data / "storages" / "own").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(data)
+    wrong = (tmp_path, data, data / "other", tmp_path / "link", lab.root(), lab.root() / "tasks", Path("/"))
+    (data / "other").mkdir()
+    for number, source in enumerate(wrong):
+        view = View(mounts=(folder_at(source, "/x"),), hidden=(str(data),))
+        await lab.launch(server, launch_of("ls /x", f"w{number}.1", view=view))
+    for number in range(len(wrong)):
+        ended = await server.ended(f"w{number}.1")
+        assert (ended.exit_code, "platform's own files" in ended.message) == (126, True), ended
+    view = View(mounts=(folder_at(data / "storages" / "own", "/x"),), hidden=(str(data),))
+    await lab.launch(server, launch_of("touch /x/fine", "w9.1", view=view))
+    assert (await server.ended("w9.1")).exit_code == 0
+
+
+async def test_a_task_does_not_begin_when_a_folder_was_exchanged_while_its_view_was_made(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Who is quick enough exchanges it after we looked, and before the program that makes views does."""
+    store, host, tools = tmp_path / "store", tmp_path / "host", tmp_path / "tools"
+    for folder in (store / "ada", host, tools):
+        folder.mkdir(parents=True)
+    real = shutil.which("bwrap")
+    (tools / "bwrap").write_text(
+        f'#!/bin/sh\ncase "$*" in *--help*) {real} --version; exit;; esac\n'  # one that takes no open folders
+        f'if [ -d "{store}/ada" ] && [ "$1" != --unshare-pid -o "$2" = --info-fd ]; then mv "{store}/ada" "{store}/gone"; '
+        f'ln -s "{host}" "{store}/ada"; fi\nexec {real} "$@"\n'
+    )
+    (tools / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    server = await lab.start()
+    view = View(mounts=(folder_at(store / "ada", "/data", options={"base": str(store)}),))
+    await lab.launch(server, launch_of("echo began > /data/x", view=view))
+    ended = await server.ended("w1.1")
+    assert (ended.exit_code, ended.message) == (126, "the storage at /data is not what it should be")
+    assert list(host.iterdir()) == []
+
+
 async def test_a_storage_is_refused_when_it_would_hide_the_system(lab: EngineLab, tmp_path: Path):
     server = await lab.start()
     targets = ("/etc", "/usr", "/", "/proc")

@@ -17,12 +17,19 @@ from trainyard.spec.workload import MountSpec
         ("data:ro", MountSpec(source="data", read_only=True)),
         ("data:/a b", MountSpec(source="data", target="/a b")),
         ("data:/x:ro", MountSpec(source="data", target="/x", read_only=True)),
+        ("data:/x:rw", MountSpec(source="data", target="/x")),
+        ("data:/", MountSpec(source="data", target="/")),
         ("nas://h/p", MountSpec(source="nas://h/p")),
         ("nas://h/p:/x:ro", MountSpec(source="nas://h/p", target="/x", read_only=True)),
     ],
 )
 def test_a_mount_is_read_when_its_source_has_colons_too(word, wanted):
     assert _mount(word) == wanted
+
+
+def test_a_mount_is_refused_when_more_follows_than_there_is(capfd):
+    assert main(["jobs", "submit", "--mount", "data:/x:ro:zz", "--", "true"]) == 2
+    assert "'data:/x:ro:zz' is no mount" in capfd.readouterr().err
 
 
 def test_a_parameter_that_is_there_twice_is_refused_instead_of_forgotten(capfd):

@@ -49,6 +49,31 @@ def test_what_is_asked_for_takes_the_place_of_a_default():
     assert found[0].read_only
 
 
+def test_a_default_inside_of_what_is_asked_for_is_left_out():
+    found = mounts.choose((*DEFAULT, SETS), [MountSpec(source="sets", target="/mnt/user")], WORDS)
+    assert "/mnt/user/ada" not in {one.target for one in found}
+    assert "/mnt/share/vision" in {one.target for one in found}
+
+
+def test_the_node_is_told_how_much_of_a_source_users_cannot_put_links_into():
+    more = (
+        *DEFAULT,
+        storage("scratch", source="/scratch/{user}/x", target="/scratch"),
+        storage("disk", source="/disk", target="/disk"),
+        storage("inner", source="/disk/a/b", target="/inner"),
+        storage("odd", source="u-{user}", target="/odd"),
+    )
+    asked = [MountSpec(source=name) for name in ("scratch", "disk", "inner", "odd")]
+    told = {
+        one.storage.name: mounts.mount_of(one, own="/own").options
+        for one in mounts.choose(more, asked, WORDS)
+    }
+    assert {name: options.get("base", "") for name, options in told.items()} == {
+        "scratch": "/scratch", "disk": "", "inner": "/disk", "odd": "/own",
+        "user": "/own/users", "share": "/own/groups", "home": "/own/work", "work": "/own/work", "job": "/own/work", "data": "",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "name", "path"),
     [("sets", "sets", ""), ("id-sets", "sets", ""), ("nas://nas/export", "export", ""),

@@ -18,7 +18,7 @@ from trainyard.server.services import checks, submitting
 from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
 from trainyard.server.services.needs import open_needs, waits_on
-from trainyard.server.services.places import choose_workspace, find_workspace
+from trainyard.server.services.places import find_workspace
 from trainyard.server.services.secrecy import for_eyes_of, is_secret, masked, without_secrets
 from trainyard.server.services.submitting import (
     NEEDS_APPROVAL,
@@ -244,10 +244,10 @@ class Jobs:
         submitting.check(spec)
 
         def work(connection: Connection) -> tuple[WorkloadSpec, str]:
-            workspace = choose_workspace(connection, actor, spec.workspace)
-            require(actor, "jobs:write", workspace.id)
             open_needs(connection, actor, spec)
-            return checks.fit_to_workspace(kinds.fit(spec), workspace), workspace.id
+            # As if it were submitted, so that what would be refused then is refused now.
+            (made,) = submitting.new_records(connection, actor, [kinds.fit(spec)], self._context.now())
+            return made.spec, made.workspace_id
 
         fitted, workspace_id = await self._context.db.read(work)
         return await self._explainer.dry_run(actor, fitted, workspace_id, language=language)

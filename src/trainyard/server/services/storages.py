@@ -239,9 +239,9 @@ def check_mounts(connection: Connection, spec: WorkloadSpec, *, user: str, works
     if not spec.mounts:
         return
     place = workspaces.find(connection, workspace_id)
-    words = words_of(
-        user=user, workspace=place.name if place else "", group="group", job_id="job", submitted_at=0.0
-    )
+    name, group_id = (place.name, place.group_id) if place else ("", None)
+    group = next((one.name for one in workspaces.list_groups(connection) if one.id == group_id), name)
+    words = words_of(user=user, workspace=name, group=group, job_id="job", submitted_at=0.0)
     mounts.choose(storages.list_storages(connection, workspace_id), spec.mounts, words)
 
 

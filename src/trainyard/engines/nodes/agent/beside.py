@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 from . import kernel
 from .folder import TaskFolder, find_tombstone
 from .ground import Ground
+from .placing import RefusalError
 from .supervisor import MARK, base_environment, enter_working_folder, task_environment
-from .view import CONTAINER, IGNORE, RefusalError, place_of, wrap
+from .view import CONTAINER, IGNORE, place_of, wrap
 from .wire import NO_TASK, NOT_THERE
 
 
@@ -41,7 +42,7 @@ def run(attempt: str, name: str, command: str) -> int:  # noqa: RET503  # its en
     _become(folder, order, command, int(known.get("child", 0)))
 
 
-def _anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
+def _anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:  # noqa: RET503  # as above
     """Run it in a view like that of a task that has ended, or in a new container of its image."""
     wanted = order.get("view")
     if wanted is None:
@@ -54,13 +55,12 @@ def _anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
         env["TERM"] = os.environ["TERM"]
     try:
         wrapped = wrap(Ground(), folder, order, _words(command), env)
+        if wrapped.kind:
+            return int(entering.run_anew(order, wrapped))
     except RefusalError as error:
         sys.stderr.write(f"trainyard: {error}\n")
         return NO_TASK
-    if not wrapped.kind:
-        _become(folder, order, command, 0)
-    status: int = entering.run_anew(order, wrapped)
-    return status
+    _become(folder, order, command, 0)
 
 
 def _words(command: str) -> list[str]:

@@ -23,8 +23,9 @@ from .folder import TaskFolder, write_file
 from .ground import Ground, run_briefly
 from .hearing import Hearing
 from .images import Fetcher
+from .placing import Placed, RefusalError, check
 from .supervisor import MARK, mark_of
-from .view import CONTAINER, Builder, RefusalError, Wrapped, place_of
+from .view import CONTAINER, Builder, Wrapped, place_of
 
 NO_CONTAINER = 125  # what both say when they could not start one
 NOT_STARTED = 126
@@ -32,6 +33,7 @@ NO_SHELL = (126, 127)  # what both say when the image has nothing that could be 
 REMOVE_SECONDS = 60.0
 TELL_SECONDS = 30.0
 TELL_AGAIN_SECONDS = 0.5
+LOOK_SECONDS = 0.01
 FIRST_FILE = "first"  # a file of the task, in which the first process of its container writes; there as long as that may be
 PROBLEM = "problem"  # a file of the task: why it could not begin
 # Variables by which the node's own program finds its things; a task's values of these are told another way.
@@ -44,6 +46,7 @@ FIRST = (
     "told= heard=; "
     "trap 'heard=1; if [ -z \"$told\" ]; then told=1; echo told >> /.first; kill -TERM -1 2>/dev/null; fi' TERM; "
     "echo began >> /.first; "
+    "if [ -e /.go ]; then until read -r go < /.go; do :; done; fi; "
     'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; shift; '
     '"$@" & main=$!; status=127; '
     "while :; do heard=; wait $main; now=$?; [ $now = 127 ] || status=$now; "
@@ -103,6 +106,7 @@ class Box:
         self.order = order
         self.view: dict[str, Any] = order["view"]
         self.kind, self.runtime = Ground().runtime
+        self.placed: list[Placed] = []  # its storages, held open
 
     def words(self, name: str, options: list[str], inner: list[str]) -> tuple[list[str], dict[str, str]]:
         """What runs it under a name, with `inner` for its shell; and the environment for who does. RefusalError where it cannot be."""
@@ -156,9 +160,11 @@ class Box:
         if self.order.get("entry"):
             entry = os.path.abspath(self.folder.file("entry"))
             own.append((entry, entry, False))
+        self.placed = builder.places.all()
+        storages = [(one.source, one.target, one.read_only) for one in self.placed]
         # One that lies in a storage is the task's own all the same: the storage is others' as well.
         own += [(path, target, False) for path, target in builder.files()]
-        return [mounted(*one) for one in [*builder.binds(), *own]]
+        return [mounted(*one) for one in [*storages, *own]]
 
     def _devices(self) -> list[str]:
         nodes, _ = device_nodes(self.order)
@@ -204,6 +210,8 @@ class Keeper:
         self.kind, self.runtime = self.box.kind, self.box.runtime
         self.name = name_of(order)
         self.hearing = Hearing()
+        self.gate = -1  # what its first process waits at, until we have looked at it
+        self.problem = ""
 
     def run(self) -> int:
         """Its status; one that could not begin leaves the reason in a file."""
@@ -234,21 +242,48 @@ class Keeper:
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for its end. Who has to go is told until it has heard: it may not have been there yet."""
+        is_open = not self.box.placed
         while (status := child.poll()) is None:
+            if not is_open:
+                is_open = self._open()
             is_due = self.hearing.is_told and "told" not in self.folder.text(FIRST_FILE).splitlines()
             if is_due:
                 self._tell()
-            self.hearing.pause(TELL_AGAIN_SECONDS if is_due else None)
+            again = TELL_AGAIN_SECONDS if is_due else None
+            self.hearing.pause(again if is_open else LOOK_SECONDS)
+        if self.problem:
+            return self._give_up(self.problem)
         return status if status >= 0 else 128 - status
+
+    def _open(self) -> bool:
+        """Let it begin when it sees of its storages what it should; whether that is settled."""
+        if "began" not in self.folder.text(FIRST_FILE).splitlines():
+            return False
+        pid = self._first()
+        try:
+            if pid:  # else we have no right to look at it, and it none that we would have to fear
+                check(pid, self.box.placed)
+        except RefusalError as error:
+            self.problem = str(error)
+            os.kill(pid, signal.SIGKILL)
+        else:
+            os.write(
+                self.gate, b"go\n" * 8
+            )  # one is enough, but a shell may be called away while it reads it
+        return True
+
+    def _first(self) -> int:
+        """The first process of the container; 0 where it is not to be found."""
+        mark = mark_of(self.order)
+        return next((pid for pid in kernel.all_pids() if kernel.has_mark(pid, mark) and is_first(pid)), 0)
 
     def _tell(self) -> None:
         """Tell the first process of the container: it knows the others. By ourselves where we may; else by who runs it."""
-        mark = mark_of(self.order)
-        for pid in kernel.all_pids():
-            if kernel.has_mark(pid, mark) and is_first(pid):
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGTERM)
-                    return
+        pid = self._first()
+        with contextlib.suppress(OSError):
+            if pid:
+                os.kill(pid, signal.SIGTERM)
+                return
         run_briefly([self.runtime, "kill", "--signal", "TERM", self.name], TELL_SECONDS)
 
     def _give_up(self, message: str) -> int:
@@ -259,6 +294,12 @@ class Keeper:
         first = os.path.abspath(self.folder.file(FIRST_FILE))
         write_file(first, b"")
         options = ["--mount", mounted(first, "/.first", False)]
+        if self.view["mounts"]:
+            gate = os.path.abspath(self.folder.file("go"))
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(gate, 0o600)
+            self.gate = os.open(gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            options += ["--mount", mounted(gate, "/.go", False)]
         if self.kind == "podman":
             options += ["--replace"]
         return self.box.words(self.name, options, ["-c", FIRST, "sh", self.box.place(), *self._inner()])

@@ -13,7 +13,8 @@ import signal
 import time
 from typing import Any, NoReturn
 
-from . import cgroups, kernel, view
+from . import cgroups, kernel, placing, view
+from .held import Held
 
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
@@ -73,8 +74,9 @@ def become_inside(
 
 
 def run_anew(order: dict[str, Any], wrapped: view.Wrapped) -> int:
-    """Run what has a view around it, held to the task's limits; its status."""
+    """Run what has a view around it, held to the task's limits; its status. RefusalError where it sees what it should not."""
     group = cgroups.Trees().group(f"{cgroups.name_of(order['mark'])}.{os.getpid()}")
+    held = Held()
     child = os.fork()
     if child == 0:
         try:
@@ -82,13 +84,23 @@ def run_anew(order: dict[str, Any], wrapped: view.Wrapped) -> int:
                 with contextlib.suppress(OSError, KeyError):  # the node cannot, as the task's events said
                     group.limit(*cgroups.limits_of(order))
                     group.enter(os.getpid())
-            words = [wrapped.words[0], "--die-with-parent", *wrapped.words[1:]]
+            words = [wrapped.words[0], "--die-with-parent", *held.options, *wrapped.words[1:]]
             os.execve(words[0], words, wrapped.env)  # noqa: S606  # no shell
         finally:
             os._exit(126)
     try:
+        held.started()
+        pid = held.pid()
+        if pid:
+            placing.check(pid, wrapped.placed)
+        held.let_go()
         return _wait(child)
+    except placing.RefusalError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     finally:
+        held.close()
         deadline = time.monotonic() + LEAVE_SECONDS
         while not group.remove() and time.monotonic() < deadline:  # what was in it is on its way out
             time.sleep(LOOK_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 from .folder import TaskFolder, note, write_file
 from .ground import run_briefly
 from .hearing import Hearing
-from .view import RefusalError
+from .placing import RefusalError
 
 PULL_TRIES = 3
 PULL_PAUSE_SECONDS = 2.0

@@ -20,7 +20,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from . import cgroups, kernel, view
+from . import cgroups, kernel, placing, view
 from .folder import (
     LONGEST_MESSAGE,
     TaskFolder,
@@ -32,6 +32,7 @@ from .folder import (
     write_file,
 )
 from .ground import Ground
+from .held import Held
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
@@ -136,7 +137,7 @@ class Supervisor:
             if not self.view:
                 enter_working_folder(self.folder, self.order)
             self._spawn(wrapped, writer)
-        except (OSError, ValueError, view.RefusalError) as error:
+        except (OSError, ValueError, placing.RefusalError) as error:
             self._could_not_start(error)
             return
         finally:
@@ -149,10 +150,11 @@ class Supervisor:
     def _spawn(self, wrapped: view.Wrapped, writer: int) -> None:
         """Start it inside of its group, without being counted there ourselves."""
         try:
-            if not self._make_group() or self.group is None:
+            has_group = self._make_group()
+            if self.view and self.view != view.CONTAINER and (has_group or wrapped.placed):
+                self._spawn_held(wrapped, writer)
+            elif not has_group or self.group is None:
                 self.child = self._begin(wrapped, writer)
-            elif self.view:
-                self._spawn_held(self.group, wrapped, writer)
             else:
                 self.group.enter(os.getpid())
                 try:
@@ -160,8 +162,8 @@ class Supervisor:
                 finally:
                     self.group.leave()
         finally:
-            for handle in wrapped.handles:
-                os.close(handle)
+            for one in wrapped.placed:
+                os.close(one.handle)
 
     def _begin(self, wrapped: view.Wrapped, writer: int) -> int:
         if self.order.get("entry") and not self.view:  # it is our own program: nothing new has to be loaded
@@ -169,33 +171,38 @@ class Supervisor:
             return int(import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer))
         return spawn(wrapped.words, wrapped.env, writer)
 
-    def _spawn_held(self, group: cgroups.Group, wrapped: view.Wrapped, writer: int) -> None:
-        """Have its view be made while the kernel moves it into its group, which takes as long: it begins when both are done."""
-        told, tells = os.pipe2(os.O_CLOEXEC)
-        waits, goes = os.pipe2(os.O_CLOEXEC)
+    def _spawn_held(self, wrapped: view.Wrapped, writer: int) -> None:
+        """Have its view be made while the kernel moves it into its group, which takes as long.
+
+        It begins when both are done, and when it sees of its storages what it should.
+        """
+        held = Held()
         try:
             try:
-                for handle in (tells, waits):
-                    os.set_inheritable(handle, True)
-                held = ["--info-fd", str(tells), "--block-fd", str(waits)]
-                self.child = spawn([wrapped.words[0], *held, *wrapped.words[1:]], wrapped.env, writer)
+                words = [wrapped.words[0], *held.options, *wrapped.words[1:]]
+                self.child = spawn(words, wrapped.env, writer)
             finally:
-                os.close(tells)
-                os.close(waits)
-            found = b""
-            while piece := os.read(told, PIECE):
-                found += piece
-            if found:  # else it has failed, and says why
-                group.enter(int(json.loads(found)["child-pid"]))
-        except OSError:
-            if not self.child:
-                raise
-            self._note_all([NO_LIMITS])
+                held.started()
+            pid = held.pid()
+            if pid:
+                self._enter_group(pid)
+                placing.check(pid, wrapped.placed)
+            held.let_go()
+        except placing.RefusalError:
+            os.kill(self.child, signal.SIGKILL)  # it has not begun
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+            raise
         finally:
-            os.close(told)
-            with contextlib.suppress(BrokenPipeError):  # it has gone
-                os.write(goes, b"\n")
-            os.close(goes)
+            held.close()
+
+    def _enter_group(self, pid: int) -> None:
+        try:
+            if self.group is not None:
+                self.group.enter(pid)
+        except OSError:
+            self._note_all([NO_LIMITS])
 
     def _make_group(self) -> bool:
         """Whether it is held to its limits."""
@@ -217,7 +224,7 @@ class Supervisor:
     def _could_not_start(self, error: Exception) -> None:
         place = getattr(error, "filename", None) or self.words[0]
         message = f"{os.fsdecode(place)}: {getattr(error, 'strerror', None) or error}"
-        if isinstance(error, view.RefusalError):
+        if isinstance(error, placing.RefusalError):
             message = str(error)
         self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
         self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])

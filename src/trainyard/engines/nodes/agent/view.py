@@ -16,9 +16,9 @@ from . import kernel
 from .devices import device_nodes
 from .folder import TaskFolder
 from .ground import PATHS, Ground
+from .placing import NETWORK, Placed, Places, RefusalError, source_of
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
-NETWORK = "nfs"
 CONTAINER, IGNORE = "container", "ignore"
 # What of a node's files a closed view has; the rest of `/` is not there.
 SHOWN = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "opt", "etc")
@@ -50,15 +50,8 @@ ETC = "/.etc"  # beside /etc, so that links of it that lead upwards lead to the 
 NAMED = ("hosts", "passwd", "group")  # files of /etc that a task may have its own of
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
 
-SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/run", "/sbin",
-          "/sys", "/usr", "/var")  # fmt: skip
 RUN_BYTES = 64 << 20  # what a task may keep below /run: it is memory
 MOST_ENTRIES = 500  # of a folder that has to be put together anew, in an open view
-FROM_STORAGE = "the folder {path} of the storage at {target} {problem}"
-
-
-class RefusalError(Exception):
-    """The node cannot give a task what it needs; the message is a sentence for its user."""
 
 
 class Wrapped:
@@ -69,7 +62,7 @@ class Wrapped:
         self.env = env
         self.kind = kind  # empty: it sees the node as it is
         self.notes: list[tuple[str, str]] = []
-        self.handles: list[int] = []  # that the program inherits; to be closed after its start
+        self.placed: list[Placed] = []  # its storages; to be closed after its start
 
 
 def find_out(ground: Ground, order: dict[str, Any]) -> None:
@@ -127,11 +120,6 @@ def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) 
     return plain
 
 
-def source_of(mount: dict[str, Any]) -> str:
-    """Where a mount's files are on the node; one that is not absolute is below the node's folder."""
-    return os.path.abspath(str(mount["source"]))
-
-
 class Builder:
     """Puts the words of bubblewrap together."""
 
@@ -144,22 +132,12 @@ class Builder:
         self.view: dict[str, Any] = order["view"]
         self.env = dict(env)
         self.words: list[str] = [ground.bwrap]
-        self.handles: list[int] = []
+        self.places = Places(self.view)
 
     @classmethod
     def for_container(cls, folder: TaskFolder, order: dict[str, Any]) -> Builder:
         """One that only says which folders are to be seen."""
         return cls(Ground(), folder, order, {})
-
-    def binds(self) -> list[tuple[str, str, bool]]:
-        """(source, target, whether only to read) of all storages, upper folders first."""
-        found = []
-        for mount in sorted(self.view["mounts"], key=lambda one: one["target"].count("/")):
-            source, target, handle = self._placed(mount)
-            if handle >= 0:
-                source = os.readlink(f"/proc/self/fd/{handle}")
-            found.append((source, target, bool(mount["read_only"])))
-        return found
 
     def closed(self, words: list[str]) -> Wrapped:
         """Only what is the task's own, and the node's programs to read."""
@@ -204,7 +182,7 @@ class Builder:
     def _finished(self, words: list[str], kind: str) -> Wrapped:
         inner = self._enter(words)
         wrapped = Wrapped([*self.words, "--", *inner], self.env, kind)
-        wrapped.handles = self.handles
+        wrapped.placed = self.places.all()
         return wrapped
 
     def _enter(self, words: list[str]) -> list[str]:
@@ -315,6 +293,7 @@ class Builder:
             target = os.path.normpath(name)
             if target.startswith(NOT_FILES):
                 continue
+            self.places.make_room(target, is_file=True)
             path = f"{folder}/{number}"
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             found.append((path, target))
@@ -345,73 +324,16 @@ class Builder:
 
     def _mount_all(self) -> None:
         home = self.view.get("home")
-        mounts = sorted(self.view["mounts"], key=lambda one: one["target"].count("/"))
-        if home and not any(one["target"] == home for one in mounts):
+        placed = self.places.all()
+        if home and not any(one.target == home for one in placed):
             self.words += ["--tmpfs", home]
-        for mount in mounts:
-            self._mount(mount)
-
-    def _mount(self, mount: dict[str, Any]) -> None:
-        source, target, handle = self._placed(mount)
-        verb = "--ro-bind" if mount["read_only"] else "--bind"
-        if handle >= 0 and self.ground.takes_handles:
-            self.words += [f"{verb}-fd", str(handle), target]
-        else:
-            self.words += [verb, source, target]
-
-    def _placed(self, mount: dict[str, Any]) -> tuple[str, str, int]:
-        """Where a mount's files are, where they are to be seen, and an open folder where there is one (else -1)."""
-        options = mount.get("options") or {}
-        target = os.path.normpath(mount["target"])
-        if not target.startswith("/") or target in SYSTEM:
-            raise RefusalError(
-                f"a storage cannot be shown at {mount['target']}: the node's own files are there"
-            )
-        source = self._found(mount) if mount["kind"] == NETWORK else source_of(mount)
-        if options.get("create"):
-            try:
-                os.makedirs(source, mode=0o700, exist_ok=True)
-            except OSError as error:
-                raise RefusalError(
-                    f"the folder {source} of the storage at {target} cannot be made: {error.strerror}"
-                ) from error
-        if not os.path.exists(source):
-            raise RefusalError(f"the node has no {source} for the storage at {target}")
-        if not options.get("path"):
-            return source, target, -1
-        handle = self._beneath(source, options, target)
-        return os.path.join(source, options["path"]), target, handle
-
-    def _found(self, mount: dict[str, Any]) -> str:
-        network = import_module(".network", __package__)  # few tasks have such a storage
-        try:
-            return str(network.folder_of(mount))
-        except network.UnmountedError as error:
-            raise RefusalError(f"the storage at {mount['target']} cannot be shown: {error}") from error
-
-    def _beneath(self, source: str, options: dict[str, Any], target: str) -> int:
-        """Open a folder inside a storage, by no link: one that its users made could lead anywhere on the node."""
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        handle = os.open(source, flags)
-        for part in options["path"].split("/"):
-            if part in ("", "."):
-                continue
-            try:
-                if options.get("create") and part != "..":
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o700, dir_fd=handle)
-                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=handle) if part != ".." else -1
-            except OSError as error:
-                inner, problem = -1, "is a link or no folder" if error.errno in (20, 40) else "is not there"
+        for one in placed:
+            verb = "--ro-bind" if one.read_only else "--bind"
+            if self.ground.takes_handles:
+                os.set_inheritable(one.handle, True)
+                self.words += [f"{verb}-fd", str(one.handle), one.target]
             else:
-                problem = "leads out of it"
-            os.close(handle)
-            if inner < 0:
-                raise RefusalError(FROM_STORAGE.format(path=options["path"], target=target, problem=problem))
-            handle = inner
-        os.set_inheritable(handle, True)
-        self.handles.append(handle)
-        return handle
+                self.words += [verb, one.source, one.target]
 
     def _name_things(self) -> None:
         """Who and where the task is, as the files of its system say."""

@@ -15,8 +15,9 @@ from .containers import SHELL, Box, name_of
 from .folder import TaskFolder
 from .ground import Ground, run_briefly
 from .hearing import Hearing
+from .placing import RefusalError
 from .supervisor import MARK, end_marked
-from .view import RefusalError, place_of
+from .view import place_of
 from .wire import NO_TASK
 
 VISIT = "TRAINYARD_VISIT"  # what a person's processes inside are known by
