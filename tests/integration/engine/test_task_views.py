@@ -163,6 +163,19 @@ async def test_a_folder_of_a_storage_is_refused_when_it_leads_out_of_it(lab: Eng
         assert why in ended.message and "/data" in ended.message
 
 
+async def test_nothing_of_the_node_is_told_when_a_task_exchanges_what_its_node_reads(
+    lab: EngineLab, tmp_path: Path
+):
+    (tmp_path / "secret").write_text("precious")
+    server = await lab.start()
+    own = '"$TRAINYARD_TASK_DIR/entry/problem"'
+    for attempt, made in (("w1.1", f"ln -s {quoted(tmp_path / 'secret')} {own}"), ("w2.1", f"mkfifo {own}")):
+        view, entry = View(), Entry(env={"X": "1"})
+        await lab.launch(server, launch_of(f"{made}; exit 3", attempt, view=view, entry=entry))
+        ended = await server.ended(attempt)
+        assert (ended.exit_code, ended.message) == (3, "")
+
+
 async def test_a_link_in_a_storage_leads_nowhere_on_the_node(lab: EngineLab, tmp_path: Path):
     (tmp_path / "store").mkdir()
     (tmp_path / "other").mkdir()

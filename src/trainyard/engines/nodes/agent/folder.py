@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import time
 from typing import Any
 
@@ -29,6 +30,7 @@ from . import kernel
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}\Z")
 STATE_BYTES = 8192  # room that is taken at birth, so that a full disk loses no status
 LONGEST_MESSAGE = 1000
+MOST_TEXT = 65536
 
 TASKS = "tasks"
 ENDED = "ended"
@@ -157,11 +159,17 @@ class TaskFolder:
         return known
 
     def text(self, name: str) -> str:
-        """What one of its files says; empty where there is none."""
+        """What one of its files says; empty where there is none. A task may have put something else in its place."""
         try:
-            return kernel.read_file(self.file(name)).decode(errors="replace")
+            handle = os.open(self.file(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return ""
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return ""
+            return os.read(handle, MOST_TEXT).decode(errors="replace")
+        finally:
+            os.close(handle)
 
     def log_size(self) -> int:
         """How many bytes it has printed."""
@@ -198,18 +206,30 @@ def _write_new(path: str, data: bytes) -> None:
 
 def remove_tree(path: str) -> None:
     """Delete a folder with all in it, as far as that is possible. Importing shutil would double the program."""
-    try:
-        entries = list(os.scandir(path))
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            remove_tree(entry.path)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(entry.path)
+    _empty(path, None)
     with contextlib.suppress(OSError):
         os.rmdir(path)
+
+
+def _empty(path: str, above: int | None) -> None:
+    """Delete what is in a folder. By no link: who is still in there could put one in the place of a folder meanwhile."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except OSError:
+        return
+    try:
+        with os.scandir(handle) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                _empty(entry.name, handle)
+                with contextlib.suppress(OSError):
+                    os.rmdir(entry.name, dir_fd=handle)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.name, dir_fd=handle)
+    finally:
+        os.close(handle)
 
 
 def note(state: int, *lines: dict[str, Any]) -> None:
