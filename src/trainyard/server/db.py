@@ -163,24 +163,36 @@ class Database:
                 return
 
     def _commit(self, group: list[_Piece]) -> None:
+        pieces = [piece for piece in group if piece.done.set_running_or_notify_cancel()]
+        if not pieces:
+            return
         results: list[tuple[_Piece, Any]] = []
         try:
             with self.engine.begin() as connection:
-                for piece in group:
-                    if not piece.done.set_running_or_notify_cancel():
-                        continue
-                    try:
-                        with connection.begin_nested():
-                            results.append((piece, _guarded(piece.work, connection)))
-                    except Exception as error:  # noqa: BLE001  # it belongs to whoever asked, and goes there
-                        piece.done.set_exception(error)
-        except Exception as error:  # noqa: BLE001  # the commit itself: nobody's work was kept
-            for piece in group:
+                if len(pieces) == 1:  # alone it needs no savepoint: where it fails, nothing is committed
+                    results.append((pieces[0], _guarded(pieces[0].work, connection)))
+                else:
+                    for piece in pieces:
+                        _apart(piece, connection, results)
+        except Exception as error:  # noqa: BLE001  # the commit itself, or the only one: nobody's work was kept
+            for piece in pieces:
                 if not piece.done.done():
                     piece.done.set_exception(_plain(error))
             return
         for piece, result in results:
             piece.done.set_result(result)
+
+
+def _apart(piece: _Piece, connection: Connection, results: list[tuple[_Piece, Any]]) -> None:
+    """Do one piece of several: where it fails, the others are kept."""
+    connection.exec_driver_sql("SAVEPOINT piece")
+    try:
+        results.append((piece, _guarded(piece.work, connection)))
+    except Exception as error:  # noqa: BLE001  # it belongs to whoever asked, and goes there
+        connection.exec_driver_sql("ROLLBACK TO piece")
+        piece.done.set_exception(_plain(error))
+    finally:
+        connection.exec_driver_sql("RELEASE piece")
 
 
 class _AgainError(Exception):

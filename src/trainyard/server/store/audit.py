@@ -29,6 +29,7 @@ class AuditRecord:
 
 
 _NAMES = tuple(one.name for one in fields(AuditRecord) if one.name != "seq")
+_INSERT = insert(audit)
 
 
 def append(connection: Connection, record: AuditRecord) -> None:
@@ -39,7 +40,7 @@ def append(connection: Connection, record: AuditRecord) -> None:
 def append_many(connection: Connection, records: Sequence[AuditRecord]) -> None:
     """Write entries in their order."""
     if records:
-        connection.execute(insert(audit), [_values(record) for record in records])
+        connection.execute(_INSERT, [_values(record) for record in records])
 
 
 def page(

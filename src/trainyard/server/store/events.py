@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, text
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, text
 
 from trainyard.server.tables import events
 from trainyard.spec.events import Event
@@ -16,6 +16,14 @@ from trainyard.spec.events import Event
 _LOCK = 7_230_114
 
 _COLUMNS = [column for column in events.c if column.name != "seq"]
+# Made once: putting a statement together takes longer than its execution.
+_INSERT = insert(events)
+_CHANGES: Select[Any] = (
+    select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
+    .where(events.c.seq > bindparam("after_seq"))
+    .order_by(events.c.seq)
+    .limit(bindparam("most"))
+)
 
 
 def append(connection: Connection, event: Event) -> None:
@@ -29,7 +37,7 @@ def append_many(connection: Connection, several: Sequence[Event]) -> None:
         return
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": _LOCK})
-    connection.execute(insert(events), [_values(event) for event in several])
+    connection.execute(_INSERT, [_values(event) for event in several])
 
 
 def page(
@@ -67,14 +75,12 @@ def wishes_since(
 
     Exact on PostgreSQL too: whoever has a number by now is waited for.
     """
-    query: Select[Any] = select(events.c.seq, events.c.subject, events.c.subject_id, events.c.actor)
-    query = _until(query.where(events.c.seq > after_seq), _settled(connection))
-    query = query.order_by(events.c.seq).limit(limit)
+    query = _until(_CHANGES, _settled(connection))
     last, found = after_seq, dict[tuple[str, str], None]()
-    for row in connection.execute(query):
-        last = row.seq
-        if row.actor:
-            found[row.subject, row.subject_id] = None
+    for seq, subject, subject_id, actor in connection.execute(query, {"after_seq": after_seq, "most": limit}):
+        last = seq
+        if actor:
+            found[subject, subject_id] = None
     return list(found), last
 
 

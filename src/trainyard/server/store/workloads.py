@@ -104,6 +104,8 @@ _SELECT: Select[Any] = select(
 )
 _BY_ID = _SELECT.where(workloads.c.id == bindparam("wanted_id"), workloads.c.deleted_at.is_(None))
 _LOCKED_BY_ID = _BY_ID.with_for_update()
+_BY_IDS = _SELECT.where(workloads.c.id.in_(bindparam("wanted_ids", expanding=True))).order_by(workloads.c.id)
+_INSERT = insert_into(workloads)
 _STATES = {state.value: state for state in State}
 _WISHES = {desired.value: desired for desired in Desired}
 
@@ -144,8 +146,8 @@ def load_many(connection: Connection, ids: Iterable[str]) -> dict[str, WorkloadR
     """Those of these workloads that there are, by id, oldest first."""
     found: dict[str, WorkloadRecord] = {}
     for part in chunks(sorted(set(ids))):
-        query = _SELECT.where(workloads.c.id.in_(part)).order_by(workloads.c.id)
-        found.update({row[0]: _record(row) for row in connection.execute(query)})
+        rows = connection.execute(_BY_IDS, {"wanted_ids": part})
+        found.update({row[0]: _record(row) for row in rows})
     return found
 
 
@@ -297,7 +299,7 @@ def insert(connection: Connection, record: WorkloadRecord) -> None:
 def insert_many(connection: Connection, records: Sequence[WorkloadRecord]) -> None:
     """Write new workloads at the price of one statement."""
     if records:
-        connection.execute(insert_into(workloads), [_values(record, _NAMES) for record in records])
+        connection.execute(_INSERT, [_values(record, _NAMES) for record in records])
 
 
 def save(connection: Connection, record: WorkloadRecord) -> WorkloadRecord:
