@@ -131,8 +131,10 @@ def rename_command(old: str, new: str) -> int:
 async def _needs_question(machines: Fleet, running: Sequence[Machine]) -> bool:
     """Whether the person said no, where there is reason to ask."""
     foreign = [machine for machine in running if _is_foreign(machines, machine)]
+    if not foreign and len(running) <= 1:
+        return False  # nothing that it is at work on would be asked about: it is not even reached
     busy = await _busy(machines, running)
-    if not foreign and not (len(running) > 1 and busy):
+    if not foreign and not busy:
         return False
     _print_plan(machines, running, busy)
     return not await machines.confirm(f"Stop {_count(running)}?")
