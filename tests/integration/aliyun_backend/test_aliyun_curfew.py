@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from emulation import Emulation, until
 from trainyard.runtime.context import Context
 from trainyard.runtime.curfew import Curfew, Terms
 from trainyard.runtime.job import make_job
+from trainyard.runtime.task import Task
 from trainyard.runtime.watch import Care, Watch, stop_when_done
 from trainyard.spec.machine import MachineSpec, MachineState
 
@@ -39,9 +39,9 @@ async def main():
     curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=0.2))
     assert await curfew.arrange()
     beats = asyncio.create_task(curfew.beat())
-    await asyncio.sleep(4)
+    await asyncio.sleep(3)  # longer than the grace of two
     # The second machine has no command of its own, and works for the first.
-    await job.tasks[0].run("sleep 6; echo trained > result", non_blocking=True)
+    await job.tasks[0].run("sleep 4; echo trained > result", non_blocking=True)
     print("started", flush=True)
     await beats
 
@@ -49,6 +49,8 @@ asyncio.run(main())
 """
 SCRIPT = """
 import trainyard
+import trainyard.runtime.curfew
+trainyard.runtime.curfew.LONGEST_LOOK_SECONDS = 1
 trainyard.set_backend("aliyun")
 job = trainyard.make_job(
     name="left", instance_type="ecs.g7.large", confirm_cost=True, ram_role="TrainyardStop", stop_when_done=True
@@ -75,6 +77,16 @@ class Told:
 
 def statuses(yard: Emulation) -> list[str]:
     return [row["Status"] for row in yard.instances()]
+
+
+async def held(task: Task, line: str) -> None:
+    """Send a command, and wait until it has done so much; it goes on until `let_go`."""
+    await task.run(f"{line}; echo > outlived; until [ -e go ]; do sleep 0.1; done", non_blocking=True)
+    await task.wait_for_file("outlived", check_interval=0.1)
+
+
+async def let_go(task: Task) -> None:
+    await task.write("go", "")
 
 
 async def test_machines_stop_themselves_when_the_client_was_killed_and_the_command_has_ended(
@@ -123,10 +135,11 @@ async def test_a_machine_stops_itself_again_when_idle_after_each_start(yard: Emu
     backend, told = open_client(), Told()
     try:
         job = await make_job(Context(backend, told), name="idle", spec=SPEC)
-        await job.run("sleep 3")
+        await job.run("true")
         assert await Curfew(job=job, terms=Terms(idle_minutes=0.05)).arrange(), told.lines
-        await job.run("sleep 4")
+        await held(job.tasks[0], "sleep 4")
         assert statuses(yard) == ["Running"]
+        await let_go(job.tasks[0])
         until(lambda: statuses(yard) == ["Stopped"], 40)
         assert yard.instances()[0]["StoppedMode"] == "StopCharging"
         if yard.ready["isolation"] != "home":  # elsewhere nothing of the machine's own runs at its boot
@@ -149,10 +162,12 @@ async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_comman
         assert await one.arrange()
         assert await other.arrange()
         await one.leave()
-        await job.tasks[1].run(
-            f"for i in 1 2 3 4; do echo > ~/.trainyard/curfew/clients/{other.client}; sleep 1; done"
+        await held(
+            job.tasks[1],
+            f"for i in 1 2 3; do echo > ~/.trainyard/curfew/clients/{other.client}; sleep 1; done",
         )
         assert statuses(yard) == ["Running", "Running"]
+        await let_go(job.tasks[1])
         until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
     finally:
         await backend.release(await backend.machines())
@@ -165,16 +180,23 @@ async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_las
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="visit", spec=SPEC)
-        curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=1.0))
+        curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=0.4))
         assert await curfew.arrange()
-        await job.run("sleep 2")
+        (task,) = job.tasks
+        await held(task, "true")  # the client's own: it keeps the machine until the visitor has come
         await curfew.leave()
-        await job.tasks[0].run("sleep 8")  # keeps the machine; sent at once, so it counts as the client's own
+        await task.require("sleep 2", "cannot wait")  # so that the next is not the client's, by whole seconds
+        await task.run("date +%s > visited", non_blocking=True)
         assert statuses(yard) == ["Running"]
-        await job.tasks[0].run("true")
-        ended = time.monotonic()
+        await let_go(task)
         until(lambda: statuses(yard) == ["Stopped"], 40)
-        assert time.monotonic() - ended > 7  # ten seconds of grace, by clocks that count whole ones
+        await job.aclose()
+        await backend.start(await backend.machines())
+        (machine,) = await backend.machines()
+        looked = 'cd .trainyard/curfew; date -u -d "$(sed -n "s/ stopping .*//p" log)" +%s; cat ~/visited'
+        done = await backend.transport(machine).run(looked)
+        stopped, visited = map(int, done.stdout.split())
+        assert stopped - visited >= 4  # ten beats
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
