@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shlex
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from trainyard.cli.reporter import JsonStreams, Streams
 from trainyard.cli.verb import CommandLineVerb, PlainVerb
 from trainyard.cli.waiting import told_why
 from trainyard.lib.errors import InvalidError
+from trainyard.spec.workload import FINAL
 
 if TYPE_CHECKING:
     from trainyard.client import Client
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 DEFAULT_LINES = 1000
 SEARCH_LIMIT = 1000
+# What a task has printed last is here by then, where its job does not end for a while.
+LAST_WORDS_SECONDS = 3.0
 
 
 @click.command("logs", cls=PlainVerb)
@@ -136,10 +140,23 @@ def look_to_end(invocation: Invocation, job: str, *, follow: bool) -> JobDetail:
     """Wait until a job has ended, with its output or without; while it does not start, say why."""
 
     async def work(client: Client) -> JobDetail:
-        if follow:
-            await _show(client, invocation, job, "", None, 0, follow=True)
-        async with told_why(client, invocation, job):
-            return await client.jobs.wait(job)
+        if not follow:
+            async with told_why(client, invocation, job):
+                return await client.jobs.wait(job, until_retained=True)
+        showing = asyncio.create_task(_show(client, invocation, job, "", None, 0, follow=True))
+        waiting = asyncio.create_task(client.jobs.wait(job, until_retained=True))
+        try:
+            await asyncio.wait({showing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            # NB: while its places are kept, its output has no end; what was printed is about to come.
+            has_no_end = waiting.done() and (waiting.exception() or waiting.result().state not in FINAL)
+            await asyncio.wait({showing}, timeout=LAST_WORDS_SECONDS if has_no_end else None)
+            if showing.done():
+                await showing
+            return await waiting
+        finally:
+            for task in (showing, waiting):
+                task.cancel()
+            await asyncio.gather(showing, waiting, return_exceptions=True)
 
     return run(work)
 

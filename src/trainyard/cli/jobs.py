@@ -325,23 +325,35 @@ def wait_command(job: str, timeout: float | None) -> int:
 async def _wait(client: Client, invocation: Invocation, job: str) -> JobDetail:
     found = await find_job(client, job)
     async with told_why(client, invocation, found.id):
-        return await client.jobs.wait(found.id)
+        return await client.jobs.wait(found.id, until_retained=True)
 
 
 def tell_end(invocation: Invocation, job: JobDetail) -> int:
     """Say how a job ended; the exit status is its program's."""
     if invocation.json:
         invocation.output.json(record(job))
-    if job.state is State.SUCCEEDED:
+    is_kept = job.state is State.RETAINED
+    if job.state is State.SUCCEEDED or (is_kept and not job.exit_code):
         if not invocation.json:
             invocation.output.line(f"{job.id} succeeded{_ran(job)}")
+            if is_kept:
+                invocation.output.note(_kept(job))
         return 0
-    if job.state not in FINAL:
+    if job.state not in FINAL and not is_kept:
         raise InvalidError(f"{job.id} is {job.state}.", hint="Wait for it with `trainyard jobs wait`.")
     raise CommandError(
-        f"{job.id} {job.state}: {job.message}".rstrip(": "),
+        f"{job.id} {State.FAILED if is_kept else job.state}: {job.message}".rstrip(": "),
         status=job.exit_code or 1,
-        hint=f"See `trainyard jobs logs {job.id}` and `trainyard jobs show {job.id}`.",
+        hint=_kept(job)
+        if is_kept
+        else f"See `trainyard jobs logs {job.id}` and `trainyard jobs show {job.id}`.",
+    )
+
+
+def _kept(job: Job) -> str:
+    until = "" if job.retain_until is None else f" until {job.retain_until.astimezone():%H:%M:%S}"
+    return (
+        f"Look at what it left with `trainyard jobs exec {job.id}`{until}; `trainyard jobs stop` lets it go."
     )
 
 

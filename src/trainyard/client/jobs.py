@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from trainyard.client.encode import encode
 from trainyard.client.paging import Page, fetch_all, fetch_page
 from trainyard.client.shapes import Event, Explanation, Job, JobDetail, LogLine, MetricsAnswer, Task
 from trainyard.lib.ids import new_id
-from trainyard.spec.workload import FINAL, Desired, WorkloadSpec
+from trainyard.spec.workload import FINAL, Desired, State, WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +154,23 @@ class Jobs:
         """What has happened to it, oldest first."""
         return fetch_all(self._connection, Event, f"{_path(job)}/events")
 
-    async def follow_events(self, job: str) -> AsyncIterator[Event]:
+    async def follow_events(self, job: str) -> AsyncGenerator[Event]:
         """What happens to it, from the beginning until it has ended."""
         async for event in self._connection.stream_events(f"{_path(job)}/events/stream"):
             yield decode(Event, loads(event))
 
-    async def wait(self, job: str) -> JobDetail:
-        """Wait until it has ended, however long that takes; cancelling this cancels only the waiting."""
+    async def wait(self, job: str, *, until_retained: bool = False) -> JobDetail:
+        """Wait until it has ended, however long that takes; cancelling this cancels only the waiting.
+
+        `until_retained`: its program's end is enough, where its places are kept for a look after it.
+        """
         while True:
-            async for _ in self.follow_events(job):
-                pass
+            async with aclosing(self.follow_events(job)) as events:
+                async for event in events:
+                    if until_retained and event.state == State.RETAINED:
+                        found = await self.get(job)
+                        if found.state is State.RETAINED:  # else it was at an earlier time
+                            return found
             found = await self.get(job)
             if found.state in FINAL:
                 return found

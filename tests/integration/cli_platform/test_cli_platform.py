@@ -157,9 +157,13 @@ def test_a_terminal_is_opened_in_a_task(program, up):
 
 
 def test_a_job_that_has_failed_is_looked_at_when_its_places_are_kept(program, up):
-    job = program("jobs", "submit", "--name", "kept", "--retain", "5m", "--", "echo data > file; exit 4")
-    job = job.stdout.strip()
-    up.until(job, "retained")
+    words = ("jobs", "submit", "--name", "kept", "--retain", "5m")
+    told = program(*words, "--follow", "--", "echo data > file; echo said; exit 4")
+    assert (told.returncode, "said" in told.stdout) == (4, True), told
+    assert "Look at what it left" in told.stderr
+    job = next(one["id"] for one in program.json("jobs", "ls") if one["name"] == "kept")
+    assert up.job(job)["state"] == "retained"
+    assert program("jobs", "wait", job).returncode == 4
     looked = program("jobs", "exec", job, "--", "cat file; exit 5")
     assert (looked.stdout, looked.returncode) == ("data\n", 5)
     assert program("jobs", "stop", job).returncode == 0

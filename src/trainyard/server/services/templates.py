@@ -147,7 +147,8 @@ def _require_owner(actor: Actor, record: TemplateRecord) -> None:
     manages = record.workspace_id is not None and actor.can("jobs:manage", record.workspace_id)
     if record.user_id != actor.user_id and not (actor.is_admin or manages):
         raise DeniedError(
-            f"The template {record.name} is somebody else's.", hint="Save it under another name."
+            f"The template {record.name} is somebody else's.",
+            hint="Ask them, or save yours under another name.",
         )
 
 
