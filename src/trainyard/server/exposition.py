@@ -6,11 +6,11 @@ no type, because a gauge must not be called so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from trainyard.server.services.metrics import Now, Overview, has_own_network
 from trainyard.server.store.nodes import NodeRecord
-from trainyard.spec.workload import role_of
+from trainyard.spec.workload import RoleSpec, State, role_of
 
 MIB = 1 << 20
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,8 +56,9 @@ def render(overview: Overview) -> str:
             samples[sample[0]].append(sample)
     for sample in (*_of_nodes(overview), *_of_workspaces(overview)):
         samples[sample[0]].append(sample)
-    for state, count in sorted(overview.states.items()):
-        samples["trainyard_jobs"].append(("trainyard_jobs", {"state": state}, count))
+    for state in sorted(State):  # those with none too: who watches for failures sees the first of them
+        count = overview.states.get(state.value, 0)
+        samples["trainyard_jobs"].append(("trainyard_jobs", {"state": state.value}, count))
     lines = []
     for name, found in samples.items():
         kind, text = _HELP[name]
@@ -99,11 +100,16 @@ def _of_task(one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]) -> I
     yield "task_block_in_byte", labels, values["read"]
     yield "task_block_out_byte", labels, values["write"]
     for index, device in values.get("devices", {}).items():
-        own = {**labels, "minor_number": index, "device_str": role.device}
+        own = {**labels, "minor_number": index, "device_str": kind_of(role, node)}
         if device.get("busy") is not None:
             yield "task_device_percent", own, device["busy"]
         if device.get("memory") is not None and device.get("total"):
             yield "task_device_mem_percent", own, 100 * device["memory"] / device["total"]
+
+
+def kind_of(role: RoleSpec, node: NodeRecord | None) -> str:
+    """The type of a task's devices: who named none has the node's first."""
+    return role.device or next(iter(node.devices if node is not None else ()), "")
 
 
 def _of_nodes(overview: Overview) -> Iterable[Sample]:
@@ -148,11 +154,10 @@ def _of_workspaces(overview: Overview) -> Iterable[Sample]:
 
 
 def _giving_way(overview: Overview) -> dict[str, int]:
-    nodes: dict[str, Sequence[str]] = {one.name: tuple(one.devices) for one in overview.records}
+    nodes = {one.name: one for one in overview.records}
     found: dict[str, int] = {}
     for one in overview.tasks:
         if one.workload.preemptible and one.task.devices:
-            role = role_of(one.workload.spec, one.task.role)
-            kind = role.device or next(iter(nodes.get(one.task.node, ())), "")
+            kind = kind_of(role_of(one.workload.spec, one.task.role), nodes.get(one.task.node))
             found[kind] = found.get(kind, 0) + len(one.task.devices)
     return found

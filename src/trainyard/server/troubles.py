@@ -60,6 +60,10 @@ TROUBLES: Sequence[Trouble] = (
         "云账号或访问密钥无效，或没有所需的权限。请管理员检查服务器的密钥与 RAM 权限。",
     ),
     _trouble(
+        "region", r"No region .* is set", "The server does not know the region.",
+        "服务器没有设置云的地域。请管理员设置 ALIYUN_DEFAULT_REGION。",
+    ),
+    _trouble(
         "image", r"there is no image (?P<what>\S+)", "The pool's image does not exist.",
         "没有镜像 {what}。请更换资源池的 image 选项。",
     ),

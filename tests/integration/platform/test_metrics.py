@@ -78,6 +78,10 @@ def test_processors_and_memory_are_told_when_a_task_is_busy(up, job):
     assert 70 < memory["points"][-1][1] < 200  # what it took, and not what every process of the node has
 
 
+def test_it_is_said_once_that_a_job_runs_when_it_is_explained(up, job):
+    assert up.call("GET", f"/api/v1/jobs/{job}/explanation")["sentence"] == "It runs."
+
+
 def test_a_task_gets_the_readings_of_its_own_devices_when_the_node_has_more(up, job):
     gpus = series(up, job, "gpu")
     (task,) = up.call("GET", f"/api/v1/jobs/{job}/tasks")["items"]
@@ -158,6 +162,9 @@ def test_prometheus_reads_it_when_it_scrapes(up, job):
     assert f'job_id="{job}"' in text
     for name in ("task_cpu_percent", "task_mem_usage_byte", "k8s_vc_device_total", "trainyard_jobs"):
         assert f"\n{name}{{" in text
+    assert "\ntask_device_percent{" in text
+    assert all('device_str="V100"' in line for line in text.splitlines() if line.startswith("task_device_"))
+    assert 'trainyard_jobs{state="failed"} 0' in text
     assert 'k8s_node_device_available{instance="local",device_str="V100"} 1' in text
 
 

@@ -28,6 +28,7 @@ from trainyard.server.troubles import TROUBLES, in_chinese
         ("It did not become a node within 15 minutes. It does not answer.", ["15 分钟"]),
         ("It cannot be a node: it has no python3.", ["it has no python3."]),
         ("Bought in vain: cpu-x-0 was there, and the jobs that it was bought for could not use it.", ["cpu-x-0"]),
+        ("No region of Alibaba Cloud is set. Set ALIYUN_DEFAULT_REGION.", ["ALIYUN_DEFAULT_REGION"]),
         ("Something {new} happened.", ["Something {new} happened."]),
         ("", ["出错"]),
     ],

@@ -157,7 +157,7 @@ class Explainer:
             tasks = await self._context.db.read(lambda c: workloads.tasks(c, record.id, record.attempt))
         waits = record.state is State.HELD and record.reason == WAITS_FOR_JOBS
         sentence = _in(_NEEDS if waits else _STATES[record.state], language)
-        if record.message and language == EN:
+        if record.message not in {"", sentence} and language == EN:
             sentence = f"{sentence} {record.message}"
         needs_approval = record.state is State.HELD and record.reason == "needs_approval"
         return Explanation(
