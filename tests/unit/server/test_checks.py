@@ -56,6 +56,7 @@ def test_a_job_is_taken_when_nothing_is_wrong(spec):
         (replace(GOOD, name="\u202egpj.exe"), "name"), (replace(GOOD, name="a\u2028b"), "name"),
         (replace(GOOD, command=""), "command"), (replace(GOOD, command="x\0y"), "command"),
         (replace(GOOD, command="\ud800"), "command"), (replace(GOOD, command="x" * 100_001), "command"),
+        *((role(image=one), "roles.0.image") for one in ("a b", "-v", "a$(x)", "a\nb", "/a", "x" * 501)),
         (replace(GOOD, kind="../x"), "kind"), (replace(GOOD, kind=""), "kind"),
         (replace(GOOD, working_dir="../up"), "working_dir"), (replace(GOOD, working_dir="/a/../../etc"), "working_dir"),
         (replace(GOOD, working_dir="a\nb"), "working_dir"), (replace(GOOD, working_dir="a\0b"), "working_dir"),

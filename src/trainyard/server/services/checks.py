@@ -20,6 +20,9 @@ LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}\Z")
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,62}\Z")
+IMAGE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.+/@:-]*\Z"
+)  # whether there is one of this name, the node will say
 
 NAME_LENGTH = 200
 # What one argument of a program may have on Linux is 128 KiB; a command and its variables stay below.
@@ -214,6 +217,12 @@ def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
         )
     _check_devices(field, role)
     check_text(f"{field}.image", role.image, longest=500)
+    if role.image and not IMAGE.match(role.image):
+        raise FieldError(
+            f"{field}.image",
+            f"{role.image[:100]!r} is no image",
+            hint="Write it like registry.example.com/team/image:tag.",
+        )
     check_labels(f"{field}.labels", role.labels)
     check_taints(f"{field}.tolerations", role.tolerations)
     for name in role.nodes:

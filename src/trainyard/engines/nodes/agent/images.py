@@ -19,13 +19,16 @@ from .placing import RefusalError
 PULL_TRIES = 3
 PULL_PAUSE_SECONDS = 2.0
 SAID = "pulled"  # a file of the task: what the program said that fetched its image
+NO_NAME = "no such name"
+COMMON = "docker.io"  # of an image that names no registry
+COMMON_KEYS = (COMMON, "https://index.docker.io/v1/")  # as podman and docker call it where they keep sign-ins
 # What failed, by what registries and programs say.
 CAUSES = (
     ("unauthorized", re.compile(r"(?i)unauthori[sz]ed|authentication required|denied|forbidden|login")),
     ("not found", re.compile(r"(?i)not found|manifest unknown|no such image|name unknown|404|does not exist")),
     ("disk full", re.compile(r"(?i)no space left")),
     ("not reached", re.compile(r"(?i)timeout|timed out|no such host|refused|unreachable|reset by peer|dial tcp|tls|eof")),
-    ("no such name", re.compile(r"(?i)short-name|invalid reference")),
+    (NO_NAME, re.compile(r"(?i)short-name|invalid reference")),
 )  # fmt: skip
 
 
@@ -45,28 +48,38 @@ class Fetcher:
             return
         begun = time.monotonic()
         self._note("image_pulling", f"The image {self.image} is being fetched.")
-        said = ""
-        tries = 1 if self.kind == "podman" else PULL_TRIES  # podman tries again by itself
-        for number in range(tries):
-            status, said = self._pull(hearing)
-            if status == 0:
-                took = time.monotonic() - begun
-                self._note("image_pulled", f"The image {self.image} was fetched in {took:.0f} s.")
-                return
-            if hearing.is_told:
-                return
-            if cause_of(said) != "not reached" or number == tries - 1:
-                break
-            hearing.pause(PULL_PAUSE_SECONDS)
+        status, said = self._fetch(hearing)
+        if status == 0:
+            took = time.monotonic() - begun
+            self._note("image_pulled", f"The image {self.image} was fetched in {took:.0f} s.")
+        if status == 0 or hearing.is_told:
+            return
         last = said.strip().rpartition("\n")[2][:500]
         message = f"the image {self.image} cannot be fetched ({cause_of(said)}): {last}"
         self._note("image_failed", f"T{message[1:]}")
         raise RefusalError(message)
 
-    def _pull(self, hearing: Hearing) -> tuple[int, str]:
+    def _fetch(self, hearing: Hearing) -> tuple[int, str]:
+        """Try until it is there, or there is no use in trying."""
+        if self.kind == "podman":  # which tries again by itself
+            status, said = self._pull(self.image, hearing)
+            if status and cause_of(said) == NO_NAME and not has_host(self.image):
+                # Its settings name no registry for such names; what everybody means is this one.
+                inner = self.image if "/" in self.image else f"library/{self.image}"
+                status, said = self._pull(f"{COMMON}/{inner}", hearing)
+            return status, said
+        for number in range(PULL_TRIES):
+            if number:
+                hearing.pause(PULL_PAUSE_SECONDS)
+            status, said = self._pull(self.image, hearing)
+            if status == 0 or hearing.is_told or cause_of(said) != "not reached":
+                break
+        return status, said
+
+    def _pull(self, image: str, hearing: Hearing) -> tuple[int, str]:
         said = self.folder.file(SAID)
         with self._signed_in() as options, open(said, "wb") as file:
-            words = [self.runtime, "pull", "-q", "--", self.image]
+            words = [self.runtime, "pull", "-q", "--", image]
             if options and self.kind == "podman":
                 words[2:2] = ["--authfile", f"{options}/config.json"]
             elif options:
@@ -89,7 +102,8 @@ class Fetcher:
         folder = os.path.abspath(self.folder.file("registry"))
         os.makedirs(folder, mode=0o700, exist_ok=True)
         words = f"{self.view['username']}:{self.view.get('password', '')}".encode()
-        data = {"auths": {self.image.split("/", 1)[0]: {"auth": base64.b64encode(words).decode()}}}
+        hosts = (self.image.split("/", 1)[0],) if has_host(self.image) else COMMON_KEYS
+        data = {"auths": {host: {"auth": base64.b64encode(words).decode()} for host in hosts}}
         path = f"{folder}/config.json"
         try:
             write_file(path, json.dumps(data).encode())
@@ -110,3 +124,9 @@ class Fetcher:
 def cause_of(said: str) -> str:
     """Why an image could not be fetched, in a word or two."""
     return next((cause for cause, words in CAUSES if words.search(said)), "failed")
+
+
+def has_host(image: str) -> bool:
+    """Whether an image names its registry."""
+    first, slash, _ = image.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
