@@ -104,6 +104,8 @@ class Cluster:
         self.memory: list[int] = []
         self.shared: list[int] = []
         self.masks: dict[str, list[int]] = {}  # device type → free mask by node
+        self._promised: set[str] = set()  # device types that nodes may bring which are not there yet
+        self._types: set[str] = set()  # those, and all that there are now
         self.by_free: dict[str, list[int]] = {}  # device type → free count → set of nodes
         self.by_idle: list[int] = [0]  # free devices of any type → set of nodes
         self.idle: list[int] = []
@@ -151,14 +153,19 @@ class Cluster:
         self.by_idle[0] |= 1 << index
         self.by_cpu[0] |= 1 << index
         for device in node.devices:
-            self.know(device)
+            self._know(device)
         for sets in self.by_free.values():
             sets[0] |= 1 << index
         self._fill(index, node, 1)
         self.grown.append(index)
 
-    def know(self, device: str) -> None:
-        """Let a type of devices be one of the cluster's, even before a node brings any."""
+    def promise(self, device: str) -> None:
+        """Let a type of devices be one of the cluster's before a node brings any."""
+        self._promised.add(device)
+        self._types.add(device)
+        self._know(device)
+
+    def _know(self, device: str) -> None:
         if device not in self.masks:
             self.masks[device] = [0] * len(self.nodes)
             self.by_free[device] = [(1 << len(self.nodes)) - 1]
@@ -180,7 +187,7 @@ class Cluster:
         """Replace a node's description; what is held of it, with masks of devices by type, stays taken."""
         index = self.index[node.name]
         for device in node.devices:
-            self.know(device)
+            self._know(device)
         self._fill(index, self.nodes[index], -1)
         self._fill(index, node, 1)
         for device, mask in held.items():
@@ -204,6 +211,7 @@ class Cluster:
         self._masks_by_key.clear()
         self.ready = self.coming = self.suspect = self.present = 0
         self.by_pool = {}
+        self._types = {*self._promised, *(device for node in self.nodes for device in node.devices)}
         self._most_cpu = max((node.cpu for node in self.nodes), default=0).bit_length()
         numbers: dict[tuple[int, str], int] = {}
         levels = max((len(node.topology) for node in self.nodes), default=0)
@@ -291,7 +299,7 @@ class Cluster:
     @property
     def only_device(self) -> str:
         """The type of all devices there are; empty where there are several, or none."""
-        return next(iter(self.masks)) if len(self.masks) == 1 else ""
+        return next(iter(self._types)) if len(self._types) == 1 else ""
 
     def refresh(self, shape: Shape) -> None:
         """Bring the shape's sets of allowed nodes up to date."""

@@ -57,7 +57,7 @@ class State:
         self.pools = {pool.name: pool for pool in snapshot.pools}
         for pool in snapshot.pools:
             for device in pool.promise.devices if pool.promise is not None else ():
-                self.cluster.know(device)
+                self.cluster.promise(device)
         self.spreads: dict[str, Spread] = {
             pool.name: pool.spread for pool in snapshot.pools if pool.spread is Spread.SPREAD
         }

@@ -213,6 +213,30 @@ def test_tasks_meet_when_somebody_else_has_the_port_of_their_gate(up):
     assert (found["state"], found["attempt"], up.lines(job).count("met")) == ("succeeded", 1, 3)
 
 
+@needs_sshd
+def test_the_command_runs_in_the_workers_when_only_npus_are_to_be_had_and_else_the_user_is_asked(up):
+    up.call(
+        "POST",
+        "/api/v1/nodes",
+        {"name": "atlas", "address": {"backend": "local"}, "devices": {"Ascend910": 4}},
+    )
+    try:
+        command = 'echo "role=$DLWS_ROLE_NAME npu=$DLWS_IS_NPU_JOB"'
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            up.submit(command, kind="PSDistJob", roles=[worker(replicas=2, devices=1)])
+        said = json.loads(refused.value.read())
+        assert refused.value.code == 422
+        assert "does not say which devices it wants, and there are Ascend910, V100." in said["message"]
+        job, lines = run(
+            up, command, kind="PSDistJob", roles=[worker(replicas=2, devices=1, nodes=["atlas"])]
+        )
+        assert job["state"] == "succeeded", lines
+        assert [line for line in lines if line.startswith("role=")] == ["role=worker npu=true"] * 2
+    finally:
+        up.call("PUT", "/api/v1/nodes/atlas/desired", {"desired": "drained"})
+        up.call("DELETE", "/api/v1/nodes/atlas")
+
+
 def test_a_kind_that_nobody_knows_is_refused_with_the_nearest(up):
     with pytest.raises(urllib.error.HTTPError) as refused:
         up.submit("true", kind="PyTorchJobs")

@@ -31,6 +31,14 @@ def test_who_names_no_type_waits_when_a_second_type_comes_first():
     assert scheduler.cycle(1.0).admits == []
 
 
+def test_who_names_no_type_starts_when_the_last_node_of_the_other_type_goes():
+    scheduler = Scheduler(Snapshot(nodes=(replace(NODE, devices={"V100": 2}),)), 0.0)
+    scheduler.add_node(Node(name="b", cpu=4000, memory=1000, devices={"A100": 1}))
+    assert waiting(scheduler, devices=1) == []
+    scheduler.remove_node("b")
+    assert [admit.id for admit in scheduler.cycle(1.0).admits] == ["j"]
+
+
 def test_who_names_a_type_starts_when_its_node_joins():
     scheduler = Scheduler(Snapshot(nodes=(NODE,)), 0.0)
     assert waiting(scheduler, devices=1, device="A100") == []

@@ -313,6 +313,11 @@ def test_hccl_is_told_its_address_and_asks_for_no_list_of_others():
     assert env.items() >= {"HCCL_IF_IP": "10.0.0.2", "HCCL_WHITELIST_DISABLE": "1", "SERVER_ID": "1"}.items()
 
 
+def test_the_workers_decide_when_the_command_runs_in_them_whatever_the_user_wants():
+    spec = spec_of("PSDistJob", RoleSpec(replicas=2), command_on=CommandOn.WORKERS, success=Success.FIRST)
+    assert spec.success is Success.ALL
+
+
 def test_ray_workers_join_the_head_and_the_command_runs_beside_it():
     gang = gang_of("RayJob", RoleSpec(replicas=2, cpu=4))
     head, worker = (part_of(gang, place) for place in gang.places)

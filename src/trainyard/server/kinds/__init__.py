@@ -106,8 +106,11 @@ def _promoted(worker: RoleSpec, role: str) -> dict[str, RoleSpec]:
 
 
 def _success(kind: Kind, spec: WorkloadSpec) -> Success:
-    if place_of_command(spec) is CommandOn.FIRST and sum(role.replicas for role in spec.roles) > 1:
+    where = place_of_command(spec)
+    if where is CommandOn.FIRST and sum(role.replicas for role in spec.roles) > 1:
         return Success.FIRST  # the others stand by: they never end
+    if where is CommandOn.WORKERS and len(spec.roles) > 1 and not spec.roles[0].command:
+        return Success.ALL  # the first stands by
     return success_of(kind, spec)
 
 

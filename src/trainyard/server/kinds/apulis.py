@@ -2,7 +2,7 @@
 
 On NVIDIA the command of a distributed job runs once, in ps0, and reaches the workers by ssh; on NPUs it runs in every worker
 at once, and ps0 stands by. That is what the platform did when its manual was written; later ones ran it everywhere
-(`command_on: all`).
+(`command_on: all`). Its form asked for the device; jobs that name none get that of the cluster when they are submitted.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ DISTRIBUTED = Kind(
     leaders=("ps",),
     has_ssh=True,
     has_own_files=True,
+    needs_device=True,
     command_on=command_on,
     part=part,
     names=names,

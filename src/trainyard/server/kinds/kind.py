@@ -46,6 +46,7 @@ class Kind:
     all_begin: bool = False  # those that do not run the command have something of the kind's to run
     has_ssh: bool = False  # every task can be reached by ssh from the others
     has_own_files: bool = False  # its users' commands name files that only a view of its own can have
+    needs_device: bool = False  # who runs the command depends on the type of devices, so that has to be known
     command_on: Callable[[WorkloadSpec], CommandOn] = on_all
     part: Callable[[Gang, Place], Part] = nothing
     names: Callable[[Gang, Place], tuple[str, ...]] = by_job

@@ -1,13 +1,19 @@
-"""Finding a workspace for somebody: by id or name, and only where they may know of it."""
+"""Finding a workspace for somebody: by id or name, and only where they may know of it; and what is to be had there."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
+from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor
-from trainyard.server.store import workspaces
+from trainyard.server.store import nodes, workspaces
+from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.workspaces import WorkspaceRecord
+from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
 def find_workspace(connection: Connection, actor: Actor, text: str) -> WorkspaceRecord:
@@ -42,3 +48,39 @@ def choose_workspace(connection: Connection, actor: Actor, text: str) -> Workspa
         )
     names = ", ".join(record.name for record in own[:10])
     raise InvalidError(f"You belong to several workspaces: {names}.", hint="Name one with `workspace`.")
+
+
+def settle_devices(connection: Connection, spec: WorkloadSpec, place: WorkspaceRecord) -> WorkloadSpec:
+    """A fitted job whose devices have a type where that matters: where there are several types, or its kind goes by it."""
+    if all(role.device or not role.devices for role in spec.roles):
+        return spec
+    known = [node for node in nodes.list_nodes(connection) if node.desired != nodes.NodeDesired.GONE]
+    several = len({name for node in known for name in _types(node)}) > 1
+    if not (several or kinds.find_kind(spec.kind).needs_device):
+        return spec
+    roles = tuple(
+        replace(role, device=_type_for(role, known, place)) if role.devices and not role.device else role
+        for role in spec.roles
+    )
+    return kinds.fit(replace(spec, roles=roles))
+
+
+def _type_for(role: RoleSpec, known: Iterable[NodeRecord], place: WorkspaceRecord) -> str:
+    """The one type that a role which names none can get; of the workspace's own quota, where that names any."""
+    found = {
+        name
+        for node in known
+        if (not role.nodes or node.name in role.nodes) and role.labels.items() <= node.labels.items()
+        for name in _types(node)
+    }
+    found = {name for name in found if place.quota.nominal.get(name)} or found
+    if len(found) > 1:
+        raise InvalidError(
+            f"The role {role.name} does not say which devices it wants, and there are {', '.join(sorted(found))}.",
+            hint="Set its device (gpu_type in a params file) to one of them.",
+        )
+    return next(iter(found), "")
+
+
+def _types(node: NodeRecord) -> list[str]:
+    return [name for name, count in node.devices.items() if count]
