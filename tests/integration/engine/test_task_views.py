@@ -411,10 +411,10 @@ async def running(lab: EngineLab, server: Watched, launch) -> None:
     await server.until(lambda: b"on" in server.log(launch.attempt_id))
 
 
-async def test_shared_memory_is_private_and_as_large_as_was_asked_for(lab: EngineLab):
-    text = await said(
-        lab, "df -m --output=size /dev/shm | tail -1; ls -A /dev/shm", view=View(shared_memory_mib=37)
-    )
+@pytest.mark.parametrize("isolation", ["", "open"])
+async def test_shared_memory_is_private_and_as_large_as_was_asked_for(lab: EngineLab, isolation: str):
+    view = View(shared_memory_mib=37, isolation=isolation)
+    text = await said(lab, "df -m --output=size /dev/shm | tail -1; ls -A /dev/shm", view=view)
     assert text.split() == ["37"]
 
 
@@ -466,11 +466,14 @@ async def test_a_storage_is_refused_and_a_task_is_warned_when_the_node_can_make_
     server = await lab.start()
     same = folder_at(tmp_path, str(tmp_path))
     default = folder_at(tmp_path, "/home/ada", options={"default": "1"})
-    await lab.launch(server, launch_of("echo on", "w1.1", view=View(mounts=(same, default))))
+    await lab.launch(
+        server, launch_of("echo on", "w1.1", view=View(mounts=(same, default), shared_memory_mib=9))
+    )
     ended = await server.ended("w1.1")
     notes = server.find(TaskNoted, "w1.1")
-    assert (ended.exit_code, [note.code for note in notes]) == (0, ["isolation_missing"])  # type: ignore[attr-defined]
-    assert "No permissions" in notes[0].message  # type: ignore[attr-defined]
+    told = {note.code: note.message for note in notes}  # type: ignore[attr-defined]
+    assert (ended.exit_code, sorted(told)) == (0, ["isolation_missing", "shared_memory_missing"])
+    assert "No permissions" in told["isolation_missing"]
     await lab.launch(server, launch_of("echo on", "w2.1", view=View(mounts=(folder_at(tmp_path, "/data"),))))
     refused = await server.ended("w2.1")
     assert refused.exit_code == 126 and "/data" in refused.message and "No permissions" in refused.message

@@ -99,7 +99,8 @@ def wrap(
         if wanted != OPEN:
             wrapped = builder.closed(words)
         else:
-            wrapped = builder.open(words) if builder.added() else Wrapped(words, env)
+            adds = builder.added() or view.get("shared_memory_mib")
+            wrapped = builder.open(words) if adds else Wrapped(words, env)
     wrapped.notes += notes
     return wrapped
 
@@ -114,6 +115,9 @@ def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) 
                 continue  # nobody asked for it by name
             why = "its isolation is off" if wanted == OFF else ground.why_not
             raise RefusalError(f"the storage at {mount['target']} cannot be shown on this node: {why}")
+    if view.get("shared_memory_mib"):
+        message = "The /dev/shm of this node is everybody's, and as large as the node has it."
+        plain.notes.append(("shared_memory_missing", message))
     if wanted not in (OFF, OPEN):
         message = f"Tasks are not kept apart on this node: {ground.why_not}."
         plain.notes.append(("isolation_missing", message))
@@ -173,6 +177,8 @@ class Builder:
         for parent in sorted({_existing(target) for target in targets} - {"/", *targets}):
             self.words += ["--tmpfs", parent]
             self._rebind(parent, ["--dev-bind"], targets)
+        if self.view.get("shared_memory_mib"):
+            self._share_memory()
         self._mount_all()
         self._name_things()
         if self.view.get("home"):
@@ -239,6 +245,10 @@ class Builder:
         for path in nodes:
             self.words += ["--dev-bind", path, path]
         self.env.update(renumbered)
+        self._share_memory()
+
+    def _share_memory(self) -> None:
+        """A /dev/shm of its own."""
         size = int(self.view.get("shared_memory_mib") or 0) or int(self.order.get("memory_mib") or 0)
         self.words += [
             "--perms",
