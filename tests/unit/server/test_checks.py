@@ -42,6 +42,14 @@ def role(**changes) -> WorkloadSpec:
         role(replicas=2, device="Ascend910", devices=4),
         role(replicas=5, minimum=2, device="Ascend910", devices=2),
         role(replicas=3, device="V100", devices=3),
+        replace(
+            GOOD,
+            roles=(
+                RoleSpec(name="c", after=("a", "b")),
+                RoleSpec(name="b", after=("a",)),
+                RoleSpec(name="a"),
+            ),
+        ),
     ],
 )
 def test_a_job_is_taken_when_nothing_is_wrong(spec):
@@ -76,6 +84,8 @@ def test_a_job_is_taken_when_nothing_is_wrong(spec):
         (role(name="-a"), "roles.0.name"), (role(replicas=0), "roles.0.replicas"), (role(replicas=5000), "roles.0.replicas"),
         (role(minimum=2), "roles.0.minimum"), (role(minimum=0), "roles.0.minimum"), (replace(GOOD, grow_seconds=-1), "grow_seconds"),
         (replace(GOOD, grow_seconds=9), "grow_seconds"),
+        (role(after=("nobody",)), "roles.0.after"), (role(name="a", after=("a",)), "roles"),
+        (replace(GOOD, roles=(RoleSpec(name="a", after=("b",)), RoleSpec(name="b", after=("a",)))), "roles"),
         (replace(GOOD, roles=(RoleSpec(name="a", minimum=0), RoleSpec(name="b", minimum=0))), "roles"), (role(cpu=-1.0), "roles.0.cpu"),
         (role(cpu=float("nan")), "roles.0.cpu"), (role(cpu=float("inf")), "roles.0.cpu"),
         (role(memory_mib=-1), "roles.0.memory_mib"), (role(devices=-1), "roles.0.devices"),

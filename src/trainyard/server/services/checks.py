@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -175,11 +175,33 @@ def check_spec(spec: WorkloadSpec) -> None:
     names = [role.name for role in spec.roles]
     if len(set(names)) < len(names):
         raise FieldError("roles", "have one name twice", hint="Name each role differently.")
+    _check_order(spec.roles)
     if all(role.minimum == 0 for role in spec.roles):
         raise FieldError("roles", "could all have no replicas", hint="Give one of them a minimum of 1.")
     replicas = sum(role.replicas for role in spec.roles)
     if replicas > REPLICAS:
         raise FieldError("roles", f"have {replicas} replicas", hint=f"Ask for at most {REPLICAS} in all.")
+
+
+def _check_order(roles: Sequence[RoleSpec]) -> None:
+    """Roles begin after other roles of the job, and not in a circle: none of it would ever begin."""
+    left = {role.name: set(role.after) for role in roles}
+    for number, role in enumerate(roles):
+        unknown = next((name for name in role.after if name not in left), None)
+        if unknown is not None:
+            raise FieldError(
+                f"roles.{number}.after",
+                f"names {unknown[:40]!r}, which is no role",
+                hint="Name another role.",
+            )
+    while left:
+        begin = [name for name, needs in left.items() if not needs & left.keys()]
+        if not begin:
+            raise FieldError(
+                "roles", f"wait for each other: {', '.join(left)}", hint="Let one of them begin."
+            )
+        for name in begin:
+            del left[name]
 
 
 def _check_growing(spec: WorkloadSpec) -> None:
