@@ -308,6 +308,15 @@ async def test_a_dry_run_refuses_what_would_be_refused_when_it_is_submitted(cast
         await cast.services.jobs.dry_run(cast.ann, cast.job(mounts=(MountSpec(source="none"),)))
 
 
+async def test_it_is_said_that_no_node_runs_images_when_a_job_has_one(cast: Cast):
+    asked = cast.job(roles=(RoleSpec(image="a/b:1"),))
+    told = await cast.services.jobs.dry_run(cast.ann, asked)
+    assert not told.starts_now
+    assert "no podman or docker" in told.sentence and "--images ignore" in told.remedy
+    record = await cast.services.jobs.submit(cast.ann, asked)
+    assert (await cast.services.jobs.explain(cast.ann, record.id)).sentence == told.sentence
+
+
 async def test_a_dry_run_says_where_and_keeps_nothing(cast: Cast):
     told = await cast.services.jobs.dry_run(cast.ann, cast.job(roles=(RoleSpec(devices=2),)))
     assert (told.starts_now, told.nodes) == (True, ("n1",))

@@ -20,6 +20,7 @@ from trainyard.server import elastic, snapshot
 from trainyard.server.auth.actor import Actor
 from trainyard.server.services.context import Context
 from trainyard.server.store import nodes, pastuse, users, workloads, workspaces
+from trainyard.server.store.nodes import RUNS_IMAGES
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.troubles import in_chinese
 from trainyard.server.workflow import WAITS_FOR_JOBS
@@ -51,6 +52,14 @@ _SOON = ("It is next; the scheduler is about to look at it.", "即将轮到它�
 _STARTS = ("It would start at once.", "可立即启动。")
 _NEEDS = ("It is held until other jobs have ended.", "等待其他任务结束。")
 _AVOIDS = (" It avoids {}, which failed it before.", "已避开曾使其失败的节点 {}。")
+_NO_IMAGES = (
+    "It has an image, and none of its nodes runs containers: they have no podman or docker.",
+    "任务指定了镜像，但没有节点能运行容器：未安装 podman 或 docker。",
+)
+_FOR_IMAGES = (
+    "Ask an administrator to install podman on a node, or to have one ignore images: `trainyard nodes set NAME --images ignore`.",
+    "请管理员在节点上安装 podman，或用 `trainyard nodes set NAME --images ignore` 让节点忽略镜像。",
+)
 _APPROVE = ("An administrator of the workspace has to approve it.", "需要工作空间管理员批准。")
 
 
@@ -111,6 +120,7 @@ class Explainer:
             said = _with_trouble(
                 self._waiting(replace(wait, reason=reason), language), reason, view, language
             )
+            said = _with_images(said, record.spec, reason, view, language)
             avoided = _in(_AVOIDS, language).format(", ".join(record.avoid)) if record.avoid else ""
             return replace(said, sentence=said.sentence + avoided)
         admit = view.admits.get(record.id)
@@ -149,7 +159,8 @@ class Explainer:
             )
         wait = waiting[DRY_RUN]
         reason = await self._readable(actor, view, wait.reason, language)
-        return self._waiting(replace(wait, reason=reason), language)
+        said = self._waiting(replace(wait, reason=reason), language)
+        return _with_images(said, spec, reason, view, language)
 
     async def _settled(self, record: WorkloadRecord, language: str) -> Explanation:
         tasks: Sequence[TaskRecord] = ()
@@ -286,6 +297,18 @@ def _with_trouble(said: Explanation, reason: Reason, view: _View, language: str)
     if not told:
         return said
     return replace(said, sentence=" ".join([said.sentence, *told]), remedy="", estimated_start=None)
+
+
+def _with_images(
+    said: Explanation, spec: WorkloadSpec, reason: Reason, view: _View, language: str
+) -> Explanation:
+    """Who waits for a node that runs its image is told that there is none."""
+    known = view.snapshot.nodes
+    if reason.code not in _NO_ROOM or not known or not any(role.image for role in spec.roles):
+        return said
+    if any(RUNS_IMAGES in node.labels for node in known):
+        return said
+    return replace(said, sentence=_in(_NO_IMAGES, language), remedy=_in(_FOR_IMAGES, language))
 
 
 def _told(pool: str, message: str, language: str) -> str:
