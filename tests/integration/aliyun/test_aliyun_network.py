@@ -82,6 +82,15 @@ async def test_names_and_ranges_are_those_of_the_familys_tools(emulated_client):
     second = await ensure_vswitch(emulated_client, vpc, "cn-beijing-f")
     assert (second.name, second.range) == ("ncluster-vpc-f", "192.168.16.0/20")
     assert key_name("ncluster", "root") == "ncluster-root"
+    assert key_name("ncluster", "王.w-1") == "ncluster-王.w-1"
+    names = {
+        key_name("ncluster", user)
+        for user in ("o'neil", "o neil", "o\nneil", "DOMAIN\\me", "x" * 300, "$(id)")
+    }
+    assert len(names) == 6
+    for name in names:
+        found = await ensure_key_pair(emulated_client, name)
+        assert found.name == name
     assert group.name != vpc.name
     assert key.is_ours
 

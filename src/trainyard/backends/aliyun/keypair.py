@@ -7,6 +7,7 @@ somebody else's key (the same user name on another computer) is left alone: ours
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64decode
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +24,12 @@ from trainyard.backends.aliyun.threads import in_thread
 from trainyard.backends.aliyun.wire import Answer, Parameter, json_list, tags, text
 from trainyard.lib.errors import ConflictError, Error
 
+NAME = re.compile(
+    r"[^\W\d_][\w:.\-]{1,99}"
+)  # the provider takes some more letters; ours may be followed by others
+OTHERS = re.compile(r"[^\w:.\-]")
+LONGEST_PART = 80
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
@@ -36,8 +43,12 @@ class KeyPair:
 
 
 def key_name(prefix: str, user: str) -> str:
-    """`ncluster-root`, as the family's tools call it."""
-    return f"{prefix}-{user}"
+    """`ncluster-root`, as the family's tools call it. Of a name that the provider does not take, a readable part and a sum."""
+    name = f"{prefix}-{user}"
+    if NAME.fullmatch(name):
+        return name
+    plain = OTHERS.sub("-", name)[:LONGEST_PART]
+    return f"{plain}-{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
 
 async def ensure_key_pair(client: Client, name: str, *, family_home: Path | None = None) -> KeyPair:
