@@ -85,7 +85,7 @@ def cost_of(
     prices: Prices, kind: str, device_seconds: float, cpu_seconds: float, memory_mib_seconds: float
 ) -> float:
     """In the currency of the prices."""
-    device = prices.devices.get(kind, prices.devices.get("", 0.0)) if kind else 0.0
+    device = prices.devices.get(kind, prices.devices.get("", 0.0))
     return (
         device_seconds * device + cpu_seconds * prices.cpu + memory_mib_seconds / GIB_IN_MIB * prices.memory
     ) / HOUR

@@ -37,7 +37,7 @@ from trainyard.server.store import (
     workspaces,
 )
 from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.pools import MachineRecord, Stage
+from trainyard.server.store.pools import MachineRecord, PoolRecord, Shape, Stage
 from trainyard.server.store.tasks import TaskRecord
 from trainyard.server.store.tokens import TokenRecord
 from trainyard.server.store.usage import BudgetRecord
@@ -77,9 +77,9 @@ class Office:
     def now(self) -> float:
         return self.clock.now().timestamp()
 
-    def job(self, name: str, *, space: str = "w", user: str = "ann", state: State = State.RUNNING, node: str = "n") -> str:  # fmt: skip
+    def job(self, name: str, *, space: str = "w", user: str = "ann", state: State = State.RUNNING, node: str = "n", device: str = "V100") -> str:  # fmt: skip
         spec = WorkloadSpec(
-            name=name, command="0", workspace=space, roles=(RoleSpec(devices=1, device="V100"),)
+            name=name, command="0", workspace=space, roles=(RoleSpec(devices=1, device=device),)
         )
         is_started = state is not State.WAITING
         record = WorkloadRecord(
@@ -143,6 +143,49 @@ async def test_a_budget_warns_once_and_holds_only_its_own_jobs_when_it_is_used_u
     await office.books.look()
     assert office.desired(mine, other) == [Desired.PAUSE, Desired.RUN]
     assert office.told(mine) == ["budget_held"]
+
+
+@pytest.mark.parametrize("is_booked_before", [True, False])
+async def test_a_job_costs_the_same_when_its_node_has_gone_home(office, is_booked_before):
+    office.job("short", node="gpu-x-0", device="")
+    node = NodeRecord(name="gpu-x-0", created_at=0.0, devices={"V100": 1}, pool="gpu")
+    shapes = {"ecs.gn6v": Shape(cpu=1, memory_mib=1, devices={"V100": 1})}
+    pool = PoolRecord(
+        name="gpu", backend="aliyun", types=("ecs.gn6v",), most=1, created_at=0.0, shapes=shapes
+    )
+    office.db.write_now(
+        lambda c: (
+            nodes.insert_node(c, node),
+            pools.insert_pool(c, pool),
+            pools.insert_machines(c, [machine(office, name="gpu-x-0", machine_type="ecs.gn6v")]),
+        )
+    )
+    office.clock.advance(60)
+    if is_booked_before:
+        await office.books.look()
+        office.db.write_now(lambda c: pools.remove(c, "gpu"))
+    office.db.write_now(lambda c: nodes.remove(c, "gpu-x-0"))
+    await office.books.look()
+    assert office.spent() == pytest.approx(60)
+    (row,) = office.db.read_now(lambda c: usage.sums(c, days_of(month_of(office.now)), by=("device",)))
+    assert row.device_type == "V100"
+
+
+async def test_a_month_that_is_over_stays_as_it_was_when_prices_change(office):
+    office.clock.advance(30 * DAY)  # the last day of January
+    office.job("long")
+    for _ in range(2):
+        office.clock.advance(DAY / 2)
+        await office.books.look()
+    office.clock.advance(DAY)
+    await office.books.look()
+    january = office.db.read_now(lambda c: usage.sums(c, days_of(202601)))[0].cost
+    assert january == pytest.approx(DAY)
+    dearer = {"currency": "CNY", "devices": {"V100": 7200.0}, "cpu": 0.0, "memory": 0.0}
+    office.db.write_now(lambda c: settings.save(c, PRICES, dearer))
+    await office.books.look()
+    assert office.db.read_now(lambda c: usage.sums(c, days_of(202601)))[0].cost == january
+    assert office.spent() == pytest.approx(2 * DAY)
 
 
 async def test_a_users_budget_follows_them_into_every_workspace_when_it_stops(office):

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -89,6 +90,7 @@ class Bookkeeping:
     def _book(self, c: Connection, ids: list[str], now: float) -> None:
         prices = load_prices(c)
         kinds = {one.name: next(iter(one.devices), "") for one in nodes.list_nodes(c)}
+        booked = usage.device_types(c, ids)
         found = []
         for record in workloads.load_many(c, ids).values():
             idle = samples.idle_seconds(c, record.id, self._every) if _has_devices(record) else {}
@@ -97,10 +99,12 @@ class Bookkeeping:
                 workloads.tasks(c, record.id),
                 now=now,
                 prices=prices,
-                device_of=lambda node: kinds.get(node, ""),
+                device_of=partial(_device_of, c, kinds, booked.get(record.id, "")),
                 idle=idle,
             )
-        usage.replace_days(c, ids, found)
+        # A month that is over stays as it was, whatever things cost by now.
+        first_day = max(0, min(int(_since(c, now) // DAY), days_of(month_of(now)).start))
+        usage.replace_days(c, ids, found, first_day=first_day)
 
     def _check(self, c: Connection, now: float) -> bool:
         """Compare budgets with the month; warn, hold and stop. True where somebody has to look."""
@@ -111,6 +115,11 @@ class Bookkeeping:
             cost = spent.get((budget.subject, budget.subject_id), 0.0)
             acted |= _follow(c, budget, cost, month, now)
         return acted
+
+
+def _device_of(c: Connection, kinds: Mapping[str, str], booked: str, node: str) -> str:
+    """The type of a node's devices; of one that is gone, what its job was booked with, or what its pool knows."""
+    return kinds[node] if node in kinds else booked or pools.device_of(c, node)
 
 
 def _has_devices(record: WorkloadRecord) -> bool:

@@ -230,6 +230,16 @@ def find_machine(connection: Connection, name: str) -> MachineRecord | None:
     return None if row is None else _machine(row)
 
 
+def device_of(connection: Connection, machine: str) -> str:
+    """The type of the devices of a machine, there or released, as its pool knows it; empty: it has none, or nobody knows."""
+    row = find_machine(connection, machine)
+    if row is None:
+        return ""
+    found = connection.execute(select(pools).where(pools.c.name == row.pool)).first()
+    shape = None if found is None else _record(found).shapes.get(row.machine_type)
+    return next(iter(shape.devices), "") if shape is not None else ""
+
+
 def machines_since(connection: Connection, moment: float) -> list[MachineRecord]:
     """Machines that are there, or were released after a moment, by name."""
     live = pool_machines.c.state != str(Stage.RELEASED)

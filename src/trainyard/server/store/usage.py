@@ -81,13 +81,27 @@ class BudgetRecord:
     version: int = 1
 
 
-def replace_days(connection: Connection, workload_ids: Collection[str], days: Iterable[UseRecord]) -> None:
-    """Write the days of these jobs anew: doing it twice changes nothing."""
+def replace_days(
+    connection: Connection, workload_ids: Collection[str], days: Iterable[UseRecord], *, first_day: int = 0
+) -> None:
+    """Write the days of these jobs anew, from the first on: doing it twice changes nothing."""
     for part in chunks(workload_ids):
-        connection.execute(delete(usage).where(usage.c.workload_id.in_(part)))
-    rows = [{name: getattr(one, name) for name in _COLUMNS} for one in days]
+        old = delete(usage).where(usage.c.workload_id.in_(part), usage.c.day >= first_day)
+        connection.execute(old)
+    rows = [{name: getattr(one, name) for name in _COLUMNS} for one in days if one.day >= first_day]
     if rows:
         connection.execute(insert(usage), rows)
+
+
+def device_types(connection: Connection, workload_ids: Collection[str]) -> dict[str, str]:
+    """What type of device each of these jobs was booked with, where it was."""
+    found: dict[str, str] = {}
+    for part in chunks(workload_ids):
+        query = select(usage.c.workload_id, usage.c.device_type).where(
+            usage.c.workload_id.in_(part), usage.c.device_type != ""
+        )
+        found |= {row.workload_id: row.device_type for row in connection.execute(query)}
+    return found
 
 
 def sums(
