@@ -26,7 +26,10 @@ def parse_duration(text: str) -> timedelta:
     match = _QUANTITY.match(text)
     if not match or match[2].lower() not in _TIMES:
         raise ValueError(f"{text!r} is not a duration; write it like 90s, 30m, 2h or 1d")
-    return timedelta(seconds=float(match[1]) * _TIMES[match[2].lower()])
+    try:
+        return timedelta(seconds=float(match[1]) * _TIMES[match[2].lower()])
+    except OverflowError:
+        raise ValueError(f"{text[:40]!r} is longer than anything lasts") from None
 
 
 def format_size(count: float) -> str:

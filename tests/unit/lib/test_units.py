@@ -103,3 +103,9 @@ def test_duration_is_never_more_than_it_was_when_formatted_and_read(seconds):
     text = units.format_duration(timedelta(seconds=seconds))
     read = sum((units.parse_duration(word) for word in text.split()), timedelta())
     assert timedelta() <= timedelta(seconds=seconds) - read < timedelta(hours=24 if seconds >= 86400 else 1)
+
+
+@pytest.mark.parametrize("text", ["999999999999d", "1" * 400 + "s"])
+def test_a_duration_is_refused_when_nothing_lasts_so_long(text):
+    with pytest.raises(ValueError, match="longer than anything"):
+        units.parse_duration(text)
