@@ -185,14 +185,14 @@ class Database:
 
 def _apart(piece: _Piece, connection: Connection, results: list[tuple[_Piece, Any]]) -> None:
     """Do one piece of several: where it fails, the others are kept."""
-    connection.exec_driver_sql("SAVEPOINT piece")
+    _say(connection, "SAVEPOINT piece")
     try:
         results.append((piece, _guarded(piece.work, connection)))
     except Exception as error:  # noqa: BLE001  # it belongs to whoever asked, and goes there
-        connection.exec_driver_sql("ROLLBACK TO piece")
+        _say(connection, "ROLLBACK TO piece")
         piece.done.set_exception(_plain(error))
     finally:
-        connection.exec_driver_sql("RELEASE piece")
+        _say(connection, "RELEASE piece")
 
 
 class _AgainError(Exception):
@@ -230,6 +230,15 @@ def _guarded(work: Work[T], connection: Connection) -> T:
         inside_transaction.reset(token)
 
 
+def _say(connection: Connection, statement: str) -> None:
+    """Tell SQLite something about transactions, past SQLAlchemy: it would make a result of it that nobody reads."""
+    raw: Any = connection.connection.driver_connection
+    try:
+        raw.execute(statement)
+    except sqlite3.OperationalError as error:
+        raise OperationalError(statement, None, error) from error
+
+
 def _to_json(value: object) -> str:
     # NB: letters as they are: SQLite finds a key of any script only where it is not escaped.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -262,7 +271,7 @@ def _sqlite(url: str) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writing = threading.current_thread().name == "db-write"
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+        _say(connection, "BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
 
