@@ -192,7 +192,7 @@ def _choice(kind: type[StrEnum]) -> Callable[[Value], StrEnum]:
         try:
             return kind(text)
         except ValueError:
-            raise TypeError(f"is {text!r}, not one of {', '.join(kind)}") from None
+            raise TypeError(f"is {text!r}, not one of {', '.join(one for one in kind if one)}") from None
 
     return convert
 

@@ -318,6 +318,31 @@ def test_the_workers_decide_when_the_command_runs_in_them_whatever_the_user_want
     assert spec.success is Success.ALL
 
 
+@pytest.mark.parametrize(
+    ("kind", "role", "said"),
+    [
+        (
+            "PyTorchJob",
+            RoleSpec(name="wroker"),
+            "There is no role 'wroker' in PyTorchJob; did you mean worker?",
+        ),
+        ("BatchJob", RoleSpec(name="ps"), "There is no role 'ps' in BatchJob."),
+        ("MPIJob", RoleSpec(name="launcher", replicas=2), "There is one launcher in MPIJob, not 2."),
+        ("RayJob", RoleSpec(name="head", replicas=3), "There is one head in RayJob, not 3."),
+        ("RegularJob", RoleSpec(replicas=2), "There is one worker in RegularJob, not 2."),
+    ],
+)
+def test_roles_that_a_kind_does_not_have_are_refused(kind, role, said):
+    with pytest.raises(InvalidError) as refused:
+        spec_of(kind, role)
+    assert refused.value.message == said
+
+
+def test_no_replicas_stay_none_when_a_worker_would_be_promoted():
+    assert spec_of("PyTorchJob", RoleSpec(replicas=0)).roles == (RoleSpec(replicas=0),)
+    assert len(spec_of("job", RoleSpec(name="anything"), RoleSpec(name="else")).roles) == 2
+
+
 def test_ray_workers_join_the_head_and_the_command_runs_beside_it():
     gang = gang_of("RayJob", RoleSpec(replicas=2, cpu=4))
     head, worker = (part_of(gang, place) for place in gang.places)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,10 +132,10 @@ def config_command(session: Session, username: str | None, password: str | None)
 # -- submitting
 
 
-def with_keys(command: F) -> F:
-    """Give a command every key as a flag."""
+def with_keys(command: F, *, but: str = "") -> F:
+    """Give a command every key as a flag, but for one that it takes otherwise."""
     for key, text in reversed(list(KNOWN.items())):
-        if key in {"region", "protocol"}:
+        if key in {"region", "protocol", but}:
             continue  # global already
         command = click.option(f"--{key}", key, metavar="VALUE", help=text)(command)
     return command
@@ -158,16 +159,17 @@ def create_job_command(session: Session, /, params_file: str | None, **given: st
 @dlc.command("submit")
 @click.argument("kind", type=click.Choice(list(KINDS), case_sensitive=False))
 @click.option("--job_file", "--params_file", "params_file", metavar="FILE", help="key=value lines")
-@with_keys
+@partial(with_keys, but="kind")
 @with_globals
 @pass_session
 def submit_command(session: Session, /, kind: str, params_file: str | None, **given: str | None) -> int:
     """Make a job of this kind."""
-    given["kind"] = KINDS[kind.lower()]
-    return _submit(session, params_file, given)
+    return _submit(session, params_file, given, kind=KINDS[kind.lower()])
 
 
-def _submit(session: Session, params_file: str | None, given: dict[str, str | None]) -> int:
+def _submit(
+    session: Session, params_file: str | None, given: dict[str, str | None], *, kind: str = ""
+) -> int:
     values = {key: value for key, value in given.items() if value is not None}
     if params_file is not None:
         try:
@@ -178,6 +180,13 @@ def _submit(session: Session, params_file: str | None, given: dict[str, str | No
                 f"Cannot read {params_file}: {reason}.", hint="Name the file with its path."
             ) from error
         values |= parse_file(text, params_file)  # the file wins
+    if kind and values.get("kind", kind).lower() != kind.lower():
+        raise InvalidError(
+            f"{params_file} says kind={values['kind']}, and the command says {kind}.",
+            hint="Say the same in both.",
+        )
+    if kind:
+        values["kind"] = kind
     wanted = request_of(values)
     for remark in wanted.remarks:
         click.echo(f"[WARN] {remark}", err=True)

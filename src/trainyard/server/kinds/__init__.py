@@ -67,8 +67,12 @@ def find_kind(name: str) -> Kind:
 
 
 def fit(spec: WorkloadSpec) -> WorkloadSpec:
-    """The job in the shape of its kind: roles in order, with those that it needs, and who decides. Fitting twice is once."""
+    """The job in the shape of its kind: roles in order, with those that it needs, and who decides. Fitting twice is once.
+
+    InvalidError where it has roles that its kind does not know, or two of whom there is one.
+    """
     kind = find_kind(spec.kind)
+    _check_roles(kind, spec)
     if len(spec.roles) == 1 and spec.kind == kind.name and not (kind.promotes or kind.adds or kind.after):
         success = _success(kind, spec)  # most jobs: nothing to do, and nothing to copy
         return spec if spec.success is success else replace(spec, success=success)
@@ -76,7 +80,12 @@ def fit(spec: WorkloadSpec) -> WorkloadSpec:
     if len(roles) < len(spec.roles):
         return spec  # a name twice: whoever checks the roles says so
     worker = roles.get("worker")
-    if kind.promotes and worker is not None and not any(name in roles for name in kind.leaders):
+    if (
+        kind.promotes
+        and worker is not None
+        and worker.replicas > 0
+        and not any(name in roles for name in kind.leaders)
+    ):
         roles |= _promoted(worker, kind.promotes)
         if worker.replicas == 1:
             del roles["worker"]
@@ -94,6 +103,24 @@ def fit(spec: WorkloadSpec) -> WorkloadSpec:
         ),
     )
     return replace(fitted, success=_success(kind, fitted))
+
+
+def _check_roles(kind: Kind, spec: WorkloadSpec) -> None:
+    if not kind.roles:
+        return
+    for role in spec.roles:
+        if role.name not in kind.roles:
+            near = get_close_matches(role.name, kind.roles, n=1)
+            guess = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidError(
+                f"There is no role {role.name[:40]!r} in {kind.name}{guess or '.'}",
+                hint=f"Its roles are {', '.join(kind.roles)}.",
+            )
+        if role.name in kind.single and role.replicas > 1:
+            hint = (
+                "Ask for more workers instead." if role.name != "worker" else "Choose PSDistJob for several."
+            )
+            raise InvalidError(f"There is one {role.name} in {kind.name}, not {role.replicas}.", hint=hint)
 
 
 def _promoted(worker: RoleSpec, role: str) -> dict[str, RoleSpec]:

@@ -196,7 +196,9 @@ def _train_script(gang: Gang, folder: str) -> str:
     )
 
 
-REGULAR = Kind(name="RegularJob", roles=(WORKER,), has_own_files=True, part=part, names=names)
+REGULAR = Kind(
+    name="RegularJob", roles=(WORKER,), single=(WORKER,), has_own_files=True, part=part, names=names
+)
 DISTRIBUTED = Kind(
     name="PSDistJob",
     roles=("ps", WORKER),

@@ -31,10 +31,11 @@ def by_job(gang: Gang, place: Place) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind. Roles that are not named here are allowed, and come last."""
+    """One kind. One that names no roles takes any."""
 
     name: str
     roles: tuple[str, ...] = ()  # in the order of ranks: whom the others look for comes first
+    single: tuple[str, ...] = ()  # roles of which there is one task
     promotes: str = ""  # what the first worker becomes where none of `leaders` was asked for
     adds: RoleSpec | None = None  # a role that it cannot do without
     leaders: tuple[str, ...] = ()  # the first task of the first of these decides, under Success.FIRST

@@ -84,6 +84,7 @@ def _part(gang: Gang, place: Place) -> Part:
 MPI = Kind(
     name="MPIJob",
     roles=("launcher", "master", "worker"),
+    single=("launcher", "master"),
     promotes="master",
     leaders=("launcher", "master"),
     after={"launcher": ("worker",), "master": ("worker",)},

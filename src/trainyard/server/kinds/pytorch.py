@@ -60,11 +60,29 @@ _ROLES = ("aimaster", "master", "worker")
 _AFTER = {"worker": ("master",), "master": ("aimaster",)}
 
 PYTORCH = Kind(
-    name="PyTorchJob", roles=_ROLES, promotes="master", leaders=("master",), after=_AFTER, part=_torch
+    name="PyTorchJob",
+    roles=_ROLES,
+    single=("master",),
+    promotes="master",
+    leaders=("master",),
+    after=_AFTER,
+    part=_torch,
 )
 ONEFLOW = Kind(
-    name="OneFlowJob", roles=_ROLES, promotes="master", leaders=("master",), after=_AFTER, part=_torch
+    name="OneFlowJob",
+    roles=_ROLES,
+    single=("master",),
+    promotes="master",
+    leaders=("master",),
+    after=_AFTER,
+    part=_torch,
 )
 XGBOOST = Kind(
-    name="XGBoostJob", roles=_ROLES, promotes="master", leaders=("master",), after=_AFTER, part=_xgboost
+    name="XGBoostJob",
+    roles=_ROLES,
+    single=("master",),
+    promotes="master",
+    leaders=("master",),
+    after=_AFTER,
+    part=_xgboost,
 )

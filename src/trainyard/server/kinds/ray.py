@@ -63,6 +63,7 @@ def _part(gang: Gang, place: Place) -> Part:
 RAY = Kind(
     name="RayJob",
     roles=("head", "worker"),
+    single=("head",),
     promotes="head",
     leaders=("head",),
     serving=("worker",),

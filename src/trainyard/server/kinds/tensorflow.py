@@ -39,6 +39,7 @@ def _part(gang: Gang, place: Place) -> Part:
 TENSORFLOW = Kind(
     name="TFJob",
     roles=ROLES,
+    single=("chief", "master"),
     leaders=("chief", "master", "worker"),
     serving=("ps", "evaluator", "graphlearn"),
     after={"chief": ("ps",), "master": ("ps",), "worker": ("ps",)},
