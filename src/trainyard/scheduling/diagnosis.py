@@ -34,6 +34,8 @@ def waits(scheduler: Scheduler) -> Iterator[Wait]:
     queues = {line.name: list(scheduler.everybody(line)) for line in scheduler.lines.values()}
     starts = estimate(scheduler, queues)
     for id, claim in scheduler.claims.items():  # noqa: A001
+        if id in scheduler.running:
+            continue  # it does not wait yet: it leaves for a larger start
         slots = tuple(one.slot(scheduler.cluster) for one in claim.taken)
         yield Wait(id, 1, diagnosis.of_claim(id), starts.get(id), slots)
     for line in scheduler.lines.values():

@@ -48,8 +48,27 @@ class World:
     def end(self, name: str) -> None:
         holding = self.running.pop(name)
         self.scheduler.end(name, self.now)
-        if holding.leaving is not None:  # preempted: it comes back with its age
+        if holding.leaving_for == name:  # for a larger start of its own
+            self.scheduler.withdraw(name)
+            self.waiting[name] = holding.request
+            self.scheduler.submit(replace(holding.request, claim=self.claims[name]))
+        elif holding.leaving is not None:  # preempted: it comes back with its age
             self.submit(holding.request)
+
+    def enlarge(self, name: str) -> None:
+        """Let it leave for a larger start, if the scheduler says so."""
+        holding = self.running[name]
+        found = self.scheduler.enlarge(name, self.now, grace=5.0)
+        if found is None:
+            return
+        before, after = (Counter(slot.role for slot in slots) for slots in (holding.slots, found.slots))
+        assert holding.leaving is None and found.count == len(holding.slots) < len(found.slots)
+        assert all(after[role] >= count for role, count in before.items()), "no role has fewer"
+        self._check_gang(holding.request, found.slots)
+        self.running[name] = replace(holding, leaving=found.leave_by, leaving_for=name)
+        self.claims[name] = found.slots
+        self.log.append(f"{self.now} enlarge {name} {found.slots}")
+        self.check_quotas()
 
     def withdraw(self, name: str) -> None:
         del self.waiting[name]
@@ -76,6 +95,7 @@ class World:
                 request=request, started=self.now, slots=admit.slots, passed=admit.passed
             )
             self.log.append(f"{self.now} admit {admit.id} {admit.slots}")
+        self.claims = {name: slots for name, slots in self.claims.items() if name in self.scheduler.claims}
         self.check_room()
         self.check_quotas()
         self._enter_preempts(cycle)
@@ -148,7 +168,8 @@ class World:
             if holding.leaving is None:
                 tree.add(holding.request, amounts(holding.request, holding.slots))
         for name, slots in self.claims.items():
-            tree.add(self.waiting[name], amounts(self.waiting[name], slots))
+            request = self.waiting[name] if name in self.waiting else self.running[name].request
+            tree.add(request, amounts(request, slots))
         return tree
 
     def check_quotas(self) -> None:
@@ -202,7 +223,10 @@ class World:
             waiting=tuple(
                 replace(request, claim=self.claims.get(name, ())) for name, request in self.waiting.items()
             ),
-            running=tuple(self.running.values()),
+            running=tuple(
+                replace(one, request=replace(one.request, claim=self.claims.get(name, ())))
+                for name, one in self.running.items()
+            ),
             past_use={key: shares.past(key, now) for key in keys if isinstance(key, str)},
             past_use_by_user={key: shares.past(key, now) for key in keys if isinstance(key, tuple)},
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -32,6 +34,25 @@ def test_every_rule_holds_when_anything_happens(snapshot, events, arrivals):
 @given(snapshots(device=A100), EVENTS, ALIKE)
 def test_every_rule_holds_when_all_want_the_same_devices(snapshot, events, arrivals):
     live(snapshot, events, arrivals)
+
+
+@QUICK
+@given(snapshots(device=A100), EVENTS, ALIKE)
+def test_every_rule_holds_when_elastic_ones_grow_whenever_they_can(snapshot, events, arrivals):
+    world = live(snapshot, events, [_elastic(one) for one in arrivals], _grow)
+    decisions = schedule(world.snapshot(), world.now)
+    told = [one.id for one in decisions if isinstance(one, Admit | Wait)]
+    assert sorted(told) == sorted(world.waiting), "another scheduler goes on from there"
+
+
+def _elastic(request):
+    roles = tuple(replace(role, replicas=role.replicas + 2, minimum=1) for role in request.roles)
+    return replace(request, roles=roles)
+
+
+def _grow(world):
+    for name in list(world.running):
+        world.enlarge(name)
 
 
 @QUICK
