@@ -173,7 +173,15 @@ class Platform:
                 )
                 group.create_task(still.run())
                 shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
-                group.create_task(Pools(term, Places(conductor), self.hints, shop).run())
+                group.create_task(
+                    Pools(
+                        term,
+                        Places(conductor),
+                        self.hints,
+                        shop,
+                        look_seconds=self.settings.pool_seconds,
+                    ).run()
+                )
                 group.create_task(metering.run())
                 group.create_task(Clockwork(term, self.services.context).run())
                 books = Bookkeeping(

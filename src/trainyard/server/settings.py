@@ -27,6 +27,7 @@ VARIABLES = {
     "TRAINYARD_SERVER_OIDC_SECRET": "oidc_client_secret",
     "TRAINYARD_SERVER_SAMPLE_SECONDS": "sample_seconds",
     "TRAINYARD_SERVER_BOOK_SECONDS": "book_seconds",
+    "TRAINYARD_SERVER_POOL_SECONDS": "pool_seconds",
 }
 
 
@@ -55,6 +56,7 @@ class ServerSettings:
     )  # {"V100": 8}: declared, to try things out
     sample_seconds: float = 10.0  # between two looks at what tasks use; 0: none
     book_seconds: float = 60.0  # between two looks at what jobs have cost
+    pool_seconds: float = 2.0  # between two looks at pools; their provider is asked for machines less often
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
     log_days: int = 30  # after a job's end
     job_days: int = 365  # how long ended jobs are listed
@@ -165,6 +167,8 @@ def _check(settings: ServerSettings) -> None:
         )
     if not 0.1 <= settings.book_seconds <= 3600:
         raise InvalidError(f"book_seconds cannot be {settings.book_seconds:g}.", hint="Choose 60.")
+    if not 0.1 <= settings.pool_seconds <= 60:
+        raise InvalidError(f"pool_seconds cannot be {settings.pool_seconds:g}.", hint="Choose 2.")
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
     for kind, count in settings.simulated_devices.items():

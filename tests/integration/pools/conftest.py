@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emulation import Emulation, emulated
-from platforms import Up, platform
+from platforms import Up, platform, stop_all
 
 PATIENCE = 120.0
 
@@ -27,13 +26,36 @@ class Yard:
     def __init__(self, up: Up, cloud: Emulation) -> None:
         self.up = up
         self.cloud = cloud
+        self.name = ""  # of the pool of this test: the books of the others stay
+        self._tests = 0
+        self._seq = 0  # of the last event before this test
 
-    def create(self, name: str = "cpu", **given: Any) -> Any:
-        body = {"name": name, "types": ["ecs.g6.large"], "most": 2, "idle_seconds": 2, **given}
+    def begin(self) -> None:
+        """A pool's name for the next test."""
+        self._tests += 1
+        self.name = f"cpu{self._tests}"
+        while found := self._events():
+            self._seq = found[-1]["seq"]
+
+    def end(self) -> None:
+        """No jobs, no pools, no machines: as it was in the beginning, but for what is told of the past."""
+        self.cloud.control("DELETE", "faults")
+        if self.up.process is None:
+            self.up.start()
+        stop_all(self.up)
+        for pool in self.pools():
+            self.up.call("DELETE", f"/api/v1/pools/{pool['name']}")
+        self.until(lambda: not self.pools())
+
+    def pools(self) -> Any:
+        return self.up.call("GET", "/api/v1/pools")["items"]
+
+    def create(self, **given: Any) -> Any:
+        body = {"name": self.name, "types": ["ecs.g6.large"], "most": 2, "idle_seconds": 1, **given}
         return self.up.call("POST", "/api/v1/pools", body)
 
-    def pool(self, name: str = "cpu") -> Any:
-        return self.up.call("GET", f"/api/v1/pools/{name}")
+    def pool(self) -> Any:
+        return self.up.call("GET", f"/api/v1/pools/{self.name}")
 
     def explain(self, job: str, language: str = "en") -> Any:
         return self.up.call("GET", f"/api/v1/jobs/{job}/explanation?language={language}")
@@ -50,15 +72,17 @@ class Yard:
             time.sleep(0.1)
         return found
 
-    def until_empty(self, name: str = "cpu") -> Any:
+    def until_empty(self) -> Any:
         """Wait until the pool has no machine, and the provider none of ours."""
-        pool = self.until(lambda: (found := self.pool(name))["size"] == 0 and found)
+        pool = self.until(lambda: (found := self.pool())["size"] == 0 and found)
         assert self.cloud.instances() == []
         return pool
 
     def events(self, code: str) -> list[Any]:
-        found = self.up.call("GET", "/api/v1/events?limit=500")["items"]
-        return [event for event in found if event["subject"] == "pool" and event["code"] == code]
+        return [one for one in self._events() if one["subject"] == "pool" and one["code"] == code]
+
+    def _events(self) -> list[Any]:
+        return self.up.call("GET", f"/api/v1/events?cursor={self._seq}&limit=500")["items"]
 
     def bought(self) -> int:
         """Instances that were ever billed."""
@@ -96,9 +120,18 @@ def cloud(module_cloud: Emulation) -> Iterator[Emulation]:
         module_cloud.ecs("DeleteInstances", InstanceId=left, Force=True)
 
 
-@pytest.fixture
-def yard(cloud: Emulation, tmp_path: Path) -> Iterator[Yard]:
+@pytest.fixture(scope="module")
+def module_yard(module_cloud: Emulation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     """An empty platform: nothing runs on the server's own machine."""
-    env = {**cloud.environ(), "TRAINYARD_SERVER_BOOK_SECONDS": "0.5"}
+    cloud, tmp_path = module_cloud, tmp_path_factory.mktemp("yard")
+    env = {**cloud.environ(), "TRAINYARD_SERVER_BOOK_SECONDS": "0.5", "TRAINYARD_SERVER_POOL_SECONDS": "0.2"}
     with platform(tmp_path / "p", "--no-local-node", env=env) as up:
         yield Yard(up, cloud)
+
+
+@pytest.fixture
+def yard(module_yard: Yard, cloud: Emulation) -> Iterator[Yard]:
+    """The same for each test, with a pool's name of its own."""
+    module_yard.begin()
+    yield module_yard
+    module_yard.end()

@@ -42,9 +42,9 @@ from trainyard.spec.machine import Machine, MachineState
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 2.0  # between two looks, unless the settings say otherwise
 QUIET_SECONDS = 15.0  # between two looks where there is no pool
-LIST_SECONDS = 5.0  # between two lists of a provider's machines; a spot notice comes five minutes ahead
+LOOKS = 2.5  # between two lists of a provider's machines; a spot notice comes five minutes ahead
 QUIET_LIST_SECONDS = 60.0  # the same where we have none: only strays are looked for
 MEASURE_SECONDS = (
     600.0  # figures and prices are asked for again after this, those of spot machines that we have too
@@ -85,13 +85,14 @@ class Pools:
     """One term of looking after machines."""
 
     def __init__(
-        self, term: Term, places: Places, hints: Hints, shop: Shop, *, list_seconds: float = LIST_SECONDS
+        self, term: Term, places: Places, hints: Hints, shop: Shop, *, look_seconds: float = LOOK_SECONDS
     ) -> None:
         self._term = term
         self._places = places
         self._hints = hints
         self._shop = shop
-        self._list_seconds = list_seconds
+        self._look_seconds = look_seconds
+        self._list_seconds = LOOKS * look_seconds
         self._running: dict[str, asyncio.Task[None]] = {}
         self._listings: dict[str, Listing] = {}
         self._measured: dict[str, tuple[float, tuple[str, ...]]] = {}  # pool → when, and which types
@@ -106,7 +107,7 @@ class Pools:
         try:
             while True:
                 mark = self._hints.mark(POOLS)
-                pause = LOOK_SECONDS
+                pause = self._look_seconds
                 try:
                     pause = await self.look()
                 except Error as error:
@@ -143,7 +144,7 @@ class Pools:
             if row.state == Stage.RELEASING:
                 self._begin(f"release {row.name}", self._release(row))
         await self._remove_pools(view, now)
-        return LOOK_SECONDS
+        return self._look_seconds
 
     # -- reading and writing
 
@@ -425,7 +426,7 @@ class Pools:
             ours = [row for row in view.rows.values() if row.backend == backend and row.state != Stage.WANTED]
             pause = self._list_seconds if ours or self._listing(backend).strays else QUIET_LIST_SECONDS
             if any(row.state == Stage.JOINING for row in ours):
-                pause = min(pause, LOOK_SECONDS)
+                pause = min(pause, self._look_seconds)
             if self._term.clock.monotonic() - self._listing(backend).at >= pause:
                 self._begin(f"list {backend}", self._list_one(backend))
 
