@@ -28,7 +28,7 @@ from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import PlainVerb, common_options
 from trainyard.cli.waiting import told_why
 from trainyard.lib.errors import CommandError, Error, InvalidError, StillRunningError, TaskErrors
-from trainyard.spec.workload import FINAL, Desired, State
+from trainyard.spec.workload import FINAL, Desired, RoleSpec, State
 
 if TYPE_CHECKING:
     from trainyard.client import Client
@@ -399,7 +399,8 @@ def job_table(jobs: Sequence[Job], *, with_user: bool = False) -> Table:
 def _why(job: Job) -> str:
     if job.state is State.WAITING and job.position:
         return f"position {job.position}"
-    if job.state in {State.FAILED, State.WAITING, State.HELD}:
+    is_told = job.state is State.CANCELLED and job.desired is Desired.RUN  # nobody stopped it
+    if is_told or job.state in {State.FAILED, State.WAITING, State.HELD}:
         return job.message or job.reason or "-"
     return "-"
 
@@ -407,7 +408,7 @@ def _why(job: Job) -> str:
 def _print_detail(output: Output, job: JobDetail) -> None:
     spec = job.spec
     asked = ", ".join(
-        f"{role.replicas} × {role.name} ({role.cpu:g} cores"
+        f"{_counted(role)} × {role.name} ({role.cpu:g} cores"
         + (f", {role.memory_mib} MiB" if role.memory_mib else "")
         + (f", {role.devices} {role.device or 'devices'}" if role.devices else "")
         + ")"
@@ -431,6 +432,7 @@ def _print_detail(output: Output, job: JobDetail) -> None:
         ("user", job.user),
         ("priority", f"{job.priority}" + (", preemptible" if job.preemptible else "")),
         ("asked for", asked),
+        ("grows", f"after {span(spec.grow_seconds)} with fewer tasks" if spec.grow_seconds else ""),
         ("command", spec.command),
         ("attempt", f"{job.attempt}" + (f", {job.failures} retries" if job.failures else "")),
         ("avoids", ", ".join(job.avoid)),
@@ -445,6 +447,11 @@ def _print_detail(output: Output, job: JobDetail) -> None:
     for name, text in rows:
         if text:
             output.line(f"{name:<10} {text.replace(chr(10), chr(10) + ' ' * 11)}")
+
+
+def _counted(role: RoleSpec) -> str:
+    is_elastic = role.minimum is not None and role.minimum < role.replicas
+    return f"{role.minimum} to {role.replicas}" if is_elastic else str(role.replicas)
 
 
 def _task_table(tasks: Sequence[Task]) -> Table:

@@ -33,11 +33,17 @@ def test_a_job_runs_after_another_when_it_is_told_so(program, up, tmp_path):
     line = f"until [ -e {gate} ]; do sleep 0.1; done"
     first = program("jobs", "submit", "--name", "first of two", "--", line).stdout.strip()
     late = program("jobs", "submit", "--name", "late", "--after", "first of two", "--", "echo late")
+    never = program("jobs", "submit", "--name", "in vain", "--after", f"{first}:failed", "--", "true")
     job = late.stdout.strip()
     assert f"It waits for {first} to succeed." in program("jobs", "explain", job).stdout
     gate.touch()
     up.until(job, "succeeded")
     assert up.job(first)["state"] == "succeeded"
+    up.until(never.stdout.strip(), "cancelled")
+    row = next(line for line in program("jobs", "ls").stdout.splitlines() if "in vain" in line)
+    assert "It needed" in row
+    wrong = program("jobs", "submit", "--after", f"{first}:perhaps", "--", "true")
+    assert wrong.returncode == 3 and "succeeded, failed, ended" in wrong.stderr
     assert up.job(job)["started_at"] >= up.job(first)["ended_at"]
     missing = program("jobs", "submit", "--after", f"{first}:failed", "--", "true")
     assert missing.returncode != 0 and "can never be failed" in missing.stderr
@@ -191,11 +197,13 @@ def test_flags_reach_the_job_when_they_are_given(program):
         "2",
     )
     job = program(
-        "jobs", "submit", "--name", "f", "--hold", *words, "--hang", "1h", "--", "true"
+        "jobs", "submit", "--name", "f", "--hold", *words, "--hang", "1h", "--grow", "30m", "--", "true"
     ).stdout.strip()
     spec = program.json("jobs", "show", job)["spec"]
     role = spec["roles"][0]
-    assert (spec["kind"], spec["hang_seconds"]) == ("BatchJob", 3600)
+    assert (spec["kind"], spec["hang_seconds"], spec["grow_seconds"]) == ("BatchJob", 3600, 1800)
+    shown = program("jobs", "show", job).stdout
+    assert "1 to 2 × worker" in shown and "after 30m with fewer tasks" in shown
     assert (role["image"], role["shared_memory_mib"], role["minimum"], role["replicas"]) == (
         "a/b:1",
         64,
