@@ -169,6 +169,13 @@ class Cleanable(Protocol):
         ...
 
 
+@runtime_checkable
+class Disposable(Protocol):
+    """A machine that is released is gone with its files, so nothing has to be taken off it first."""
+
+    files_go_too: ClassVar[bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgram:
     """A program for machines: given ids, it stops those machines, and says in one sentence why it cannot.

@@ -11,6 +11,7 @@ from trainyard.backends.api import (
     Backend,
     Catalogued,
     Cleanable,
+    Disposable,
     Firewalled,
     Mountable,
     Priced,
@@ -157,9 +158,13 @@ def _queue_text(machine: Machine) -> str:
 
 
 async def release(backend: Backend, machines: Sequence[Machine]) -> None:
-    """Give machines back for good, whatever runs there; the keys of their job go first. Twice is no error."""
-    running = [machine for machine in machines if machine.state is MachineState.RUNNING]
-    await setup.remove_keys([(machine, backend.transport(machine)) for machine in running])
+    """Give machines back for good, whatever runs there. Twice is no error.
+
+    The keys of their job go first where a machine outlives its release; elsewhere it is not even reached.
+    """
+    if not (isinstance(backend, Disposable) and backend.files_go_too):
+        running = [machine for machine in machines if machine.state is MachineState.RUNNING]
+        await setup.remove_keys([(machine, backend.transport(machine)) for machine in running])
     await backend.release(machines)
 
 

@@ -76,6 +76,7 @@ class AliyunBackend:
     """Machines of Alibaba Cloud, in one region."""
 
     name: ClassVar[str] = NAME
+    files_go_too: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
         self.settings = settings
