@@ -48,7 +48,8 @@ FIRST = (
     "echo began >> /.first; "
     "if [ -e /.go ]; then until read -r go < /.go; do :; done; fi; "
     'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; shift; '
-    '"$@" & main=$!; status=127; '
+    '[ -z "$told" ] || exit 143; '
+    '"$@" & main=$!; status=127; [ -z "$told" ] || kill -TERM -1 2>/dev/null; '
     "while :; do heard=; wait $main; now=$?; [ $now = 127 ] || status=$now; "
     '[ -n "$heard" ] || break; done; '
     "for file in /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events; do "
@@ -220,6 +221,8 @@ class Keeper:
             words, env = self._words()
         except RefusalError as error:
             return self._give_up(str(error))
+        finally:
+            self._forget_password()
         if self.hearing.is_told:
             return 128 + signal.SIGTERM
         if self.kind != "podman":  # of a supervisor that was killed; podman is asked for that with the start
@@ -285,6 +288,12 @@ class Keeper:
                 os.kill(pid, signal.SIGTERM)
                 return
         run_briefly([self.runtime, "kill", "--signal", "TERM", self.name], TELL_SECONDS)
+
+    def _forget_password(self) -> None:
+        """Whoever fetched an image needs it no more."""
+        if self.view.get("password"):
+            self.view["password"] = ""
+            write_file(self.folder.file("task.json"), json.dumps(self.order).encode())
 
     def _give_up(self, message: str) -> int:
         write_file(self.folder.file(PROBLEM), message.encode(errors="replace")[:1000])
