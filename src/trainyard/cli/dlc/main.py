@@ -1,4 +1,4 @@
-"""The program `dlc`: its commands and what they print. Requests are keys.py's, calls are connection.py's."""
+"""The program `dlc`: signing in, submitting and changing. Showing is looking.py's, requests keys.py's, calls connection.py's."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from trainyard.cli.dlc.connection import Account, Connection, FailedError, load_account, save_account
+from trainyard.cli.dlc.connection import Connection, FailedError, save_account
 from trainyard.cli.dlc.keys import KNOWN, parse_file, request_of, shown
+from trainyard.cli.dlc.looking import boxed, describe_group, get_group, logs_command
+from trainyard.cli.dlc.session import ENDED, POLL_SECONDS, F, Session, pass_session, with_globals
 from trainyard.lib.errors import Error, InvalidError
 
-F = TypeVar("F", bound=Callable[..., Any])
-ENDED = frozenset({"Succeeded", "Failed", "Stopped", "SucceededReserving", "FailedReserving"})
-POLL_SECONDS = 1.0
 KINDS = {
     "tfjob": "TFJob",
     "pytorchjob": "PyTorchJob",
@@ -31,63 +29,6 @@ KINDS = {
     "batchjob": "BatchJob",
     "rayjob": "RayJob",
 }
-GLOBALS = (
-    ("-c", "--config", "config_file", "PATH", "another file than ~/.dlc/config"),
-    ("-a", "--access_id", "access_id", "ID", "access key id"),
-    ("-k", "--access_key", "access_key", "SECRET", "access key secret"),
-    ("-e", "--endpoint", "endpoint", "HOST", "where the platform is"),
-    ("-r", "--region", "region", "REGION", "region"),
-    ("", "--protocol", "protocol", "http|https", "how to talk to it"),
-)
-
-
-class Session:
-    """What the global flags said; they may stand before or after the command."""
-
-    def __init__(self) -> None:
-        self.given: dict[str, Any] = {}
-
-    @property
-    def path(self) -> Path:
-        """The file of the account."""
-        return Path(self.given.get("config_file") or Path.home() / ".dlc" / "config").expanduser()
-
-    def account(self) -> Account:
-        """The file's account with the flags over it."""
-        stored = Account() if self.given.get("ignore") else load_account(self.path)
-        changes = {
-            name: self.given[name]
-            for name in ("access_id", "access_key", "endpoint", "region", "protocol")
-            if self.given.get(name)
-        }
-        return replace(stored, **changes)
-
-    def connect(self) -> Connection:
-        """The platform."""
-        keeps = not self.given.get("ignore") and not self.given.get("access_id")
-        return Connection(self.account(), self.path if keeps else None)
-
-
-def _note(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    session = context.find_object(Session)
-    if session is not None and value:
-        session.given[str(option.name)] = value
-    return value
-
-
-def with_globals(command: F) -> F:
-    """Give a command the flags that all have."""
-    for short, long, name, metavar, text in reversed(GLOBALS):
-        declared = [name, long, *([short] if short else [])]
-        command = click.option(*declared, metavar=metavar, expose_value=False, callback=_note, help=text)(
-            command
-        )
-    return click.option(
-        "-I", "ignore", is_flag=True, expose_value=False, callback=_note, help="do not read the config file"
-    )(command)
-
-
-pass_session = click.make_pass_decorator(Session)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,6 +36,10 @@ pass_session = click.make_pass_decorator(Session)
 @with_globals
 def dlc() -> None:
     """Submit and manage training jobs of a platform."""
+
+
+for command in (get_group, logs_command, describe_group):
+    dlc.add_command(command)
 
 
 @dlc.command("config")
@@ -218,224 +163,6 @@ def _follow(connection: Connection, job: str, code_on_stopped: int) -> int:
     return int(code[1]) if code else 1
 
 
-# -- looking
-
-
-@dlc.group("get")
-def get_group() -> None:
-    """Show jobs, pods, workspaces, quotas, machine types."""
-
-
-def _job_options(command: F) -> F:
-    for name, text in (
-        ("workspace_id", "of this workspace"),
-        ("display_name", "with this in the name"),
-        ("display_name_regex", "whose name matches"),
-        ("job_type", "of this kind"),
-        ("status", "in this status"),
-        ("resource_id", "in this quota"),
-        ("start_time", "submitted after, as 2026-11-16T08:00:00Z"),
-        ("end_time", "submitted before"),
-    ):
-        command = click.option(f"--{name}", name, default="", metavar="VALUE", help=text)(command)
-    command = click.option("--page_num", default=1, metavar="N", help="which page")(command)
-    return click.option("--page_size", default=10, metavar="N", help="how many on a page")(command)
-
-
-@get_group.command("job")
-@click.argument("job", required=False, default="")
-@_job_options
-@click.option("--events", is_flag=True, help="with its events")
-@click.option("--events_only", is_flag=True, help="only its events")
-@click.option("--max_events_num", default=2000, metavar="N", help="at most so many events")
-@click.option("--show_detail", is_flag=True, help="with everything")
-@with_globals
-@pass_session
-def get_job_command(session: Session, /, job: str, **given: Any) -> None:
-    """Show one job as JSON, or list jobs."""
-    connection = session.connect()
-    if not job:
-        _list_jobs(connection, given)
-        return
-    found = {} if given["events_only"] else connection.call("GET", f"/api/v1/jobs/{job}")
-    if given["events"] or given["events_only"]:
-        answer = connection.call(
-            "GET", f"/api/v1/jobs/{job}/events", {"MaxEventsNum": given["max_events_num"]}
-        )
-        if given["events_only"]:
-            for line in answer["Events"]:
-                click.echo(line)
-            return
-        found["Events"] = answer["Events"]
-    click.echo(json.dumps(found, indent=3, ensure_ascii=False))
-
-
-get_group.add_command(get_job_command, "jobs")
-
-
-def _list_jobs(connection: Connection, given: dict[str, Any]) -> None:
-    answer = connection.call(
-        "GET",
-        "/api/v1/jobs",
-        {
-            "WorkspaceId": given["workspace_id"],
-            "DisplayName": given["display_name"],
-            "JobType": given["job_type"],
-            "Status": given["status"],
-            "ResourceId": given["resource_id"],
-            "StartTime": given["start_time"],
-            "EndTime": given["end_time"],
-            "PageNumber": given["page_num"],
-            "PageSize": given["page_size"],
-        },
-    )
-    try:
-        wanted = re.compile(given["display_name_regex"])
-    except re.error as error:
-        raise InvalidError(
-            f"--display_name_regex does not read: {error}.", hint="Write it like '^bert-.*'."
-        ) from error
-    rows = [
-        (
-            _word(job["DisplayName"]),
-            job["JobId"],
-            job["JobType"],
-            job["WorkspaceId"],
-            _word(job.get("Username", "") or job["UserId"]),
-            job["GmtCreateTime"] or "-",
-            str(job["Duration"]),
-            job["Status"],
-        )
-        for job in answer["Jobs"]
-        if wanted.search(job["DisplayName"])
-    ]
-    head = ("DisplayName", "JobId", "JobType", "WorkspaceId", "User", "CreateTime", "Duration", "Status")
-    click.echo(columns(head, rows))
-
-
-@get_group.command("pod")
-@click.argument("job")
-@click.argument("pod")
-@click.option("--max_events_num", default=2000, metavar="N", help="at most so many events")
-@with_globals
-@pass_session
-def get_pod_command(session: Session, job: str, pod: str, max_events_num: int) -> None:
-    """Show one pod with its events, as JSON."""
-    connection = session.connect()
-    found = connection.call("GET", f"/api/v1/jobs/{job}")
-    pods = [one for one in found.get("Pods", []) if one["PodId"] in {pod, f"{job}-{pod}"}]
-    if not pods:
-        raise InvalidError(f"Job {job} has no pod {pod!r}.", hint="See its Pods with `dlc get job`.")
-    path = f"/api/v1/jobs/{job}/pods/{pods[0]['PodId']}/events"
-    answer = connection.call("GET", path, {"MaxEventsNum": max_events_num})
-    click.echo(json.dumps({**pods[0], "Events": answer["Events"]}, indent=3, ensure_ascii=False))
-
-
-@get_group.command("workspace")
-@with_globals
-@pass_session
-def get_workspace_command(session: Session) -> None:
-    """List your workspaces."""
-    answer = session.connect().call("GET", "/api/v1/workspaces")
-    rows = [(one["WorkspaceId"], one["WorkspaceName"]) for one in answer["Workspaces"]]
-    click.echo(boxed(("WorkspaceId", "WorkspaceName"), rows))
-
-
-get_group.add_command(get_workspace_command, "workspaces")
-
-
-@get_group.command("quota")
-@click.option("--workspace_id", default="", metavar="ID", help="of this workspace")
-@click.option("--page_num", default=1, metavar="N", help="which page")
-@click.option("--page_size", default=10, metavar="N", help="how many on a page")
-@with_globals
-@pass_session
-def get_quota_command(session: Session, workspace_id: str, page_num: int, page_size: int) -> None:
-    """List quotas as JSON."""
-    query = {"WorkspaceId": workspace_id, "PageNumber": page_num, "PageSize": page_size}
-    answer = session.connect().call("GET", "/api/v1/quotas", query)
-    click.echo(json.dumps(answer, indent=3, ensure_ascii=False))
-
-
-@get_group.command("specs")
-@click.option("--page_num", default=1, metavar="N", help="which page")
-@click.option("--page_size", default=100, metavar="N", help="how many on a page")
-@with_globals
-@pass_session
-def get_specs_command(session: Session, page_num: int, page_size: int) -> None:
-    """List machine types."""
-    answer = session.connect().call(
-        "GET", "/api/v1/ecsspecs", {"PageNumber": page_num, "PageSize": page_size}
-    )
-    rows = [
-        (one["InstanceType"], str(one["Cpu"]), str(one["Memory"]), str(one["Gpu"]), one["GpuType"] or "-")
-        for one in answer["EcsSpecs"]
-    ]
-    click.echo(boxed(("InstanceType", "CPU", "Memory", "GPU", "GPUType"), rows))
-
-
-@dlc.command("logs")
-@click.argument("job")
-@click.argument("pod", required=False, default="")
-@click.option("--max_events_num", default=2000, metavar="N", help="at most so many lines")
-@click.option("--start_time", default="", metavar="TIME", help="from then on")
-@click.option("--end_time", default="", metavar="TIME", help="until then")
-@click.option("-f", "--follow", is_flag=True, help="go on until the job ends")
-@with_globals
-@pass_session
-def logs_command(
-    session: Session, /, job: str, pod: str, max_events_num: int, follow: bool, **span: str
-) -> int:
-    """Print a pod's log; without POD, that of the job's first."""
-    connection = session.connect()
-    if follow:
-        is_printed = _follow_log(connection, job, pod)
-    else:
-        name = _pod_of(connection.call("GET", f"/api/v1/jobs/{job}"), job, pod)
-        query = {"MaxLines": max_events_num, "StartTime": span["start_time"], "EndTime": span["end_time"]}
-        is_printed = name != "" and _print_log(connection.call("GET", _log_path(job, name), query))
-    if not is_printed:
-        click.echo("[WARN] No logs found for the pod", err=True)
-    return 0
-
-
-def _follow_log(connection: Connection, job: str, pod: str) -> bool:
-    """Print all of a log, and what comes, until the job has ended; whether there was anything."""
-    cursor, is_printed = "start", False
-    while True:
-        found = connection.call("GET", f"/api/v1/jobs/{job}")  # first: what came until its end is read below
-        name = _pod_of(found, job, pod)
-        while name:
-            answer = connection.call("GET", _log_path(job, name), {"Cursor": cursor})
-            is_printed = _print_log(answer) or is_printed
-            if answer["Cursor"] == cursor:
-                break
-            cursor = answer["Cursor"]
-        if found["Status"] in ENDED:
-            return is_printed
-        time.sleep(POLL_SECONDS)
-
-
-def _print_log(answer: dict[str, Any]) -> bool:
-    if answer["Logs"]:
-        click.echo("\n".join(answer["Logs"]))
-    return bool(answer["Logs"])
-
-
-def _log_path(job: str, pod: str) -> str:
-    return f"/api/v1/jobs/{job}/pods/{pod}/logs"
-
-
-get_group.add_command(logs_command, "logs")
-
-
-def _pod_of(found: dict[str, Any], job: str, pod: str) -> str:
-    pods = [one["PodId"] for one in found.get("Pods", [])]
-    if not pod:
-        return pods[0] if pods else ""
-    return pod if pod.startswith(f"{job}-") else f"{job}-{pod}"
-
-
 # -- changing
 
 
@@ -460,23 +187,6 @@ def stop_job_command(session: Session, job: str, force: bool, quiet: bool, works
     if not quiet:
         click.echo(f"[OK] Job [{job}] was stopped successfully")
     return 0
-
-
-@dlc.group("describe")
-def describe_group() -> None:
-    """Show everything about a job."""
-
-
-@describe_group.command("job")
-@click.argument("job")
-@with_globals
-@pass_session
-def describe_job_command(session: Session, job: str) -> None:
-    """Show a job with its pods and events, as JSON."""
-    connection = session.connect()
-    found = connection.call("GET", f"/api/v1/jobs/{job}")
-    found["Events"] = connection.call("GET", f"/api/v1/jobs/{job}/events")["Events"]
-    click.echo(json.dumps(found, indent=3, ensure_ascii=False))
 
 
 @dlc.group("delete")
@@ -529,40 +239,7 @@ def help_command(context: click.Context, words: tuple[str, ...]) -> None:
     click.echo(command.get_help(parent))
 
 
-# -- printing
-
-
-def boxed(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with bars, which scripts take apart: blanks and bars are part of it."""
-    widths = [
-        max(len(head[at]), *(len(row[at]) for row in rows)) if rows else len(head[at])
-        for at in range(len(head))
-    ]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    lines = [
-        rule,
-        "|" + "|".join(f" {text:^{width}} " for text, width in zip(head, widths, strict=True)) + "|",
-        rule,
-    ]
-    lines += [
-        "|" + "|".join(f" {text:<{width}} " for text, width in zip(row, widths, strict=True)) + "|"
-        for row in rows
-    ]
-    return "\n".join([*lines, rule])
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns with blanks between them: the first is the name, the second the id, the eighth the status."""
-    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    return "\n".join(
-        "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    )
-
-
-def _word(text: str) -> str:
-    """A value as one word, so that columns stay columns."""
-    return re.sub(r"\s+", "_", text.strip()) or "-"
+# -- running
 
 
 def _sure(question: str, is_forced: bool) -> bool:
