@@ -23,7 +23,7 @@ import httpx2
 from benchmarks.measure import Row
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from platforms import Up, platform  # the same way to start one as the tests have
+from platforms import Up, platform, processes_of  # the same way to start one as the tests have
 from postgres import running as running_postgres
 
 READY_LIMIT = 2.0
@@ -49,11 +49,18 @@ def measure(*, quick: bool = False) -> list[Row]:
 
 def _measure(folder: Path, name: str, *options: str, quick: bool) -> list[Row]:
     folder.mkdir(parents=True)
+    # As an installation leaves it: compiled, which a checkout need not be.
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    with platform(folder / "first", env=compiled):
+        pass
     began = time.perf_counter()
-    with platform(folder, *options, "--cpu", "64", "--overcommit", "1") as up:
+    with platform(folder, *options, "--cpu", "64", "--overcommit", "1", env=compiled) as up:
         ready = time.perf_counter() - began
+        assert up.process is not None
+        spent = _cpu(up.process.pid)
         return [
             Row(f"{name}: ready", ready, "limit", READY_LIMIT, bar=1),
+            Row(f"{name}: ready, processor time", spent, "", None),
             *asyncio.run(_ask(up, name, quick=quick)),
         ]
 
@@ -66,7 +73,7 @@ async def _ask(up: Up, name: str, *, quick: bool) -> list[Row]:
         await asyncio.sleep(2)
         rows = [Row(f"{name}: idle memory", _memory(up), "limit", MEMORY_LIMIT, unit="MB", bar=1)]
         rows += await _starts(client, name, 20 if quick else 100)
-        rows += await _throughput(client, name, 200 if quick else 2000)
+        rows += await _throughput(up, client, name, 200 if quick else 2000)
         rows += await _submissions(client, name, 100 if quick else 500)
         rows += await _lists(client, name, 1000 if quick else 10_000)
         rows += await _crowd(client, name, 2.0 if quick else 8.0)
@@ -94,8 +101,10 @@ async def _starts(client: httpx2.AsyncClient, name: str, times: int) -> list[Row
     ]
 
 
-async def _throughput(client: httpx2.AsyncClient, name: str, count: int) -> list[Row]:
-    """Trivial jobs, from the first submission to the last end."""
+async def _throughput(up: Up, client: httpx2.AsyncClient, name: str, count: int) -> list[Row]:
+    """Trivial jobs, from the first submission to the last end; and what they take of the processors, whoever else runs."""
+    assert up.process is not None
+    server, node = _cpu(up.process.pid), _cpu_of_nodes(up)
     began = time.perf_counter()
     jobs = [_body("true", cpu=1.0) for _ in range(count)]
     for start in range(0, count, 500):
@@ -110,7 +119,16 @@ async def _throughput(client: httpx2.AsyncClient, name: str, count: int) -> list
             200,
             unit="jobs/s",
             note="more is better",
-        )
+        ),
+        Row(
+            f"{name}: a trivial job, the server's processor time",
+            (_cpu(up.process.pid) - server) / count,
+            "",
+            None,
+        ),
+        Row(
+            f"{name}: a trivial job, the node's processor time", (_cpu_of_nodes(up) - node) / count, "", None
+        ),
     ]
 
 
@@ -345,6 +363,12 @@ def _memory(up: Up) -> float:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Rss:")) / 1000
 
 
-def _cpu(pid: int) -> float:
+def _cpu(pid: int, *, with_children: bool = False) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11 : 15 if with_children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_of_nodes(up: Up) -> float:
+    """Of the processes on this computer that serve it as a node, with those they have started and seen end."""
+    assert up.process is not None
+    return sum(_cpu(pid, with_children=True) for pid in processes_of(str(up.folder)) if pid != up.process.pid)

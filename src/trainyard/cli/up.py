@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 from collections.abc import Mapping
@@ -108,6 +109,7 @@ def _serve(invocation: Invocation, settings: Any) -> int:
 
 
 async def _run(invocation: Invocation, settings: Any) -> int:
+    gc.disable()  # until the server is ready: what is imported stays, and looking through it would cost a tenth of the start
     from trainyard.server.app import serve
 
     stop = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -220,6 +221,8 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
             stopping = asyncio.create_task(stop.wait())
             while not server.started and not serving.done():  # noqa: ASYNC110  # uvicorn has no event to wait for
                 await asyncio.sleep(0.005)
+            gc.freeze()  # what is there by now stays: nobody need look through it again
+            gc.enable()
             if not serving.done():
                 ready(Ready(_url(settings, listener), platform.first_admin, platform.admin_token()))
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
