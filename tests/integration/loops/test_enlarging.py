@@ -13,6 +13,7 @@ from test_conductor import SteppingClock, Yard
 
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
+from trainyard.server.loops.growing import Places
 from trainyard.server.store import events, nodes, workloads
 from trainyard.server.store.nodes import NodeDesired
 from trainyard.server.store.workloads import WorkloadRecord
@@ -190,6 +191,9 @@ async def test_a_growing_job_keeps_its_places_when_the_leader_dies_before_it_has
     await yard.kill()
     await yard.lead()
     assert await yard.is_as_before(other), "the room is kept"
+    places = Places(yard.conductor)
+    assert places.is_busy("a") and places.is_busy("b"), "a pool does not release the node that it goes to"
+    assert not places.is_busy("c")
     monkeypatch.setattr(PatientEngine, "is_patient", False)
     depart(yard, job)
     await yard.tasks(job, 8)

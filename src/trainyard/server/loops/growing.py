@@ -104,7 +104,10 @@ class Places:
         self._conductor.hints.wake(CONDUCTOR)
 
     def is_busy(self, node: str) -> bool:
-        """Whether a job has a place there."""
+        """Whether a job has a place there, or one is kept for it."""
+        return self._has_work(node) or self._conductor.memory.is_claimed(node)
+
+    def _has_work(self, node: str) -> bool:
         return any(node in job.nodes for job in self._conductor.memory.held.values())
 
     def is_awaited(self, jobs: Iterable[str]) -> bool:
@@ -115,7 +118,7 @@ class Places:
         """Whether nothing runs there, and nothing will: it takes no new work, and the conductor knows that."""
         record = self._conductor.roster.find(node)
         is_closed = record is None or record.desired != NodeDesired.READY
-        return is_closed and not self.is_busy(node)
+        return is_closed and not self._has_work(node)
 
 
 def _needs_several(scheduler: Scheduler, workload: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from trainyard.engines.api import NodeLost, NodeSeen, Observation, TaskStarted, TaskUnknown
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error
-from trainyard.scheduling import Preempt, Request, Scheduler
+from trainyard.scheduling import Preempt, Request, Scheduler, Snapshot
 from trainyard.scheduling.forecast import Forecast
 from trainyard.server import avoiding, enlarging, hanging, snapshot, watching, workflow
 from trainyard.server.draft import Draft, Job, split_attempt
@@ -39,7 +39,7 @@ class Memory:
         self.growing = growing
         self.waiting: dict[str, WorkloadRecord] = {}
         self.held: dict[str, Job] = {}
-        self.scheduler: Scheduler
+        self.scheduler = Scheduler(Snapshot(nodes=()))  # until everything is read
         self.is_dirty = True  # something changed that the scheduler should look at
         self._forecast = Forecast()
         self._repeat_at = 0.0
@@ -270,6 +270,14 @@ class Memory:
             self.scheduler.change_node(node)
         else:
             self.scheduler.add_node(node)
+
+    def is_claimed(self, name: str) -> bool:
+        """Whether room is kept there for somebody who is about to start."""
+        cluster = self.scheduler.cluster
+        node = cluster.index.get(name)
+        if node is None or not cluster.ready >> node & 1:
+            return False
+        return any(one.node == node for claim in self.scheduler.claims.values() for one in claim.taken)
 
     # -- deciding
 
