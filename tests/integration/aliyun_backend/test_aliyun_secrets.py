@@ -50,6 +50,7 @@ class Watched:
 
     def run(self, *words: str) -> str:
         """Run it; everything that it said."""
+        before = pids()
         process = subprocess.Popen(
             [*PROGRAM, *words, "--debug"],
             env=self.env,
@@ -60,7 +61,7 @@ class Watched:
         )
         lines = set()
         while process.poll() is None:
-            lines |= command_lines()
+            lines |= command_lines(pids() - before)
             time.sleep(0.05)
         said = process.communicate()[0]
         for secret in self.secrets:
@@ -76,12 +77,17 @@ class Watched:
                 assert not any(secret.encode() in content for secret in self.secrets), path
 
 
-def command_lines() -> set[str]:
-    """Of all processes, as `ps` shows them to everybody."""
+def pids() -> set[str]:
+    """Of all processes."""
+    return {name for name in os.listdir("/proc") if name.isdecimal()}
+
+
+def command_lines(of: set[str]) -> set[str]:
+    """As `ps` shows them to everybody."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in of:
         try:
-            found.add(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            found.add(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
             continue  # gone meanwhile
     return found
