@@ -51,6 +51,18 @@ async def test_a_stopped_machine_costs_its_disks_when_its_type_can_stop_costing(
         await backend.aclose()
 
 
+async def test_a_machine_is_not_even_reached_when_it_is_released(yard, open_client):
+    """Its files go with it; one that hangs would only hold up what costs money."""
+    backend = open_client()
+    try:
+        machines = await backend.acquire(SMALL, ["task0.gone"])
+        await verbs.release(backend, machines)
+        assert yard.instances() == []
+        assert not backend._ways
+    finally:
+        await backend.aclose()
+
+
 async def test_the_user_is_told_when_a_stop_does_not_stop_the_costs(open_client, caplog):
     backend = open_client()
     try:
