@@ -53,8 +53,14 @@ class GangYard:
         body = {"name": name, "source": str(folder), "target": target, "default": True}
         self.up.call("POST", "/api/v1/storages", body)
 
-    def add_node(self, host: netns.NetHost, **more: Any) -> None:
-        """Take a host in, and wait until it answers."""
+    def add_nodes(self, *hosts: netns.NetHost, **more: Any) -> None:
+        """Take hosts in, and wait until all of them answer."""
+        for host in hosts:
+            self._join(host, **more)
+        for host in hosts:
+            self.await_node(host.name, "ready")
+
+    def _join(self, host: netns.NetHost, **more: Any) -> None:
         path = self.up.home / ".trainyard" / "hosts.toml"
         path.parent.mkdir(exist_ok=True)
         entry = Host(
@@ -64,7 +70,6 @@ class GangYard:
         inventory.add(path, entry)
         body = {"name": host.name, "address": {"backend": "ssh", "host": host.name}, **more}
         self.up.call("POST", "/api/v1/nodes", body)
-        self.await_node(host.name, "ready")
 
     def await_node(self, name: str, state: str) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -91,12 +96,13 @@ def gang_yard(folder: Path, count: int, **more: Any) -> Iterator[GangYard]:
     """A platform with so many hosts as its nodes, and none of its own."""
     (folder / "net").mkdir()
     with (
-        netns.Network(folder / "net") as network,
+        netns.Network(
+            folder / "net"
+        ) as network,  # not below the platform's: hosts do not end with the agents
         inside(network),
-        platforms.platform(folder, "--no-local-node") as up,
+        platforms.platform(folder / "up", "--no-local-node") as up,
     ):
         yard = GangYard(up, network)
         yard.add_storage("shared", yard.shared, SHARED)
-        for number in range(count):
-            yard.add_node(network.add_host(f"n{number}"), **more)
+        yard.add_nodes(*(network.add_host(f"n{number}") for number in range(count)), **more)
         yield yard

@@ -264,17 +264,17 @@ def test_the_result_is_the_same_when_a_worker_crashes_in_the_middle(up, tmp_path
 
 
 def test_the_result_is_the_same_when_the_job_makes_room_in_the_middle(up, tmp_path):
-    def train(name: str) -> str:
+    def train(name: str, pause: float) -> str:
         folder = tmp_path / name
         folder.mkdir()
         return up.submit(
-            f"{sys.executable} -S {ALLREDUCE} {folder} 100 0.03", kind="PyTorchJob", preemptible=True,
+            f"{sys.executable} -S {ALLREDUCE} {folder} 100 {pause}", kind="PyTorchJob", preemptible=True,
             roles=[worker(replicas=4, devices=1)], grace_seconds=1, priority=1,
         )  # fmt: skip
 
-    plain = train("undisturbed")
+    plain = train("undisturbed", 0.0)
     assert up.until(plain, "succeeded", "failed")["state"] == "succeeded"
-    job = train("disturbed")
+    job = train("disturbed", 0.03)
     _line_of(up, job, "rank 3")
     urgent = up.submit("true", priority=9, roles=[worker(devices=1)])
     assert up.until(urgent, "succeeded", "failed")["state"] == "succeeded"
