@@ -6,7 +6,7 @@ Used when a job is submitted, so that its user hears of it then, and again when 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -46,9 +46,16 @@ class Chosen:
 
 
 def choose(
-    storages: Sequence[StorageRecord], asked: Iterable[MountSpec], words: Mapping[str, str]
+    storages: Sequence[StorageRecord],
+    asked: Iterable[MountSpec],
+    words: Mapping[str, str],
+    *,
+    is_wanted: Callable[[str], bool] = lambda _target: True,
 ) -> list[Chosen]:
-    """All mounts of a job: what it asked for, then the defaults whose places are left. InvalidError says what is wrong."""
+    """All mounts of a job: what it asked for, then the defaults whose places are left. InvalidError says what is wrong.
+
+    `is_wanted` says of a default's place whether it matters.
+    """
     chosen = [_asked(storages, one, words) for one in asked]
     targets = [one.target for one in chosen]
     if len(set(targets)) < len(targets):
@@ -57,6 +64,8 @@ def choose(
     for storage in storages:
         if storage.is_default:
             target = filled(storage.target, words)
+            if not is_wanted(target):
+                continue
             if not any(f"{target}/".startswith(f"{one}/") for one in asked_targets) and target not in targets:
                 targets.append(target)
                 source = filled(storage.source, words)
@@ -131,6 +140,8 @@ def find(storages: Sequence[StorageRecord], text: str, words: Mapping[str, str])
 
 def filled(text: str, words: Mapping[str, str]) -> str:
     """A source or target with its words."""
+    if "{" not in text:  # most have none
+        return text
     return _WORD.sub(lambda match: words.get(match[1], ""), text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -80,15 +80,9 @@ def view_of(
     owns = is_local and record.user_id in facts.admins
     if isolation == AUTO and owns and not find_kind(record.spec.kind).has_own_files:
         isolation = OPEN  # whoever administers a platform sees all of its own computer anyway
-    chosen = chosen_of(record, facts)
-    if isolation in (OFF, OPEN):
-        chosen = [
-            one
-            for one in chosen
-            if not one.is_default or (isolation == OPEN and _names(record.spec, role, one))
-        ]
-        if not chosen and not role.image and not role.shared_memory_mib:
-            return None
+    chosen = chosen_of(record, facts, is_wanted=_wish_for_defaults(isolation, record.spec, role))
+    if isolation in (OFF, OPEN) and not chosen and not role.image and not role.shared_memory_mib:
+        return None
     own = f"{facts.data}/{STORAGES}" if is_local else STORAGES
     user = facts.people.get(record.user_id, "")
     home = f"/home/{user}" if user else ""
@@ -115,7 +109,18 @@ def view_of(
     )
 
 
-def chosen_of(record: WorkloadRecord, facts: ViewFacts) -> list[Chosen]:
+def _wish_for_defaults(isolation: str, spec: WorkloadSpec, role: RoleSpec) -> Callable[[str], bool]:
+    """Which of the storages that nobody asked for matter, by their places: where a task sees the node as it is, few do."""
+    if isolation == OFF:
+        return lambda _target: False
+    if isolation == OPEN:
+        return lambda target: _names(spec, role, target)
+    return lambda _target: True
+
+
+def chosen_of(
+    record: WorkloadRecord, facts: ViewFacts, *, is_wanted: Callable[[str], bool] = lambda _target: True
+) -> list[Chosen]:
     """The storages of a job. One that was removed since it was submitted is left out: the program will say what it misses."""
     words = words_of(
         user=facts.people.get(record.user_id, ""),
@@ -132,12 +137,11 @@ def chosen_of(record: WorkloadRecord, facts: ViewFacts) -> list[Chosen]:
         except InvalidError:
             continue
         asked.append(one)
-    return mounts.choose(known, asked, words)
+    return mounts.choose(known, asked, words, is_wanted=is_wanted)
 
 
-def _names(spec: WorkloadSpec, role: RoleSpec, one: Chosen) -> bool:
+def _names(spec: WorkloadSpec, role: RoleSpec, target: str) -> bool:
     """Whether a job says the place of a storage anywhere."""
-    place = re.compile(rf"(?<![\w.~/-]){re.escape(one.target)}(?![\w.-])")
     texts = (
         spec.command,
         role.command,
@@ -146,7 +150,11 @@ def _names(spec: WorkloadSpec, role: RoleSpec, one: Chosen) -> bool:
         *spec.env.values(),
         *role.env.values(),
     )
-    return any(place.search(text) for text in texts)
+    near = [text for text in texts if target in text]
+    if not near:
+        return False
+    place = re.compile(rf"(?<![\w.~/-]){re.escape(target)}(?![\w.-])")
+    return any(place.search(text) for text in near)
 
 
 def _hosts(entry: Entry | None) -> Mapping[str, str]:

@@ -54,8 +54,10 @@ T = TypeVar("T", bound=_Task)
 
 def find_kind(name: str) -> Kind:
     """The kind of this name, however it is written; InvalidError names the nearest one."""
-    known = _BY_LOWER.get(name.lower(), name)
-    found = KINDS.get(_ALSO.get(known, known))
+    found = KINDS.get(name)
+    if found is None:
+        known = _BY_LOWER.get(name.lower(), name)
+        found = KINDS.get(_ALSO.get(known, known))
     if found is None:
         near = get_close_matches(name.lower(), _BY_LOWER, n=1)
         guess = f"; did you mean {_BY_LOWER[near[0]]}?" if near and near[0] else ""
