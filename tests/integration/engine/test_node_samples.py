@@ -14,14 +14,15 @@ import pytest
 
 from trainyard.engines.nodes.agent import sampling
 from trainyard.engines.nodes.agent.sampling import Sampler
+from trainyard.engines.nodes.agent.supervisor import MARK
 from trainyard.engines.nodes.readings import readings_of
 
 
-def task(pid: int, name: str = "worker-0") -> Any:
+def task(pid: int, name: str = "worker-0", **order: object) -> Any:
     return SimpleNamespace(
         folder=SimpleNamespace(attempt="j.1", name=name),
         history={"at": "running", "pid": pid, "started": time.time() - 1},
-        order={"env": {}},
+        order={"env": {}, **order},
     )
 
 
@@ -41,6 +42,7 @@ def shell() -> Iterator[Callable[[str], int]]:
     def start(command: str) -> int:
         child = subprocess.Popen(["sh", "-c", f"{command} & wait"], start_new_session=True)
         started.append(child)
+        until(lambda: len(sampling.descendants(sampling.all_processes(), child.pid)) > 1)
         return child.pid
 
     yield start
@@ -94,3 +96,19 @@ def test_no_traffic_is_told_when_a_task_has_only_now_another_network(monkeypatch
     for _ in range(3):
         (found,) = readings_of(until(lambda: sampler.poll([task(pid)])))[1].values()
         assert (found.received_bytes, found.sent_bytes) == (0, 0)
+
+
+def test_processes_of_a_container_count_when_they_are_below_its_service_and_not_below_us(shell):
+    sampler, client = Sampler(), shell("exec sleep 1000")  # what started the container, and waits for it
+    mark = "platform/j.1/worker-0"
+    inside = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: mark})
+    other = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: f"{mark}1"})
+    try:
+        sampler.configure(0.01, "")
+        for view, count in (({"image": "x"}, 2), ({}, 1)):
+            frame = until(lambda view=view: sampler.poll([task(client, mark=mark, view=view)]))
+            assert readings_of(frame)[1][("j.1", "worker-0")].processes == count
+    finally:
+        for child in (inside, other):
+            child.kill()
+            child.wait()

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from . import kernel
+from .supervisor import MARK
 from .tasks import Task
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -95,12 +96,8 @@ class Sampler:
         traffic = network("self")
         found = []
         counters: dict[tuple[str, str], tuple[Counters, bool]] = {}
-        for task in tasks:
+        for task, pids in processes_of(tasks, processes):
             key = (task.folder.attempt, task.folder.name)
-            root = int(task.history.get("pid", 0))
-            if task.history["at"] != "running" or root not in processes:
-                continue
-            pids = descendants(processes, root)
             own = own_network(pids)
             use = count(processes, pids, own or traffic)
             counters[key] = use, own is not None
@@ -220,6 +217,25 @@ def descendants(processes: dict[int, Process], root: int) -> list[int]:
         pid = waiting.pop()
         found.append(pid)
         waiting += processes[pid].children
+    return found
+
+
+def processes_of(tasks: list[Task], processes: dict[int, Process]) -> list[tuple[Task, list[int]]]:
+    """Tasks that run, each with its supervisor's process and all of its own."""
+    found = []
+    for task in tasks:
+        root = int(task.history.get("pid", 0))
+        if task.history["at"] == "running" and root in processes:
+            found.append((task, descendants(processes, root)))
+    if any((task.order.get("view") or {}).get("image") for task, _ in found):
+        # What runs in a container of docker's is below its service, and not below us.
+        below = {pid for _, pids in found for pid in pids}
+        elsewhere: dict[str, list[int]] = {}
+        for pid in sorted(processes.keys() - below):
+            mark = kernel.mark_of_process(pid, MARK.encode())
+            if mark:
+                elsewhere.setdefault(mark, []).append(pid)
+        found = [(task, pids + elsewhere.get(task.order.get("mark", ""), [])) for task, pids in found]
     return found
 
 
