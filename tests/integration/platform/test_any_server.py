@@ -33,7 +33,7 @@ NODES = ("local", "h0")
 
 @contextlib.contextmanager
 def two_servers(folder: Path, database: str) -> Iterator[tuple[Up, Up]]:
-    """The one that leads, and the other. This computer and a host behind ssh are their nodes."""
+    """Two servers, the first of which leads. This computer and a host behind ssh are their nodes."""
     folder.mkdir()
     (host,) = start_sshds(1, folder, first_address=90)
     try:
@@ -60,6 +60,28 @@ def two_servers(folder: Path, database: str) -> Iterator[tuple[Up, Up]]:
         host.close()
 
 
+@pytest.fixture(scope="module")
+def both(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: Postgres,  # noqa: F811  # the fixture
+) -> Iterator[tuple[Up, Up]]:
+    with two_servers(tmp_path_factory.mktemp("two") / "yard", postgres.database()) as found:
+        yield found
+
+
+@pytest.fixture
+def servers(both: tuple[Up, Up]) -> tuple[Up, Up]:
+    """The one that leads, and the other: both live, whatever the test before has done."""
+    for up in both:
+        if up.process is None:
+            up.start()
+    deadline = time.monotonic() + 60
+    while not (leads := [up for up in both if up.call("GET", "/api/v1/health")["leader"]]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return leads[0], both[both[0] is leads[0]]
+
+
 async def said(up: Up, job: str, command: str, *, token: str = "") -> tuple[str, int | None]:
     """What a command beside a task says, and its status."""
     async with (
@@ -77,27 +99,40 @@ def start_on(up: Up, node: str, mark: Path) -> str:
     return job
 
 
-def test_tasks_are_entered_through_either_server_when_one_leads_and_when_it_has_died(
-    tmp_path,
-    postgres: Postgres,  # noqa: F811  # the fixture
-):
-    with two_servers(tmp_path / "yard", postgres.database()) as (leader, other):
-        assert leader.call("GET", "/api/v1/health")["leader"]
-        assert not other.call("GET", "/api/v1/health")["leader"]
-        marks = {node: tmp_path / f"mark-{node}" for node in NODES}
-        jobs = {node: start_on(other, node, marks[node]) for node in NODES}
-        try:
-            asyncio.run(_enter_all(jobs, leader, other))
-            asyncio.run(_refuse(jobs["h0"], marks["h0"], leader, other))
-            asyncio.run(_script(other, tmp_path))
-            asyncio.run(_stay_inside(jobs, leader, other))
-        finally:
-            for mark in marks.values():
-                mark.unlink(missing_ok=True)
-        for job in jobs.values():
-            assert other.until(job, "succeeded", seconds=90)
-            lines = other.lines(job)
-            assert lines[:3] == ["begin", "0", "1"]
+def test_logs_and_events_are_followed_through_the_server_that_does_not_lead(servers):
+    leader, other = servers
+    job = leader.submit("for n in $(seq 1 40); do echo line $n; sleep 0.05; done", name="told")
+    asyncio.run(_follow(other, job))
+    told = other.call("GET", f"/api/v1/jobs/{job}/events?limit=100")["items"]
+    assert {"admitted", "running", "succeeded"} <= {event["state"] for event in told}, json.dumps(told)
+    with pytest.raises(urllib.error.HTTPError):
+        other.call("GET", f"/api/v1/jobs/{job}/events", token="ty_" + "A" * 43)
+
+
+async def _follow(up: Up, job: str) -> None:
+    async with Client(up.url, up.token) as client, asyncio.timeout(60):
+        seen = b"".join([piece.data async for piece in client.jobs.follow_logs(job)])
+    assert seen.decode().splitlines() == [f"line {n}" for n in range(1, 41)]
+
+
+def test_tasks_are_entered_through_either_server_when_one_leads_and_when_it_has_died(tmp_path, servers):
+    leader, other = servers
+    assert leader.call("GET", "/api/v1/health")["leader"]
+    assert not other.call("GET", "/api/v1/health")["leader"]
+    marks = {node: tmp_path / f"mark-{node}" for node in NODES}
+    jobs = {node: start_on(other, node, marks[node]) for node in NODES}
+    try:
+        asyncio.run(_enter_all(jobs, leader, other))
+        asyncio.run(_refuse(jobs["h0"], marks["h0"], leader, other))
+        asyncio.run(_script(other, tmp_path))
+        asyncio.run(_stay_inside(jobs, leader, other))
+    finally:
+        for mark in marks.values():
+            mark.unlink(missing_ok=True)
+    for job in jobs.values():
+        assert other.until(job, "succeeded", seconds=90)
+        lines = other.lines(job)
+        assert lines[:3] == ["begin", "0", "1"]
 
 
 async def _enter_all(jobs: dict[str, str], leader: Up, other: Up) -> None:
@@ -111,9 +146,10 @@ async def _enter_all(jobs: dict[str, str], leader: Up, other: Up) -> None:
 
 async def _refuse(job: str, mark: Path, leader: Up, other: Up) -> None:
     """Who may not through the one may not through the other; what does not run is not entered."""
-    leader.call("POST", "/api/v1/users", {"name": "eve", "password": "a quite long one"})
+    eve = f"eve-{job[-6:]}"
+    leader.call("POST", "/api/v1/users", {"name": eve, "password": "a quite long one"})
     made = other.call(
-        "POST", "/api/v1/session", {"username": "eve", "password": "a quite long one", "kind": "token"}
+        "POST", "/api/v1/session", {"username": eve, "password": "a quite long one", "kind": "token"}
     )
     for up in (leader, other):
         with pytest.raises((NotFoundError, DeniedError)):
@@ -190,22 +226,3 @@ async def _read_until(terminal, wanted: bytes) -> None:
             if wanted in seen:
                 return
     raise AssertionError(seen)
-
-
-def test_logs_and_events_are_followed_through_the_server_that_does_not_lead(
-    tmp_path,
-    postgres: Postgres,  # noqa: F811  # the fixture
-):
-    with two_servers(tmp_path / "yard", postgres.database()) as (leader, other):
-        job = leader.submit("for n in $(seq 1 40); do echo line $n; sleep 0.05; done", name="told")
-        asyncio.run(_follow(other, job))
-        told = other.call("GET", f"/api/v1/jobs/{job}/events?limit=100")["items"]
-        assert {"admitted", "running", "succeeded"} <= {event["state"] for event in told}, json.dumps(told)
-        with pytest.raises(urllib.error.HTTPError):
-            other.call("GET", f"/api/v1/jobs/{job}/events", token="ty_" + "A" * 43)
-
-
-async def _follow(up: Up, job: str) -> None:
-    async with Client(up.url, up.token) as client, asyncio.timeout(60):
-        seen = b"".join([piece.data async for piece in client.jobs.follow_logs(job)])
-    assert seen.decode().splitlines() == [f"line {n}" for n in range(1, 41)]
