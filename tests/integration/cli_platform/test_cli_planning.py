@@ -173,10 +173,11 @@ def test_a_schedule_submits_by_itself_when_its_minute_comes(program, up, clock):
 
 
 def test_a_job_that_says_nothing_is_ended_and_one_that_speaks_is_not(program, up):
-    words = ("--cpu", "0.1", "--grace", "1s", "--hang", "3s", "--retries", "1", "--restart", "on_failure")
-    hung = program("jobs", "submit", "--name", "hung", *words, "--", "echo begin; sleep 300").stdout.strip()
-    speaks = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.7; done"
-    lively = program("jobs", "submit", "--name", "lively", *words, "--", speaks).stdout.strip()
+    words = ("--cpu", "0.1", "--grace", "1s", "--retries", "1", "--restart", "on_failure")
+    speaks = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.7; done"  # longer than it may be silent
+    submit = ("jobs", "submit", *words, "--name")
+    lively = program(*submit, "lively", "--hang", "3s", "--", speaks).stdout.strip()
+    hung = program(*submit, "hung", "--hang", "1s", "--", "echo begin; sleep 300").stdout.strip()
     ended = up.until(hung, "failed")
     assert (ended["reason"], ended["attempt"]) == ("hung", 2)
     assert "It hangs: no output for" in ended["message"] and "worker-0" in ended["message"]
