@@ -56,7 +56,7 @@ def _find_some(places: Places, mark: bytes, until: float) -> dict[str, socket.so
             if one is not None:
                 open_[one.fileno()] = (name, one)
                 poll.register(one, select.POLLIN)
-    while open_ and len(found) < len(places):
+    while any(name not in found for name, _ in open_.values()):
         ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
         if not ready:
             break
@@ -75,7 +75,10 @@ def _find_some(places: Places, mark: bytes, until: float) -> dict[str, socket.so
 
 
 def _begin(address: str, port: int) -> socket.socket | None:
-    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        one = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:  # too many are open: it is looked for again
+        return None
     one.setblocking(False)
     try:
         failed = one.connect_ex((address, port)) not in (0, errno.EINPROGRESS)
