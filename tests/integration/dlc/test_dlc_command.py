@@ -40,6 +40,7 @@ class Dlc:
     def __init__(self, up, home) -> None:
         self.up = up
         self.home = home
+        self.workspace = ""
 
     def __call__(self, *words: str, ok: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -57,9 +58,10 @@ def up(tmp_path_factory):
         yield found
 
 
-@pytest.fixture
-def dlc(up, tmp_path):
-    made = Dlc(up, tmp_path)
+@pytest.fixture(scope="module")
+def dlc(up, tmp_path_factory):
+    """Configured once: no test changes that."""
+    made = Dlc(up, tmp_path_factory.mktemp("dlc"))
     endpoint = up.url.removeprefix("http://")
     made(
         "config",
@@ -76,9 +78,11 @@ def dlc(up, tmp_path):
 
 
 def workspace_of(dlc) -> str:
-    found = re.findall(r"\|\s+(ws\w+)\s+\|", dlc("get", "workspace").stdout)
-    assert found
-    return found[0]
+    if not dlc.workspace:
+        found = re.findall(r"\|\s+(ws\w+)\s+\|", dlc("get", "workspace").stdout)
+        assert found
+        dlc.workspace = found[0]
+    return dlc.workspace
 
 
 def submitted(dlc, tmp_path, text: str) -> str:
