@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+from datetime import UTC, datetime
 
 import pytest
 
@@ -63,9 +64,15 @@ def test_a_month_is_told_by_job_user_and_device_when_jobs_have_run(up):
     job = submit(up, "sleep 0.5")
     wait_for(lambda: state(up, job) == "succeeded")
 
+    ended = datetime.now(UTC)  # or a little earlier
+
     def booked():
-        rows = up.call("GET", "/api/v1/usage?by=job")["rows"]
-        return next((one for one in rows if one["job"] == job and one["cost"] >= 1), None)
+        found = up.call("GET", "/api/v1/usage?by=job")
+        is_late = (
+            datetime.fromisoformat(found["booked_at"]) > ended
+        )  # else it may be of a time when the job still ran
+        rows = [one for one in found["rows"] if one["job"] == job and one["cost"] >= 1]
+        return rows[0] if is_late and rows else None
 
     row = wait_for(booked)
     assert row["cost"] == pytest.approx(2 * row["device_hours"] / 2 * 3600, rel=0.01)
