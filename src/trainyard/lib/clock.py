@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
+MOST_NAMES = 1000
+
+
 class Clock(Protocol):
     """What code may ask of time."""
 
@@ -84,10 +87,12 @@ class Deadlines:
         if ahead <= 0:
             self._ends.pop(name, None)
             return True
-        known = self._ends.get(name)
+        known, steady = self._ends.get(name), self._clock.monotonic()
         if known is None or known[0] != moment:
-            known = self._ends[name] = (moment, self._clock.monotonic() + min(ahead, self._longest))
-        return self._clock.monotonic() >= known[1]
+            if len(self._ends) >= MOST_NAMES:  # nobody asks any more for most of those that are over
+                self._ends = {key: one for key, one in self._ends.items() if one[1] > steady}
+            known = self._ends[name] = (moment, steady + min(ahead, self._longest))
+        return steady >= known[1]
 
 
 class Leaps:

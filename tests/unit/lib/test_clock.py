@@ -81,3 +81,12 @@ def test_a_leap_is_noticed_and_believed_later_when_the_clock_was_set():
     clock.advance(900)
     assert not leaps.is_astray()  # so it is meant
     assert not leaps.is_astray()
+
+
+def test_moments_are_forgotten_when_nobody_asks_for_them_any_more():
+    clock = ManualClock()
+    deadlines = Deadlines(clock, longest=10)
+    for number in range(5000):
+        assert not deadlines.is_past(f"machine {number}", at(clock) + 1, at(clock))
+        clock.advance(0.1)
+    assert len(deadlines._ends) <= 1000
