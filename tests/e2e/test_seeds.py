@@ -91,12 +91,13 @@ class World:
         self.enter = enter or []
         self.cloud = cloud  # where the emulator keeps its machines
 
-    def home(self, name: str) -> Path:
-        """The home of a machine, as this computer sees it."""
-        machine = next(machine for machine in self.machines() if machine["name"] == name)
+    def homes(self, *names: str) -> list[Path]:
+        """The homes of machines, as this computer sees them."""
+        there = {machine["name"]: machine for machine in self.machines()}
         if self.cloud is None:
-            return Path(str(machine["home"]))
-        return self.cloud / "machines" / "machines" / str(machine["id"]) / "root" / "root"
+            return [Path(str(there[name]["home"])) for name in names]
+        folder = self.cloud / "machines" / "machines"
+        return [folder / str(there[name]["id"]) / "root" / "root" for name in names]
 
     def python(self, script: Path, *words: str) -> subprocess.CompletedProcess[str]:
         return self._run([sys.executable, str(script), *words])
@@ -109,6 +110,12 @@ class World:
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         return found["machines"] if isinstance(found, dict) else found
+
+    def kill(self, names: list[str]) -> None:
+        """Release what a test has left."""
+        if names:
+            done = self.command("trainyard", "kill", "-f", *names)
+            assert done.returncode == 0, done.stderr
 
     def _run(self, argv: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -149,9 +156,7 @@ def world(request: pytest.FixtureRequest, stand_ins: Path, project: Path, tmp_pa
                 known.write(host.known_hosts_line.strip() + "\n")
     made = World(env, project)
     yield made
-    for machine in made.machines():
-        done = made.command("trainyard", "kill", "-f", str(machine["name"]))
-        assert done.returncode == 0, done.stderr
+    made.kill([str(machine["name"]) for machine in made.machines()])
     _remove_runs()
 
 
@@ -172,10 +177,7 @@ def _cloud_world(stand_ins: Path, project: Path, tmp_path: Path):
         env.pop("TRAINYARD_BACKEND", None)
         made = World(env, project, cloud=state)
         yield made
-        for machine in made.machines():
-            if machine["state"] != "released":
-                done = made.command("trainyard", "kill", "-f", str(machine["name"]))
-                assert done.returncode == 0, done.stderr
+        made.kill([row["InstanceName"] for row in cloud.instances()])
         assert cloud.instances() == []
 
 
@@ -230,7 +232,7 @@ def test_the_manuals_script_trains_unmodified(world):
     # Training goes on after the script has ended.
     waited = world.command("trainyard", "wait", "task0.perseus-bert")
     assert waited.returncode == 0, waited.stdout + waited.stderr
-    output = world.home("task0.perseus-bert") / "output_dir"
+    output = world.homes("task0.perseus-bert")[0] / "output_dir"
     assert [path.read_text() for path in output.glob("rank*")] == [str(RANKS)] * RANKS
     logs = world.command("ecluster", "logs", "task0.perseus-bert")
     assert logs.stdout.count("accuracy 0.888") >= RANKS
@@ -241,8 +243,7 @@ def test_the_manuals_script_trains_unmodified(world):
 def test_the_manuals_script_trains_across_two_machines(world):
     if world.env.get("TRAINYARD_BACKEND") == "ssh":
         pytest.skip("mpirun takes loopback addresses for its own: test_…_across_two_hosts has real ones")
-    homes = [world.home(name) for name in _train_on_two(world)]
-    _check_ranks(homes)
+    _check_ranks(world.homes(*_train_on_two(world)))
 
 
 @pytest.mark.netns
@@ -285,7 +286,7 @@ def test_the_spot_tutorials_steps_train_then_stop(world, tmp_path):
 
     assert done.returncode == 0, done.stdout + done.stderr
     # job.stop() waited for the training that was started without waiting.
-    output = world.home("task0.fastgpu-perseus-bert") / "output_dir"
+    output = world.homes("task0.fastgpu-perseus-bert")[0] / "output_dir"
     assert len(list(output.glob("rank*"))) == RANKS
     (machine,) = world.machines()
     assert machine["state"] == "stopped"
