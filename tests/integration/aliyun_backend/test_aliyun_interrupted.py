@@ -145,7 +145,7 @@ def test_nothing_is_sent_when_a_launch_is_interrupted_while_it_waits_for_its_tur
     assert made(cloud) == []
     assert person.journal() == []
     assert "giving back" not in said
-    assert seconds < 5
+    assert seconds < SOON
 
 
 @pytest.mark.parametrize("door", list(DOORS))
