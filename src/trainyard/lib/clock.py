@@ -7,7 +7,6 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-
 MOST_NAMES = 1000
 
 
