@@ -77,6 +77,14 @@ async def test_only_the_others_are_written_when_some_of_many_are_stale(cast, put
     assert [event.subject_id for event in told] == ["dlc0000", "dlc0001", "dlc0003", "dlc0004"]
 
 
+async def test_a_stale_one_is_named_and_not_written_when_it_is_saved_alone(cast, put):
+    put(record(1))
+    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=7)])) == []
+    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=9)])) == ["dlc0001"]
+    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(9)])) == ["dlc0009"]
+    assert cast.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1, priority=7, version=2)
+
+
 async def test_a_step_is_refused_when_the_table_of_transitions_does_not_have_it(cast, put):
     put(record(1))
     with pytest.raises(ConflictError, match="dlc0001 is waiting and cannot become running"):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, text, update
+from sqlalchemy import Connection, bindparam, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import StaleError
 from trainyard.server.tables import leases
 
+# For every write of the leader.
+_EPOCH = select(leases.c.epoch).where(leases.c.name == bindparam("wanted_name")).with_for_update(read=True)
 OWNER_LENGTH = 64  # of the column; a host's name may be longer
 
 
@@ -73,8 +75,7 @@ def release(connection: Connection, name: str, epoch: int) -> None:
 
 def check(connection: Connection, name: str, epoch: int) -> None:
     """Raise StaleError unless the lease is still ours; if it is, nobody can take it before this transaction has ended."""
-    query = select(leases.c.epoch).where(leases.c.name == name).with_for_update(read=True)
-    if connection.execute(query).scalar() != epoch:
+    if connection.execute(_EPOCH, {"wanted_name": name}).scalar() != epoch:
         raise StaleError(f"The lease {name!r} is another server's by now.", hint="Leave the work to it.")
 
 

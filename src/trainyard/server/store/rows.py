@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from sqlalchemy import Connection, Table, Update, bindparam, insert, select, update
+from sqlalchemy import Connection, Select, Table, Update, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, StaleError
@@ -105,18 +106,25 @@ def write_many(
 ) -> list[str]:
     """Write those rows that nobody else has written since they were read; returns the keys of the others.
 
-    Two statements for a few thousand rows: the first locks them, in one order for everybody, and looks.
+    Two statements for a few thousand rows: the first locks them, in one order for everybody, and looks. One for one.
     """
+    if len(rows) == 1:
+        written = connection.execute(statement, _parameters(rows[0])).rowcount
+        return [] if written else [rows[0][0]]
     versions: dict[str, int] = {}
     for part in chunks(row[0] for row in rows):
-        query = select(table.c[key], table.c.version).where(table.c[key].in_(part))
-        versions.update(
-            {row[0]: row[1] for row in connection.execute(query.order_by(table.c[key]).with_for_update())}
-        )
+        found = connection.execute(_locked_versions(table, key), {"wanted": part})
+        versions.update({row[0]: row[1] for row in found})
     fresh = [row for row in rows if versions.get(row[0]) == row[1]]
     for some in chunks(fresh):
         connection.execute(statement, [_parameters(row) for row in some])
     return [row[0] for row in rows if versions.get(row[0]) != row[1]]
+
+
+@cache
+def _locked_versions(table: Table, key: str) -> Select[Any]:
+    wanted = table.c[key].in_(bindparam("wanted", expanding=True))
+    return select(table.c[key], table.c.version).where(wanted).order_by(table.c[key]).with_for_update()
 
 
 def _parameters(row: VersionedRow) -> dict[str, Any]:
