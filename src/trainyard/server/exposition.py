@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from trainyard.server.services.metrics import Now, Overview, has_own_network
+from trainyard.server.store.latencies import BOUNDS
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.spec.workload import RoleSpec, State, role_of
 
 MIB = 1 << 20
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+CHANGES = "job_state_change_latency_seconds"
 
 Sample = tuple[str, Mapping[str, str], float]
 
@@ -40,6 +43,10 @@ _HELP: Mapping[str, tuple[str, str]] = {
     "k8s_vc_device_available": ("gauge", "Devices that are free for a workspace."),
     "k8s_vc_device_preemptive_availabe": ("gauge", "Devices that are free, or held by what gives way."),
     "k8s_vc_device_unschedulable": ("gauge", "Devices on nodes that take no new work."),
+    CHANGES: (
+        "histogram",
+        "From a job's submission to its first start (running), and from there to its end (finished).",
+    ),
     "trainyard_jobs": ("gauge", "Jobs in each state."),
     "trainyard_node_cpu_cores": ("gauge", "Cores of a node that are busy."),
     "trainyard_node_memory_bytes": ("gauge", "Memory of a node that is in use."),
@@ -56,6 +63,7 @@ def render(overview: Overview) -> str:
             samples[sample[0]].append(sample)
     for sample in (*_of_nodes(overview), *_of_workspaces(overview)):
         samples[sample[0]].append(sample)
+    samples[CHANGES] += _of_changes(overview)
     for state in sorted(State):  # those with none too: who watches for failures sees the first of them
         count = overview.states.get(state.value, 0)
         samples["trainyard_jobs"].append(("trainyard_jobs", {"state": state.value}, count))
@@ -64,6 +72,16 @@ def render(overview: Overview) -> str:
         kind, text = _HELP[name]
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *map(_line, found)]
     return "\n".join(lines) + "\n"
+
+
+def _of_changes(overview: Overview) -> Iterable[Sample]:
+    for state, found in overview.changes.items():
+        labels = {"current_state": state}
+        for bound, count in zip(BOUNDS, found.counts, strict=True):
+            yield f"{CHANGES}_bucket", {**labels, "le": f"{bound:g}"}, count
+        yield f"{CHANGES}_bucket", {**labels, "le": "+Inf"}, found.count
+        yield f"{CHANGES}_sum", labels, found.total
+        yield f"{CHANGES}_count", labels, found.count
 
 
 def _line(sample: Sample) -> str:

@@ -8,7 +8,17 @@ import pytest
 
 from cast import VISION, Cast
 from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
-from trainyard.server.store import events, idempotency, nodes, pastuse, settings, users, workloads, workspaces
+from trainyard.server.store import (
+    events,
+    idempotency,
+    latencies,
+    nodes,
+    pastuse,
+    settings,
+    users,
+    workloads,
+    workspaces,
+)
 from trainyard.server.store.idempotency import AnswerRecord
 from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord
 from trainyard.server.store.workspaces import Limits
@@ -252,3 +262,16 @@ async def test_a_setting_is_the_first_one_when_two_servers_make_it(cast):
     assert cast.db.write_now(lambda c: settings.ensure(c, "platform_id", "p2")) == "p1"
     cast.db.write_now(lambda c: settings.save(c, "platform_id", {"a": [1]}))
     assert cast.db.read_now(lambda c: settings.find(c, "platform_id")) == {"a": [1]}
+
+
+def test_times_between_states_are_counted_when_jobs_have_started_and_ended(cast: Cast, put):
+    put(
+        record(1, first_started_at=1.5),
+        record(2, first_started_at=5.0, ended_at=5000.0),
+        record(3, first_started_at=1.0),  # the clock was set back
+        record(4),
+    )
+    found = cast.db.read_now(latencies.state_changes)
+    running, finished = found["running"], found["finished"]
+    assert (running.count, running.total, running.counts[:3]) == (3, 3.5, (2, 2, 3))
+    assert (finished.count, finished.total, set(finished.counts)) == (1, 4995.0, {0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,10 @@ def test_prometheus_reads_it_when_it_scrapes(up, job):
     assert "\ntask_device_percent{" in text
     assert all('device_str="V100"' in line for line in text.splitlines() if line.startswith("task_device_"))
     assert 'trainyard_jobs{state="failed"} 0' in text
+    assert re.search(r'\njob_state_change_latency_seconds_count\{current_state="running"\} [1-9]', text)
+    assert re.search(
+        r'\njob_state_change_latency_seconds_bucket\{current_state="finished",le="\+Inf"\} \d', text
+    )
     assert 'k8s_node_device_available{instance="local",device_str="V100"} 1' in text
 
 

@@ -12,7 +12,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs
-from trainyard.server.store import nodes, samples, users, workloads, workspaces
+from trainyard.server.store import latencies, nodes, samples, users, workloads, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.samples import KEPT_SECONDS, OWN_NETWORK, STEPS, SampleRecord
 from trainyard.spec.workload import role_of
@@ -47,6 +47,7 @@ class Overview:
     records: Sequence[NodeRecord]
     held: Mapping[str, Mapping[str, int]]  # node → type of device → how many are given away
     states: Mapping[str, int]
+    changes: Mapping[str, latencies.Histogram]  # by the state that was reached
     workspace_names: Mapping[str, str]
     user_mails: Mapping[str, str]
 
@@ -121,6 +122,7 @@ class Metrics:
                 records=nodes.list_nodes(c),
                 held=_held(records, given),
                 states={state.value: count for state, count in workloads.counts_by_state(c).items()},
+                changes=latencies.state_changes(c),
                 workspace_names=workspaces.names(c),
                 user_mails=users.mails(c, {record.user_id for record in records.values()}),
             )
