@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab import entry
-from platforms import Up, platform
+from platforms import Up, platform, stop_all
 from sshd import start_sshds
 from trainyard.backends.ssh import inventory
 from trainyard.client.connection import Connection
@@ -42,6 +42,7 @@ def host(up: Up, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         # The contract looks for processes by their numbers: those of a view are not this computer's.
         up.call("PATCH", "/api/v1/nodes/far", {"options": {"isolation": "off"}})
         yield "far"
+        stop_all(up)  # while it is there: nobody could say later that a job on it has ended
         up.call("PUT", "/api/v1/nodes/far/desired", {"desired": "drained"})
     finally:
         hosts[0].close()
