@@ -16,6 +16,7 @@ from trainyard.lib.clock import SystemClock
 from trainyard.server import upgrade
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.db import Database
+from trainyard.server.migrations import HEAD
 from trainyard.server.services.bootstrap import ensure_admin
 from trainyard.server.store import audit, leases, tokens, users
 
@@ -186,4 +187,4 @@ def test_the_way_is_told_when_the_database_is_postgresql(tmp_path, capsys, monke
 
 
 def test_migrating_says_where_the_database_is(platform, capsys):
-    assert answer(capsys, "admin", "migrate", "--data", str(platform)) == {"before": "0002", "now": "0002"}
+    assert answer(capsys, "admin", "migrate", "--data", str(platform)) == {"before": HEAD, "now": HEAD}

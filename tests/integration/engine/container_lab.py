@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -188,8 +189,10 @@ def make(name: str, data: bytes) -> None:
         pytest.skip(f"podman runs nothing here: {tried.stderr.decode()[-300:]}")
 
 
-def lasting_podman(folder: Path) -> Iterator[dict[str, str]]:
+def lasting_podman() -> Iterator[dict[str, str]]:
     """A podman for as long as a fixture lasts; nothing of it stays mounted or stored."""
+    # Short: it has sockets there, whose paths have 107 bytes at most. Above that it waits 20 s at each end of a container.
+    folder = Path(tempfile.mkdtemp(prefix="typ-", dir="/tmp"))
     env = own_podman(folder)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in env.items():
@@ -201,6 +204,7 @@ def lasting_podman(folder: Path) -> Iterator[dict[str, str]]:
         for line in Path("/proc/mounts").read_text().splitlines():
             if line.split()[1].startswith(f"{folder}/"):
                 subprocess.run(["umount", line.split()[1]], check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

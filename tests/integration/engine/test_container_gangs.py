@@ -40,7 +40,7 @@ else:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
     container_lab.try_podman()
-    for env in container_lab.lasting_podman(tmp_path_factory.mktemp("podman")):
+    for env in container_lab.lasting_podman():
         container_lab.make(WITH_PYTHON, container_lab.python_image())
         folder = tmp_path_factory.mktemp("gangs 中文 $(x) 'q'")
         with platforms.platform(folder, "--cpu", "64", env=env) as found:

@@ -18,10 +18,10 @@ from trainyard.transport.api import TerminalSize, read_all
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image() -> Iterator[str]:
     """An image that the node has."""
     container_lab.try_podman()
-    for _ in container_lab.lasting_podman(tmp_path_factory.mktemp("podman")):
+    for _ in container_lab.lasting_podman():
         container_lab.make(PLAIN, container_lab.plain_image())
         yield PLAIN
 
