@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 QUICK = tests/unit tests/contract tests/house tests/faults
 # Real servers, processes and clocks on a busy machine: a test that fails is run once more, and the summary names it
 # (RERUN). One that shows up there twice has a race: find it.
-PYTEST = $(BIN)/python -m pytest -q -n 2 --reruns 1 -rsxXfER
+PYTEST = $(BIN)/python -m pytest -q --reruns 1 -rsxXfER
 
 .PHONY: demo test test-frameworks quick check bench docs clean debian
 
@@ -13,12 +13,12 @@ demo: $(VENV)/.installed
 	@scripts/debian tmux
 	@$(BIN)/python examples/demo.py
 
-# Lint, types, contracts, then all tests; the quick ones first.
+# Lint, types, contracts, then all tests; the quick ones first. The others wait for servers half of the time: three side by side.
 test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(PYTEST) -m "not slow" $(QUICK)
-	$(PYTEST) -m slow $(QUICK)
-	$(PYTEST) --dist loadfile --no-loadscope-reorder tests/integration tests/e2e
+	$(PYTEST) -n 2 -m "not slow" $(QUICK)
+	$(PYTEST) -n 2 -m slow $(QUICK)
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/integration tests/e2e
 
 # Real PyTorch, Horovod, MindSpore and TensorFlow on nodes of the platform. Not part of `test`: they are five gigabytes.
 test-frameworks: $(VENV)/.installed debian
@@ -29,7 +29,7 @@ test-frameworks: $(VENV)/.installed debian
 # The part to run at every save: under two minutes.
 quick: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
-	$(PYTEST) -m "not slow" $(QUICK)
+	$(PYTEST) -n 2 -m "not slow" $(QUICK)
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
