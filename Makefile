@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 QUICK = tests/unit tests/contract tests/house tests/faults
 # Real servers, processes and clocks on a busy machine: a test that fails is run once more, and the summary names it
 # (RERUN). One that shows up there twice has a race: find it.
-PYTEST = $(BIN)/python -m pytest -q --reruns 1 -rsxXfER
+PYTEST = $(BIN)/python -m pytest -q --reruns 1 --rerun-show-tracebacks -rsxXfE
 
 .PHONY: demo test test-frameworks quick check bench docs clean debian
 
