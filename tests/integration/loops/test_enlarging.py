@@ -120,6 +120,16 @@ async def begin(yard: GrowingYard, **given: object) -> tuple[str, str]:
     return blocker, job
 
 
+async def leaving(yard, monkeypatch):
+    """A job that was told to go for a larger start, and takes its time."""
+    blocker, job = await begin(yard)
+    monkeypatch.setattr(PatientEngine, "is_patient", True)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    await yard.until(job, State.FINISHING)
+    return job
+
+
 async def test_an_elastic_job_grows_when_it_has_run_long_enough_and_there_is_room(yard):
     blocker, job = await begin(yard)
     yard.leap(50)
@@ -182,11 +192,7 @@ async def test_an_elastic_job_lets_others_have_the_room_when_they_wait_for_it(ya
 
 
 async def test_a_growing_job_keeps_its_places_when_the_leader_dies_before_it_has_gone(yard, monkeypatch):
-    blocker, job = await begin(yard)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
+    job = await leaving(yard, monkeypatch)
     other = await yard.submit("0", replicas=2)
     await yard.kill()
     await yard.lead()
@@ -203,11 +209,7 @@ async def test_a_growing_job_keeps_its_places_when_the_leader_dies_before_it_has
 
 
 async def test_a_growing_job_stays_away_when_it_is_paused_while_it_goes(yard, monkeypatch):
-    blocker, job = await begin(yard)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
+    job = await leaving(yard, monkeypatch)
     await yard.want(job, Desired.PAUSE)
     other = await yard.submit("0", replicas=8)
     assert await yard.is_as_before(other)
@@ -222,11 +224,7 @@ async def test_a_growing_job_stays_away_when_it_is_paused_while_it_goes(yard, mo
 
 
 async def test_a_growing_job_is_not_run_again_when_it_was_done_before_it_heard(yard, monkeypatch):
-    blocker, job = await begin(yard)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
+    job = await leaving(yard, monkeypatch)
     yard.world.finish(job)
     ended = await yard.until(job, *FINAL)
     assert (ended.state, ended.attempt) == (State.SUCCEEDED, 1)
@@ -253,11 +251,7 @@ async def test_a_growing_job_comes_back_when_a_node_is_lost_while_it_goes(yard, 
 
 
 async def test_a_growing_job_stands_in_line_again_when_all_nodes_are_closed_while_it_goes(yard, monkeypatch):
-    blocker, job = await begin(yard)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
+    job = await leaving(yard, monkeypatch)
     for name in ("a", "b"):
         await yard.cordon(name)
     async with asyncio.timeout(20):

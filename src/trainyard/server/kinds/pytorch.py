@@ -6,6 +6,8 @@ NB: WORLD_SIZE counts nodes, not processes, and RANK is the node's: that is what
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainyard.server.kinds.gang import Gang, Part, Place, host, port
 from trainyard.server.kinds.kind import Kind
 
@@ -56,33 +58,14 @@ def _xgboost(gang: Gang, place: Place) -> Part:
     return meeting(gang, place, XGBOOST_PORT)
 
 
-_ROLES = ("aimaster", "master", "worker")
-_AFTER = {"worker": ("master",), "master": ("aimaster",)}
-
 PYTORCH = Kind(
     name="PyTorchJob",
-    roles=_ROLES,
+    roles=("aimaster", "master", "worker"),
     single=("master",),
     promotes="master",
     leaders=("master",),
-    after=_AFTER,
+    after={"worker": ("master",), "master": ("aimaster",)},
     part=_torch,
 )
-ONEFLOW = Kind(
-    name="OneFlowJob",
-    roles=_ROLES,
-    single=("master",),
-    promotes="master",
-    leaders=("master",),
-    after=_AFTER,
-    part=_torch,
-)
-XGBOOST = Kind(
-    name="XGBoostJob",
-    roles=_ROLES,
-    single=("master",),
-    promotes="master",
-    leaders=("master",),
-    after=_AFTER,
-    part=_xgboost,
-)
+ONEFLOW = replace(PYTORCH, name="OneFlowJob")
+XGBOOST = replace(PYTORCH, name="XGBoostJob", part=_xgboost)
