@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 
 from sqlalchemy import Connection
 
@@ -50,19 +51,31 @@ def choose_workspace(connection: Connection, actor: Actor, text: str) -> Workspa
     raise InvalidError(f"You belong to several workspaces: {names}.", hint="Name one with `workspace`.")
 
 
-def settle_devices(connection: Connection, spec: WorkloadSpec, place: WorkspaceRecord) -> WorkloadSpec:
-    """A fitted job whose devices have a type where that matters: where there are several types, or its kind goes by it."""
-    if all(role.device or not role.devices for role in spec.roles):
-        return spec
-    known = [node for node in nodes.list_nodes(connection) if node.desired != nodes.NodeDesired.GONE]
-    several = len({name for node in known for name in _types(node)}) > 1
-    if not (several or kinds.find_kind(spec.kind).needs_device):
-        return spec
-    roles = tuple(
-        replace(role, device=_type_for(role, known, place)) if role.devices and not role.device else role
-        for role in spec.roles
-    )
-    return kinds.fit(replace(spec, roles=roles))
+class Devices:
+    """Which devices there are, for all jobs of one submission: the nodes are read once, and only where somebody asks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def _nodes(self) -> list[NodeRecord]:
+        found = nodes.list_nodes(self._connection)
+        return [node for node in found if node.desired != nodes.NodeDesired.GONE]
+
+    def settle(self, spec: WorkloadSpec, place: WorkspaceRecord) -> WorkloadSpec:
+        """A fitted job whose devices have a type where that matters: where there are several types, or its kind goes by it."""
+        if all(role.device or not role.devices for role in spec.roles):
+            return spec
+        several = len({name for node in self._nodes for name in _types(node)}) > 1
+        if not (several or kinds.find_kind(spec.kind).needs_device):
+            return spec
+        roles = tuple(
+            replace(role, device=_type_for(role, self._nodes, place))
+            if role.devices and not role.device
+            else role
+            for role in spec.roles
+        )
+        return kinds.fit(replace(spec, roles=roles))
 
 
 def _type_for(role: RoleSpec, known: Iterable[NodeRecord], place: WorkspaceRecord) -> str:

@@ -20,7 +20,7 @@ from trainyard.server.services import checks
 from trainyard.server.services.codes import check_code, fit_code
 from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
-from trainyard.server.services.places import choose_workspace, settle_devices
+from trainyard.server.services.places import Devices, choose_workspace
 from trainyard.server.services.storages import check_mounts
 from trainyard.server.services.usage import refuse_over_budget
 from trainyard.server.store import audit, dependencies, events, idempotency, specs, workloads
@@ -84,12 +84,12 @@ def new_records(
     for place in places.values():
         require(actor, "jobs:write", place.id)
         refuse_over_budget(connection, now, place.id, actor.user_id)
-    ids = [_ids.new("dlc") for _ in several]
+    ids, devices = [_ids.new("dlc") for _ in several], Devices(connection)
     records = []
     for job_id, asked in zip(ids, several, strict=True):
         place = places[asked.workspace]
         spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
-        spec = settle_devices(connection, spec, place)
+        spec = devices.settle(spec, place)
         spec = fit_code(connection, spec, place.id)
         check_mounts(connection, spec, user=actor.name, workspace_id=place.id)
         approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
