@@ -61,6 +61,7 @@ class World:
         self.completed: dict[str, list[str]] = {}  # workload → attempts that ended by themselves, with 0
         self.sizes: dict[str, int] = {}  # attempt → tasks
         self.launched: dict[str, Launch] = {}
+        self.graces: dict[str, list[float]] = {}  # attempt → what it was given whenever it was told to go
         self.engine: WorldEngine | None = None
 
     def node(self, name: str) -> FakeNode:
@@ -225,7 +226,9 @@ class WorldEngine:
         self, endings: Mapping[str, tuple[Iterable[str], float]]
     ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
         await asyncio.sleep(0)
-        return {attempt: self._end(attempt, nodes) for attempt, (nodes, _grace) in endings.items()}
+        for attempt, (_, grace) in endings.items():
+            self.world.graces.setdefault(attempt, []).append(grace)
+        return {attempt: self._end(attempt, nodes) for attempt, (nodes, _) in endings.items()}
 
     def _end(self, attempt: str, names: Iterable[str]) -> Mapping[str, frozenset[str]] | Error:
         found: dict[str, frozenset[str]] = {}

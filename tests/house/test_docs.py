@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from trainyard.cli.catalogue import SECTIONS
 from trainyard.cli.main import make_group
 from trainyard.lib import errors
 from trainyard.runtime import rendezvous
+from trainyard.server.settings import ServerSettings
 
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
@@ -98,6 +100,12 @@ def test_every_verb_and_flag_says_what_it_does():
 def test_every_setting_is_in_the_reference():
     assert not [name for name in settings.VARIABLES if f"`{name}`" not in page("settings.md")]
     assert not [name for name in rendezvous.VARIABLES if f"`{name}`" not in page("environment.md")]
+
+
+def test_every_setting_of_a_server_is_in_the_reference_with_what_it_means():
+    rows = [line.split(" | ") for line in page("settings.md").splitlines()]
+    told = {row[0].strip("| `") for row in rows if len(row) == 4 and row[2].strip()}
+    assert not [each.name for each in fields(ServerSettings) if each.name not in told]
 
 
 def test_every_variable_that_is_read_is_in_the_tables():

@@ -95,7 +95,10 @@ class SubmitVerb(PlainVerb):
     help="May run on what others leave free, and has to go when they want it.",
 )
 @duration_option("--max-time", "Stop it after 90s, 30m, 2h.")
-@duration_option("--grace", "Between being asked to go and being killed.  [default: 30s]")
+@duration_option(
+    "--grace",
+    "Between being asked to go (stopped, preempted, at its limit) and being killed.  [default: 30s]",
+)
 @duration_option("--retain", "Keep its places so long after its end, for a look.")
 @click.option("--retries", type=click.IntRange(0), metavar="N", help="Run it again so often after a failure.")
 @click.option(

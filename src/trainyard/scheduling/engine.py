@@ -25,6 +25,7 @@ from trainyard.scheduling.model import (
     Admit,
     Enlarge,
     Preempt,
+    Request,
     Snapshot,
     Strategy,
 )
@@ -471,11 +472,15 @@ class Scheduler(State):
         victims, taken = found
         line.remove(entry)
         del self.entries[entry.request.id]
-        leave_by = self.now + self.policy.grace
         for victim in victims:
+            leave_by = self.now + self._grace(victim.running.request)
             self._leave(victim.running, leave_by, entry.request.id, self.now)
             self._tell(victim, entry, leave_by)
         self._claim(entry, taken, {victim.running.request.id for victim in victims})
+
+    def _grace(self, request: Request) -> float:
+        """How long a victim may take to go: as long as it needs, within what the policy allows."""
+        return self.policy.grace if request.grace is None else min(request.grace, self.policy.longest_grace)
 
     def _tell(self, victim: Victim, entry: Entry, leave_by: float) -> None:
         self._cycle.preempts.append(

@@ -153,6 +153,9 @@ class Request:
     limit: float | None = None  # longest running time in seconds; None: unknown
     expected: float | None = None  # how long it will probably run (forecast.py); None: nobody knows
     preemptible: bool = False
+    grace: float | None = (
+        None  # seconds that it wants to save its work when it is told to go; None: the policy's
+    )
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
     head_since: float | None = None  # since when it has been the blocked head of its queue
@@ -231,7 +234,8 @@ class Policy:
     passing_runs: float = 4.0
     short_first: bool = True  # of equal priority and share, whoever's submission plus expected run is earlier
     preemption: bool = True
-    grace: float = 30.0  # seconds that a victim has to save its work
+    grace: float = 30.0  # seconds that a victim has to save its work, where it does not say how many it needs
+    longest_grace: float = 600.0  # whatever it says: somebody waits for its place
     balance_timeout: float = 600.0
     intelligent_high: int = 7
     assumed_run: float = 4 * 3600.0  # of workloads without a limit, for estimates

@@ -159,7 +159,7 @@ class Platform:
                     term,
                     engine,
                     self.hints,
-                    policy=Policy(),
+                    policy=Policy(longest_grace=self.settings.preemption_grace_seconds),
                     cpu_overcommit=overcommit,
                     secret=self.services.seal.derive("launches"),
                     views=self._view_facts,

@@ -37,16 +37,16 @@ class ServerSettings:
 
     data: Path  # logs, the SQLite database, locks; several servers of one platform share it
     database: str = field(default="", repr=False)  # a URL, which may hold a password; empty: SQLite in `data`
-    listen: str = "127.0.0.1"
-    port: int = 8470
+    listen: str = "127.0.0.1"  # the address that it listens on; 0.0.0.0: all
+    port: int = 8470  # 0: any that is free
     url: str = ""  # as people type it, where a proxy stands in front
-    tls_certificate: str = ""
-    tls_key: str = ""
+    tls_certificate: str = ""  # a file; with tls_key the server speaks https itself
+    tls_key: str = ""  # a file
     trusted_proxies: tuple[str, ...] = ()  # addresses whose X-Forwarded-* headers are believed
     local_node: bool = True  # this machine is a node too
-    local_node_name: str = "local"
+    local_node_name: str = "local"  # what that node is called
     local_cpu: float = 0.0  # cores that it gives; 0: all
-    local_memory_mib: int = 0  # likewise
+    local_memory_mib: int = 0  # memory that it gives; 0: all
     # Cores handed out for each one that a node has. Most programs wait most of the time; `up`, for trying out, says 4.
     cpu_overcommit: float = 1.0
     # Whether tasks see only what is theirs: auto (where a node can), required (or they are refused), off. A node may say otherwise.
@@ -58,20 +58,22 @@ class ServerSettings:
     book_seconds: float = 60.0  # between two looks at what jobs have cost
     pool_seconds: float = 2.0  # between two looks at pools; their provider is asked for machines less often
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
-    log_days: int = 30  # after a job's end
+    log_days: int = 30  # how long logs are kept after a job's end
     job_days: int = 365  # how long ended jobs are listed
-    event_days: int = 90
-    audit_days: int = 730
-    session_hours: int = 12
+    event_days: int = 90  # how long events are kept
+    audit_days: int = 730  # how long it is kept who changed what
+    # The longest that a preempted job may take to save its work, whatever its own grace says: another one waits for its place.
+    preemption_grace_seconds: int = 600
+    session_hours: int = 12  # until somebody who signed in has to do so again
     sign_in_attempts: int = 10  # in a minute, from one address and for one name
     requests_per_minute: int = 0  # of one user; 0: no limit
-    body_limit_mib: int = 8
+    body_limit_mib: int = 8  # of one request
     self_registration: bool = True  # people may ask for an account; an administrator decides
-    oidc_issuer: str = ""
-    oidc_client_id: str = ""
-    oidc_client_secret: str = field(default="", repr=False)
-    oidc_name_claim: str = "preferred_username"
-    oidc_creates_users: bool = True
+    oidc_issuer: str = ""  # the identity provider that people may sign in with: its https address
+    oidc_client_id: str = ""  # as the issuer knows this platform
+    oidc_client_secret: str = field(default="", repr=False)  # likewise
+    oidc_name_claim: str = "preferred_username"  # what of its answer is the user's name
+    oidc_creates_users: bool = True  # of whoever it vouches for; else an administrator does
 
     @property
     def database_url(self) -> str:
@@ -169,6 +171,11 @@ def _check(settings: ServerSettings) -> None:
         raise InvalidError(f"book_seconds cannot be {settings.book_seconds:g}.", hint="Choose 60.")
     if not 0.1 <= settings.pool_seconds <= 60:
         raise InvalidError(f"pool_seconds cannot be {settings.pool_seconds:g}.", hint="Choose 2.")
+    if settings.preemption_grace_seconds < 0:
+        raise InvalidError(
+            f"preemption_grace_seconds cannot be {settings.preemption_grace_seconds}.",
+            hint="Choose 600, or 0 to kill preempted jobs at once.",
+        )
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
     for kind, count in settings.simulated_devices.items():

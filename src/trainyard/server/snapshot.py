@@ -85,6 +85,7 @@ def request_from(
         submitted=submitted,
         limit=float(spec.max_run_seconds) if spec.max_run_seconds else None,
         preemptible=preemptible,
+        grace=float(spec.grace_seconds),
         avoid=frozenset(avoid),
         claim=claim,
     )

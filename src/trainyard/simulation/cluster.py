@@ -151,7 +151,7 @@ _TIMES = frozenset(
         "patience",
         "gang_patience",
     }
-    | {"grace", "balance_timeout", "assumed_run"}
+    | {"grace", "longest_grace", "balance_timeout", "assumed_run"}
 )
 _POLICY_KEYS = frozenset({each.name for each in fields(Policy)} - {"name"} | {"base"})
 _RULES = {"ascend-910": ASCEND_910}

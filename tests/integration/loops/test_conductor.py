@@ -312,7 +312,7 @@ async def test_running_times_stay_known_when_a_quota_is_changed(yard):
 
 async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
     await yard.lead()
-    low = [await yard.submit("0", replicas=4, preemptible=True) for _ in range(2)]
+    low = [await yard.submit("0", replicas=4, preemptible=True, grace_seconds=90) for _ in range(2)]
     for one in low:
         await yard.until(one, State.RUNNING)
 
@@ -331,6 +331,8 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
     await yard.until(vip.id, State.RUNNING)
     states = {one: (await yard.get(one)).state for one in low}
     assert sorted(states.values()) == [State.RUNNING, State.WAITING]
+    [graces] = yard.world.graces.values()
+    assert all(60 < grace <= 90 for grace in graces), "it has its own grace to save, not everybody's"
 
 
 @pytest.mark.slow

@@ -77,6 +77,7 @@ def requests(draw, id="w", device=None):  # noqa: A002
         priority=draw(st.sampled_from([1, 5, 5, 9])),
         limit=draw(st.sampled_from([None, 5.0, 50.0])),
         preemptible=draw(st.booleans()),
+        grace=draw(st.sampled_from([None, 0.0, 7.0])),
         avoid=frozenset({"n0"}) if rarely(draw, 9) else frozenset(),
         same_switch=rarely(draw, 9),
     )
@@ -135,6 +136,7 @@ def policies(draw):
         fair_share=draw(st.booleans()),
         ageing=draw(st.sampled_from([0.0, 20.0])),
         grace=3.0,
+        longest_grace=5.0,
         assumed_run=30.0,
         balance_timeout=10.0,
         preemptible_last=rarely(draw, 5),

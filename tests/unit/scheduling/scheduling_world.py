@@ -112,7 +112,7 @@ class World:
             self._check_victims(tree, request, group)
             tree.add(request, amounts(request))
             for one in group:
-                assert one.leave_by == self.now + self.start.policy.grace
+                assert one.leave_by == self.now + self._grace(one.id)
                 self.running[one.id] = replace(self.running[one.id], leaving=one.leave_by, leaving_for=name)
                 self.log.append(f"{self.now} preempt {one.id} for {name}")
         self.preempts += len(cycle.preempts)
@@ -120,6 +120,10 @@ class World:
             name: tuple(taken.slot(self.scheduler.cluster) for taken in claim.taken)
             for name, claim in self.scheduler.claims.items()
         }
+
+    def _grace(self, victim: str) -> float:
+        own, policy = self.running[victim].request.grace, self.start.policy
+        return policy.grace if own is None else min(own, policy.longest_grace)
 
     # -- what must hold
 
