@@ -144,8 +144,6 @@ class LocalProcess:
         self._close_input()
         self._close_output()
         self._close_errors()
-        for woken in self._waiting:
-            _wake(woken)  # whoever waits for a pipe that is closed now finds out
 
     def _signal(self, number: signal.Signals) -> None:
         # While the child is not reaped its number cannot be anybody else's.
@@ -204,6 +202,7 @@ class LocalProcess:
         descriptor, self._in = self._in, CLOSED
         self._loop.remove_writer(descriptor)
         os.close(descriptor)
+        self._wake_all()
 
     def _close_output(self) -> None:
         if self._out == CLOSED:
@@ -214,6 +213,12 @@ class LocalProcess:
             self._loop.remove_writer(descriptor)
             self._in = CLOSED
         os.close(descriptor)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Whoever waits for a pipe that is closed now finds out. The loop does not tell: it forgets what it had heard."""
+        for woken in self._waiting:
+            _wake(woken)
 
     def _close_errors(self) -> None:
         if self._err == CLOSED:

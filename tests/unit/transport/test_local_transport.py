@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,40 @@ async def test_a_reader_is_released_when_the_transport_closes_and_the_output_sta
             assert await waiting == b"end"
     finally:
         os.kill(background, 9)
+
+
+async def test_a_writer_is_released_when_the_command_ends_and_its_input_stays_open(
+    transport: LocalTransport,
+) -> None:
+    process = await transport.spawn("exec 3<&0; sleep 3600 & echo $!; read -r go; exit 7")
+    background = int(await anext(process.output()))
+    try:
+        with pytest.raises(UnreachableError, match="closed"):
+            async with asyncio.timeout(5):
+                await process.write(b"go\n" + b"x" * 10_000_000)
+        assert await process.wait() == 7
+    finally:
+        os.kill(background, 9)
+
+
+async def test_a_writer_is_released_when_the_command_ends_just_before_it_waits(
+    transport: LocalTransport, hostile_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the loop hears of the end first, and of the pipe after that."""
+    process = await transport.spawn("until [ -e go ]; do sleep 0.01; done; exit 7")
+    loop = asyncio.get_running_loop()
+    watch = loop.add_writer
+
+    def late(*words: Any) -> None:
+        (hostile_path / "go").touch()
+        os.waitid(os.P_PIDFD, process.pidfd, os.WEXITED | os.WNOWAIT)
+        watch(*words)
+
+    monkeypatch.setattr(loop, "add_writer", late)
+    with pytest.raises(UnreachableError, match="closed"):
+        async with asyncio.timeout(5):
+            await process.write(b"x" * 10_000_000)
+    assert await process.wait() == 7
 
 
 async def test_no_descriptor_stays_open_when_many_commands_ran(transport: LocalTransport) -> None:
