@@ -96,6 +96,7 @@ class Settings:
     server: str = ""
     token: str = field(default="", repr=False)
     workspace: str = ""
+    is_patient: bool = True  # waits for a server that may be starting again; False where a person looks on
     local_gpus: int | None = None
     local_npus: int | None = None
     stop_grace_seconds: float = 5.0

@@ -258,7 +258,7 @@ def require_running(machines: Sequence[Machine]) -> None:
 
 def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
     """Run a verb's coroutine with a fleet, and let go of everything when it ends, however it ends."""
-    settings = settings_module.load()
+    settings = replace(settings_module.load(), is_patient=not invocation.output.is_watched)
     if invocation.backend:
         settings = replace(settings, backend=invocation.backend)
 

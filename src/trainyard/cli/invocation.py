@@ -20,9 +20,15 @@ class Invocation:
         self.debug = False
 
 
+def find_invocation() -> Invocation | None:
+    """The call that is being served; None where a shell only asks how a word goes on."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.find_object(Invocation)
+
+
 def current() -> Invocation:
     """The call that is being served."""
-    invocation = click.get_current_context().find_object(Invocation)
+    invocation = find_invocation()
     if invocation is None:  # only where somebody runs a verb without `main`
         raise click.UsageError("this verb has to be run through the trainyard program")
     return invocation

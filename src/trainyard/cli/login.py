@@ -10,6 +10,7 @@ import click
 
 from trainyard import settings as settings_module
 from trainyard.cli.invocation import current
+from trainyard.cli.platform import is_watched
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import Error, InvalidError
 
@@ -88,7 +89,7 @@ def logout_command() -> int:
     login = find_login(settings)
 
     async def revoke(url: str, token: str) -> None:
-        async with Client(url, token) as client:
+        async with Client(url, token, patient=not is_watched()) as client:
             await client.session.logout()
 
     if login is not None and login.token:
@@ -128,7 +129,7 @@ def _ask_for_account(url: str, username: str, password: str, reason: str) -> int
     from trainyard.client import Client
 
     async def ask() -> Request:
-        async with Client(url) as client:
+        async with Client(url, patient=not is_watched()) as client:
             return await client.requests.ask_for_account(username, password=password, reason=reason)
 
     wish = asyncio.run(ask())
@@ -174,14 +175,14 @@ def _tell(login: object) -> int:
 async def _trade(url: str, username: str, password: str, computer: str) -> str:
     from trainyard.client import Client
 
-    async with Client(url) as client:
+    async with Client(url, patient=not is_watched()) as client:
         return (await client.session.login(username, password, token_name=f"login on {computer}")).token
 
 
 async def _identity(url: str, token: str) -> Identity:
     from trainyard.client import Client
 
-    async with Client(url, token) as client:
+    async with Client(url, token, patient=not is_watched()) as client:
         return await client.session.identity()
 
 

@@ -42,8 +42,9 @@ class Output:
         plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "dumb") in {"dumb", ""}
         self.is_terminal = _is_terminal(self._stdout)
         self.has_colour = self.is_terminal and not plain
-        self._notes_have_colour = _is_terminal(self._stderr) and not plain
-        self.can_draw = _is_terminal(self._stderr) and environ.get("TERM", "dumb") not in {"dumb", ""}
+        self.is_watched = _is_terminal(self._stderr)  # somebody reads at once what is said
+        self._notes_have_colour = self.is_watched and not plain
+        self.can_draw = self.is_watched and environ.get("TERM", "dumb") not in {"dumb", ""}
         self._columns = environ.get("COLUMNS", "")
         self._drawn = False
         self._mid_line = False

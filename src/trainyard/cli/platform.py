@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trainyard import settings as settings_module
+from trainyard.cli.invocation import find_invocation
 from trainyard.lib.errors import Error, InvalidError, NotFoundError
 from trainyard.lib.units import format_duration
 from trainyard.spec.workload import FINAL
@@ -43,11 +44,17 @@ def run(work: Callable[[Client], Awaitable[T]], *, timeout: float | None = None)
     login = load_login(settings_module.load())
 
     async def with_client() -> T:
-        async with Client(login.url, login.token) as client:
+        async with Client(login.url, login.token, patient=not is_watched()) as client:
             async with asyncio.timeout(timeout):
                 return await work(client)
 
     return asyncio.run(with_client())
+
+
+def is_watched() -> bool:
+    """Whether somebody looks on, who would rather hear at once that the server is gone than wait for it to come back."""
+    invocation = find_invocation()
+    return invocation is None or invocation.output.is_watched
 
 
 def job_argument() -> Callable[[Function], Function]:

@@ -24,7 +24,8 @@ class Client:
     """A server, as somebody with a token sees it. Use it with `async with`, or close it.
 
     Reads and wishes are repeated where the server does not answer; submitting a job carries a key, so that repeating
-    it submits it once. Errors are those of `trainyard.lib.errors`.
+    it submits it once. Errors are those of `trainyard.lib.errors`. Who is not `patient` is told at once that there is no
+    server; once it has answered, it is waited for all the same when it is started again.
     """
 
     def __init__(
@@ -35,8 +36,11 @@ class Client:
         timeout: float = TIMEOUT_SECONDS,
         transport: httpx2.AsyncBaseTransport | None = None,
         verify: ssl.SSLContext | bool = True,
+        patient: bool = True,
     ) -> None:
-        self.connection = Connection(url, token, timeout=timeout, transport=transport, verify=verify)
+        self.connection = Connection(
+            url, token, timeout=timeout, transport=transport, verify=verify, patient=patient
+        )
         self.jobs = Jobs(self.connection)
         self.sweeps = Sweeps(self.connection)
         self.codes = CodeSources(self.connection)

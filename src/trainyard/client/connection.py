@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import httpx2
 
 from trainyard.client.decode import decode
+from trainyard.client.silence import is_hopeless, unanswered
 from trainyard.lib import errors
 from trainyard.lib.errors import Error, InvalidError, UnreachableError
 
@@ -30,6 +32,9 @@ LONGEST_RETRY_AFTER = 30.0
 # A proxy's 502 and 504 may come after the server has done it; every request that is repeated can be done twice.
 REPEATED_STATUSES = frozenset({429, 502, 503, 504})
 TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0  # a first packet that is lost is sent again after one second, and after three
+# Who cannot be connected to is not tried again after so long: neither is what a restart takes.
+CONNECTING_SECONDS = 8.0
 # The server says something at least every 15 seconds; a stream that is silent for longer is dead.
 SILENCE_SECONDS = 45.0
 
@@ -74,7 +79,11 @@ class ServerEvent:
 
 
 class Connection:
-    """Requests to one server. Safe to use from many tasks at once; one event loop."""
+    """Requests to one server. Safe to use from many tasks at once; one event loop.
+
+    A server that has answered before and is gone is waited for, as long as a restart takes. One that never did is, too,
+    unless somebody looks on who would rather know at once: who is not `patient`.
+    """
 
     def __init__(
         self,
@@ -84,9 +93,11 @@ class Connection:
         timeout: float = TIMEOUT_SECONDS,
         transport: httpx2.AsyncBaseTransport | None = None,
         verify: ssl.SSLContext | bool = True,
+        patient: bool = True,
     ) -> None:
         self.url = url.rstrip("/")
         self.token = token
+        self._waits = patient
         headers = {"User-Agent": "trainyard-client"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -94,7 +105,7 @@ class Connection:
             self._http = httpx2.AsyncClient(
                 base_url=f"{self.url}/api/v1",
                 headers=headers,
-                timeout=httpx2.Timeout(timeout, connect=10.0),
+                timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
                 transport=transport,
                 verify=verify,
                 limits=httpx2.Limits(max_connections=100, max_keepalive_connections=20),
@@ -144,16 +155,17 @@ class Connection:
             raise InvalidError(
                 "A number is infinite, or none at all.", hint="Give numbers that can be written with digits."
             ) from error
+        began = time.monotonic()
         for attempt in range(ATTEMPTS):
             is_last = attempt == ATTEMPTS - 1
             try:
                 answer = await self._http.send(request)
             except httpx2.HTTPError as error:
-                was_sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
-                if is_last or not isinstance(error, httpx2.TransportError) or (was_sent and not is_harmless):
-                    raise self._silent(error) from error
+                if is_last or not self._is_worth_another(error, is_harmless, time.monotonic() - began):
+                    raise unanswered(self.url, error) from error
                 await asyncio.sleep(_pause(attempt))
                 continue
+            self._waits = True
             is_refused = answer.status_code == 429 or (
                 is_harmless and answer.status_code in REPEATED_STATUSES
             )
@@ -165,6 +177,14 @@ class Connection:
             raise error_of(answer)
         raise AssertionError  # pragma: no cover  # the loop returns or raises
 
+    def _is_worth_another(self, error: httpx2.HTTPError, is_harmless: bool, waited: float) -> bool:
+        """Whether to send what was not answered again."""
+        if not isinstance(error, httpx2.TransportError) or not self._waits or is_hopeless(error):
+            return False
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return waited < CONNECTING_SECONDS
+        return is_harmless
+
     async def stream_events(self, path: str, query: Query | None = None) -> AsyncIterator[ServerEvent]:
         """Follow a stream of events. A lost connection is taken up again after the last one that came.
 
@@ -174,21 +194,21 @@ class Connection:
         while True:
             try:
                 async for event in self._stream_once(path, query, last):
-                    failures = 0
+                    failures, self._waits = 0, True
                     last = event.id or last
                     if event.kind == "end":
                         return
                     if event.kind != "ping":
                         yield event
             except (httpx2.HTTPError, _AgainError) as error:
-                if failures >= STREAM_ATTEMPTS:
-                    raise self._silent(error) from error
+                if failures >= STREAM_ATTEMPTS or not self._waits or is_hopeless(error):
+                    raise unanswered(self.url, error) from error
             await asyncio.sleep(_pause(failures))
             failures += 1
 
     async def _stream_once(self, path: str, query: Query | None, last: str) -> AsyncIterator[ServerEvent]:
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last} if last else {})
-        timeout = httpx2.Timeout(SILENCE_SECONDS, connect=10.0)
+        timeout = httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
         async with self._http.stream(
             "GET", path, params=_query(query), headers=headers, timeout=timeout
         ) as answer:
@@ -213,14 +233,7 @@ class Connection:
                 async for piece in answer.aiter_bytes():
                     yield piece
         except httpx2.HTTPError as error:
-            raise self._silent(error) from error
-
-    def _silent(self, error: Exception) -> UnreachableError:
-        said = str(error) or type(error).__name__
-        return UnreachableError(
-            f"The server at {self.url} does not answer: {said}.",
-            hint="See that it runs and that the address is right; `trainyard login URL` changes it.",
-        )
+            raise unanswered(self.url, error) from error
 
 
 def error_of(answer: httpx2.Response) -> Error:

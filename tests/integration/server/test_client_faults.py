@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import stat
 
 import pytest
 
 from trainyard import settings
-from trainyard.client import BlockingClient, Client
+from trainyard.client import BlockingClient, Client, connection
 from trainyard.client.login import Login, find_login, forget_login, load_login, save_login
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, UnreachableError
 from trainyard.spec.workload import WorkloadSpec
@@ -20,14 +21,15 @@ pytestmark = pytest.mark.slow  # a real server, and pauses between attempts
 class Cutter:
     """A proxy that cuts the first connections off after the server has answered, so that the answer is lost."""
 
-    def __init__(self, url: str, cuts: int) -> None:
+    def __init__(self, url: str, cuts: int, port: int = 0) -> None:
         self.target = int(url.rpartition(":")[2])
+        self.port = port
         self.cuts = cuts
         self.seen = 0
 
     async def __aenter__(self) -> str:
         self.tasks: set[asyncio.Task[None]] = set()
-        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", self.port)
         return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
 
     async def __aexit__(self, *_error: object) -> None:
@@ -91,7 +93,60 @@ async def test_many_clients_submit_each_job_once_when_answers_are_lost(rig, clie
 
 async def test_a_server_that_is_away_is_named_after_a_few_attempts():
     async with Client("http://127.0.0.1:1", "ty_" + "A" * 43) as far:
-        with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1 does not answer"):
+        with pytest.raises(
+            UnreachableError, match=r"127\.0\.0\.1:1 does not answer: nothing listens there\."
+        ):
+            await far.jobs.page()
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    """Whoever tries again waits for longer than any test."""
+    monkeypatch.setattr(connection, "FIRST_PAUSE", 1000.0)
+    monkeypatch.setattr(connection, "LONGEST_PAUSE", 1000.0)
+
+
+@pytest.mark.parametrize("follows", [False, True], ids=["asks", "follows"])
+async def test_somebody_who_looks_on_is_told_at_once_when_nothing_listens(no_pauses, follows):
+    async with Client("http://127.0.0.1:1", patient=False) as far, asyncio.timeout(60):
+        with pytest.raises(UnreachableError, match="nothing listens there") as caught:
+            _ = [each async for each in far.jobs.follow_logs("x")] if follows else await far.jobs.page()
+    assert "trainyard up" in caught.value.hint
+
+
+async def test_a_server_is_waited_for_when_it_has_answered_before(rig, serve):
+    """Also by somebody who is not patient: it is being started again."""
+    target = serve(rig.app)
+    async with Cutter(target, cuts=0) as url:
+        far = Client(url, rig.admin.token, patient=False)
+        await far.version()
+    asking = asyncio.create_task(far.version())
+    await asyncio.sleep(
+        0.05
+    )  # nobody is there meanwhile; were we later or sooner, the answer would be the same
+    async with Cutter(target, cuts=0, port=int(url.rpartition(":")[2])):
+        assert (await asking).api == "v1"
+        await far.aclose()
+
+
+async def test_a_server_that_cannot_be_reached_is_told_after_a_short_time(no_pauses, monkeypatch):
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.25)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as others:
+        for _ in range(3):  # nobody accepts: the kernel drops whoever comes when its queue is full
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        async with Client(url, patient=False) as far, asyncio.timeout(60):
+            with pytest.raises(UnreachableError, match=r"there was no connection within 0\.25 s") as caught:
+                await far.jobs.page()
+    assert "firewall" in caught.value.hint
+
+
+async def test_a_server_without_https_is_told_as_such(no_pauses, rig, serve):
+    url = serve(rig.app).replace("http://", "https://")
+    async with Client(url) as far, asyncio.timeout(60):
+        with pytest.raises(UnreachableError, match="does not speak https there"):
             await far.jobs.page()
 
 

@@ -63,8 +63,9 @@ class PlatformBackend:
 
     name: ClassVar[str] = BACKEND
 
-    def __init__(self, login: Login, *, workspace: str = "") -> None:
+    def __init__(self, login: Login, *, workspace: str = "", patient: bool = True) -> None:
         self._login = login
+        self._patient = patient
         self._workspace = workspace
         self._opened: Client | None = None
         self._ways: dict[str, GatewayTransport] = {}
@@ -74,12 +75,12 @@ class PlatformBackend:
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
         """How the registry makes one."""
-        return cls(load_login(settings), workspace=settings.workspace)
+        return cls(load_login(settings), workspace=settings.workspace, patient=settings.is_patient)
 
     @property
     def _client(self) -> Client:
         if self._opened is None:
-            self._opened = Client(self._login.url, self._login.token)
+            self._opened = Client(self._login.url, self._login.token, patient=self._patient)
         return self._opened
 
     async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:

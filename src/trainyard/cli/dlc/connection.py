@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -165,8 +166,9 @@ class Connection:
                 raise _failure(error) from error
             except (urllib.error.URLError, OSError) as error:
                 reason = getattr(error, "reason", error)
-                if isinstance(reason, ConnectionRefusedError) and attempt < TRIES - 2:
-                    time.sleep(0.5 * 2**attempt)  # it may be starting again
+                is_refused = isinstance(reason, ConnectionRefusedError) and not sys.stderr.isatty()
+                if is_refused and attempt < TRIES - 2:
+                    time.sleep(0.5 * 2**attempt)  # it may be starting again; who looks on is told at once
                     continue
                 raise UnreachableError(
                     f"The platform at {self._base} does not answer: {reason}.",
