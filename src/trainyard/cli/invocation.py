@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
+
 import click
 
 from trainyard.cli.output import Output
@@ -10,7 +13,7 @@ from trainyard.cli.output import Output
 class Invocation:
     """One call: how it was named, where it prints, and the options that every verb takes."""
 
-    __slots__ = ("backend", "debug", "json", "output", "program")
+    __slots__ = ("backend", "debug", "json", "now", "output", "program")
 
     def __init__(self, program: str, output: Output) -> None:
         self.program = program
@@ -18,6 +21,9 @@ class Invocation:
         self.backend = ""
         self.json = False
         self.debug = False
+        self.now: Callable[[], datetime] = lambda: datetime.now(
+            UTC
+        )  # or by the clock of a server that was asked
 
 
 def find_invocation() -> Invocation | None:

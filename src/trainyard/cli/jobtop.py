@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -60,7 +60,7 @@ def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
 
     async def work(client: Client) -> int:
         async def look(_before: list[Use] | None) -> list[Use]:
-            return await _fetch(client, names)
+            return await fetch_uses(client, names)
 
         uses = await look(None)
         if invocation.json:
@@ -89,12 +89,13 @@ def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
         return 0
 
 
-async def _fetch(client: Client, names: Sequence[str]) -> list[Use]:
+async def fetch_uses(client: Client, names: Sequence[str]) -> list[Use]:
+    """What these jobs, or all that run, have used in the last minutes; by the server's clock, whose readings they are."""
     if names:
         jobs = [await find_job(client, name) for name in names]
     else:
         jobs = list((await client.jobs.page(state=("running",), limit=MOST_JOBS)).items)
-    since = datetime.now(UTC) - SPAN
+    since = client.connection.now() - SPAN
     answers = await gather_all(
         [
             client.jobs.metrics(job.id, **({} if job.ended_at else {"since": since.isoformat()}))

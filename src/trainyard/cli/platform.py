@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from trainyard import settings as settings_module
-from trainyard.cli.invocation import find_invocation
+from trainyard.cli.invocation import current, find_invocation
 from trainyard.lib.errors import Error, InvalidError, NotFoundError
 from trainyard.lib.units import format_duration
 from trainyard.spec.workload import FINAL
@@ -45,6 +45,8 @@ def run(work: Callable[[Client], Awaitable[T]], *, timeout: float | None = None)
 
     async def with_client() -> T:
         async with Client(login.url, login.token, patient=not is_watched()) as client:
+            if (invocation := find_invocation()) is not None:
+                invocation.now = client.connection.now
             async with asyncio.timeout(timeout):
                 return await work(client)
 
@@ -130,10 +132,10 @@ async def find_job(client: Client, text: str) -> Job:
 
 
 def age(time: datetime | None) -> str:
-    """How long ago, for a table."""
+    """How long ago by the server's clock, for a table."""
     if time is None:
         return "-"
-    return short_span((datetime.now(UTC) - time).total_seconds())
+    return short_span((current().now() - time).total_seconds())
 
 
 def short_span(seconds: float) -> str:

@@ -12,6 +12,8 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 import httpx2
@@ -37,6 +39,7 @@ CONNECT_SECONDS = 5.0  # a first packet that is lost is sent again after one sec
 CONNECTING_SECONDS = 8.0
 # The server says something at least every 15 seconds; a stream that is silent for longer is dead.
 SILENCE_SECONDS = 45.0
+CLOCK_TOLERANCE = timedelta(seconds=5)
 
 
 class UnauthenticatedError(errors.DeniedError):
@@ -98,6 +101,7 @@ class Connection:
         self.url = url.rstrip("/")
         self.token = token
         self._waits = patient
+        self._ahead = timedelta()
         headers = {"User-Agent": "trainyard-client"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -114,6 +118,19 @@ class Connection:
             raise errors.InvalidError(
                 f"{url!r} is no address of a server.", hint="Write it like https://trainyard.example."
             ) from error
+
+    def now(self) -> datetime:
+        """The time by the server's clock, as far as its last answer told: ours may be wrong."""
+        return datetime.now(UTC) + self._ahead
+
+    def _note_time(self, answer: httpx2.Response) -> None:
+        try:
+            told = parsedate_to_datetime(answer.headers["Date"])
+        except (KeyError, ValueError):  # nobody has to say it
+            return
+        ahead = (told if told.tzinfo else told.replace(tzinfo=UTC)) - datetime.now(UTC)
+        # Whole seconds, some of them on the way: what is that small is no difference.
+        self._ahead = ahead if abs(ahead) > CLOCK_TOLERANCE else timedelta()
 
     async def aclose(self) -> None:
         """Close it."""
@@ -166,6 +183,7 @@ class Connection:
                 await asyncio.sleep(_pause(attempt))
                 continue
             self._waits = True
+            self._note_time(answer)
             is_refused = answer.status_code == 429 or (
                 is_harmless and answer.status_code in REPEATED_STATUSES
             )
