@@ -166,7 +166,10 @@ def ls_registries() -> int:
         Column("Workspace", drop=2),
         Column("Age", right=True, drop=1),
     ]
-    rows = [[one.host, one.username, one.workspace_id or "all", age(one.created_at)] for one in found]
+    rows = [
+        [one.host, one.username, one.workspace or one.workspace_id or "all", age(one.created_at)]
+        for one in found
+    ]
     Table(columns, rows).print(invocation.output)
     return 0
 
@@ -243,7 +246,7 @@ def _table(found: Sequence[Storage]) -> Table:
             one.kind,
             one.source,
             one.target,
-            one.workspace_id or "all",
+            one.workspace or one.workspace_id or "all",
             ", ".join(filter(None, ["default" if one.default else "", "read-only" if one.read_only else ""]))
             or "-",
         ]

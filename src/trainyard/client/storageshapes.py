@@ -21,6 +21,7 @@ class Storage:
     default: bool  # every task sees it, asked or not
     options: Mapping[str, str]
     created_at: datetime
+    workspace: str | None = None  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Registry:
     username: str
     workspace_id: str | None  # None: for all workspaces
     created_at: datetime
+    workspace: str | None = None  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,19 @@ def test_what_is_wrong_with_a_mount_is_said_at_submit(up: Up, ada: str):
         assert why in refused.value.read().decode()
 
 
+def test_a_workspace_is_named_when_a_storage_or_a_sign_in_is_for_it_alone(program: Program, up: Up):
+    made = up.call("POST", "/api/v1/workspaces", {"name": "视觉 team"})
+    program("storages", "add", "pictures", "/x", "/pictures", "--workspace", "视觉 team")
+    program("registries", "add", "reg.example", "--username", "r", "--workspace", "视觉 team", stdin="s\n")
+    for noun, name in (("storages", "pictures"), ("registries", "reg.example")):
+        [row] = [line for line in program(noun).stdout.splitlines() if line.startswith(name)]
+        assert "视觉 team" in row and made["id"] not in row
+        [one] = [one for one in program.json(noun, "ls") if name in (one.get("name"), one.get("host"))]
+        assert (one["workspace"], one["workspace_id"]) == ("视觉 team", made["id"])
+        program(noun, "rm", name)
+    assert "all" in program("storages").stdout
+
+
 def test_storages_are_added_used_and_forgotten(program: Program, up: Up, ada: str):
     folder = up.folder / "sets of data"
     folder.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import Path, Request
@@ -23,7 +24,7 @@ Host = Annotated[str, Path(max_length=255, description="Its id or host.")]
 async def list_registries(request: Request) -> Response:
     """List the sign-ins for images, without their passwords."""
     found = await parts_of(request).services.registries.list(await actor_of(request))
-    return answer(page([registry_of(record) for record in found]))
+    return answer(page(await _shown(request, found)))
 
 
 @router.post("", status_code=201, responses=described(Registry, 201))
@@ -36,7 +37,7 @@ async def add_registry(request: Request, create: RegistryCreate) -> Response:
         password=create.password,
         workspace=create.workspace,
     )
-    return answer(registry_of(record), 201)
+    return answer((await _shown(request, [record]))[0], 201)
 
 
 @router.delete("/{registry}", status_code=204, responses=described(status=204))
@@ -46,12 +47,20 @@ async def remove_registry(request: Request, registry: Host) -> Response:
     return nothing()
 
 
-def registry_of(record: RegistryRecord) -> Data:
-    """A sign-in as it travels: without its password."""
+async def _shown(request: Request, records: Sequence[RegistryRecord]) -> list[Data]:
+    """Sign-ins as they travel, with what their workspaces are called."""
+    ids = {record.workspace_id for record in records if record.workspace_id is not None}
+    names = await parts_of(request).services.names.workspaces(ids) if ids else {}
+    return [registry_of(record, names) for record in records]
+
+
+def registry_of(record: RegistryRecord, workspaces: Mapping[str, str]) -> Data:
+    """A sign-in as it travels: without its password. `workspaces` are names by id."""
     return {
         "id": record.id,
         "host": record.host,
         "username": record.username,
+        "workspace": workspaces.get(record.workspace_id or ""),
         "workspace_id": record.workspace_id,
         "created_at": when(record.created_at),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from fastapi import Path, Query, Request
@@ -28,7 +29,7 @@ async def list_storages(
 ) -> Response:
     """List the storages that the caller's jobs may use."""
     found = await parts_of(request).services.storages.list(await actor_of(request), workspace)
-    return answer(page([storage_of(record) for record in found]))
+    return answer(page(await _shown(request, found)))
 
 
 @router.post("", status_code=201, responses=described(Storage, 201))
@@ -45,13 +46,14 @@ async def add_storage(request: Request, create: StorageCreate) -> Response:
         is_default=create.default,
         options=create.options,
     )
-    return answer(storage_of(record), 201)
+    return answer((await _shown(request, [record]))[0], 201)
 
 
 @router.get("/{storage}", responses=described(Storage))
 async def get_storage(request: Request, storage: Id) -> Response:
     """Show a storage."""
-    return answer(storage_of(await parts_of(request).services.storages.get(await actor_of(request), storage)))
+    record = await parts_of(request).services.storages.get(await actor_of(request), storage)
+    return answer((await _shown(request, [record]))[0])
 
 
 @router.delete("/{storage}", status_code=204, responses=described(status=204))
@@ -61,14 +63,22 @@ async def remove_storage(request: Request, storage: Id) -> Response:
     return nothing()
 
 
-def storage_of(record: StorageRecord) -> Data:
-    """A storage as it travels."""
+async def _shown(request: Request, records: Sequence[StorageRecord]) -> list[Data]:
+    """Storages as they travel, with what their workspaces are called."""
+    ids = {record.workspace_id for record in records if record.workspace_id is not None}
+    names = await parts_of(request).services.names.workspaces(ids) if ids else {}
+    return [storage_of(record, names) for record in records]
+
+
+def storage_of(record: StorageRecord, workspaces: Mapping[str, str]) -> Data:
+    """A storage as it travels. `workspaces` are names by id."""
     return {
         "id": record.id,
         "name": record.name,
         "kind": record.kind,
         "source": record.source,
         "target": record.target,
+        "workspace": workspaces.get(record.workspace_id or ""),
         "workspace_id": record.workspace_id,
         "read_only": record.read_only,
         "default": record.is_default,
