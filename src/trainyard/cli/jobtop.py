@@ -128,11 +128,14 @@ def uses_of(job: Job, answer: MetricsAnswer) -> Iterable[Use]:
 
 
 def _past(several: Sequence[MetricSeries]) -> tuple[float, ...]:
-    points: dict[float, list[float]] = {}
+    """The means of as many equal parts of the last minutes as there are bars."""
+    last = max((one.points[-1][0] for one in several), default=0.0)
+    part = SPAN.total_seconds() / WIDTH
+    points: dict[int, list[float]] = {}
     for one in several:
         for time, value in one.points:
-            points.setdefault(time, []).append(value)
-    return tuple(sum(values) / len(values) for _, values in sorted(points.items()))
+            points.setdefault(int((last - time) // part), []).append(value)
+    return tuple(sum(points[one]) / len(points[one]) for one in sorted(points, reverse=True) if one < WIDTH)
 
 
 def sparkline(values: Sequence[float], top: float, bars: str = BARS) -> str:
