@@ -1,24 +1,31 @@
-"""A podman of the tests' own, and images that are made on the spot from programs of this machine."""
+"""A podman or docker of the tests' own, and images that are made on the spot from programs of this machine."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
+import hashlib
 import io
 import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
+import platforms
 
 PLAIN = "localhost/trainyard-test:1"
 WITH_PYTHON = "localhost/trainyard-test-python:1"
@@ -33,6 +40,8 @@ lock_type = "file"
 tmp_dir = "{folder}/tmp"
 """
 STORAGE = '[storage]\ndriver = "overlay"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+# Ports of this machine are taken without TLS, as docker does by itself.
+REGISTRIES = '[[registry]]\nprefix = "127.0.0.1"\nlocation = "127.0.0.1"\ninsecure = true\n'
 POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 TOOLS = (
     "sh", "ls", "cat", "sleep", "echo", "id", "env", "mkdir", "pwd", "kill", "grep", "test", "head", "tail", "dd", "touch",
@@ -56,12 +65,11 @@ import os
 print(os.__file__)
 """
 SSH_PROGRAMS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/scp", "/usr/lib/openssh/sftp-server")
+MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")  # what podman may not raise here
+DAEMONS = "/usr/sbin:/usr/bin:/sbin:/bin"  # a daemon that the machine's administrator brought otherwise is not ours to start
+START_SECONDS = END_SECONDS = 30.0
 busybox = shutil.which("busybox")
-
-
-def podman(*words: str, **given: object) -> subprocess.CompletedProcess[bytes]:
-    """Ask it."""
-    return subprocess.run(["podman", *words], capture_output=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
 
 
 class Archive:
@@ -155,96 +163,215 @@ def python_image() -> bytes:
     return archive.data()
 
 
-def own_podman(folder: Path) -> dict[str, str]:
-    """Variables of a podman that has nothing, and shares nothing with others."""
-    (folder / "containers.conf").write_text(CONFIGURATION.format(folder=folder))
-    (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
-    (folder / "policy.json").write_text(POLICY)
-    return {
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-    }
+class Containers:
+    """What runs containers for as long as a fixture lasts, and shares nothing with others on the machine."""
 
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.env: dict[str, str] = {}  # by which everybody finds it
 
-def limits() -> list[str]:
-    """What podman may not raise here."""
-    return ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+    def ask(self, *words: str, **given: object) -> subprocess.CompletedProcess[bytes]:
+        """Have it do something."""
+        path = shutil.which(self.kind)
+        return subprocess.run([path, *words], capture_output=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
 
+    def make(self, name: str, data: bytes, *changes: str) -> None:
+        """Make an image, and see that it runs."""
+        options = [word for one in changes for word in ("--change", one)]
+        made = self.ask("import", *options, "-", name, input=data)
+        if made.returncode:
+            pytest.skip(f"{self.kind} makes no image here: {made.stderr.decode()[-300:]}")
+        tried = self.ask("run", "--rm", "--network", "host", *LIMITS, name, "/bin/sh", "-c", "echo fine")
+        if tried.stdout != b"fine\n":
+            pytest.skip(f"{self.kind} runs nothing here: {tried.stderr.decode()[-300:]}")
 
-def try_podman() -> None:
-    """Skip the test where it makes no image or runs nothing."""
-    if shutil.which("podman") is None or shutil.which("runc") is None:
-        pytest.skip("podman and runc are not installed")
-    if busybox is None or os.getuid():
-        pytest.skip("needs root and busybox")
-
-
-def make(name: str, data: bytes) -> None:
-    """Make an image, and see that it runs."""
-    made = podman("import", "-", name, input=data)
-    if made.returncode:
-        pytest.skip(f"podman makes no image here: {made.stderr.decode()[-300:]}")
-    tried = podman("run", "--rm", "--network", "host", *limits(), name, "/bin/sh", "-c", "echo fine")
-    if tried.stdout != b"fine\n":
-        pytest.skip(f"podman runs nothing here: {tried.stderr.decode()[-300:]}")
-
-
-def lasting_podman() -> Iterator[dict[str, str]]:
-    """A podman for as long as a fixture lasts; nothing of it stays mounted or stored."""
-    # Short: it has sockets there, whose paths have 107 bytes at most. Above that it waits 20 s at each end of a container.
-    folder = Path(tempfile.mkdtemp(prefix="typ-", dir="/tmp"))
-    env = own_podman(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in env.items():
-            patch.setenv(name, value)
-        yield env
-        podman("rm", "-af", "--time", "0")
-        podman("rmi", "-af")
-        podman("system", "reset", "-f")
-        for line in Path("/proc/mounts").read_text().splitlines():
-            if line.split()[1].startswith(f"{folder}/"):
-                subprocess.run(["umount", line.split()[1]], check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    def leftovers(self) -> str:
+        """Containers that are there, whether they run or not."""
+        return self.ask("ps", "-aq").stdout.decode()
 
 
 @contextlib.contextmanager
-def registry(folder: Path, image: str, user: str, password: str) -> Iterator[tuple[str, Path]]:
-    """A registry that gives an image to who signs in: its name there, and the settings by which podman takes it from there."""
-    stored = folder / "stored"
-    saved = podman("save", "--format", "oci-dir", "-o", str(stored), image)
-    assert saved.returncode == 0, saved.stderr
-    manifest = json.loads((stored / "index.json").read_text())["manifests"][0]
+def lasting(kind: str) -> Iterator[Containers]:
+    """A podman or docker that has nothing; nothing of it stays mounted, stored or running. Skips where there can be none."""
+    if busybox is None or os.getuid():
+        pytest.skip("needs root and busybox")
+    # Short: both have sockets there, whose paths have 107 bytes at most. Above that podman waits 20 s at each end of a container.
+    folder = Path(tempfile.mkdtemp(prefix="tyc-", dir="/tmp"))
+    found = Docker(folder) if kind == "docker" else Podman(folder)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            found.prepare()
+            for name, value in found.env.items():
+                patch.setenv(name, value)
+            try:
+                found.start()
+                yield found
+            finally:
+                found.end()
+    finally:
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if line.split()[1].startswith(f"{folder}/"):
+                subprocess.run(["umount", "-l", line.split()[1]], check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Podman(Containers):
+    """One without a service."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("podman", folder)
+
+    def prepare(self) -> None:
+        if shutil.which("podman") is None or shutil.which("runc") is None:
+            pytest.skip("podman and runc are not installed")
+        (self.folder / "containers.conf").write_text(CONFIGURATION.format(folder=self.folder))
+        (self.folder / "storage.conf").write_text(STORAGE.format(folder=self.folder))
+        (self.folder / "policy.json").write_text(POLICY)
+        (self.folder / "registries.conf").write_text(REGISTRIES)
+        self.env = {
+            "CONTAINERS_CONF": str(self.folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(self.folder / "storage.conf"),
+            "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
+        }
+
+    def start(self) -> None:
+        """It is there whenever it is asked."""
+
+    def end(self) -> None:
+        self.ask("rm", "-af", "--time", "0")
+        self.ask("rmi", "-af")
+        self.ask("system", "reset", "-f")
+
+
+class Docker(Containers):
+    """One with a daemon of its own, which leaves the machine's network and firewall alone."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("docker", folder)
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.socket = folder / "d.sock"
+
+    def prepare(self) -> None:
+        daemon, client = shutil.which("dockerd", path=DAEMONS), shutil.which("docker", path="/usr/bin:/bin")
+        if daemon is None or client is None:
+            pytest.skip("docker.io is not installed")
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "podman").write_text("#!/bin/sh\nexit 1\n")  # a node that has no other
+        (tools / "podman").chmod(0o755)
+        (tools / "docker").symlink_to(client)
+        (self.folder / "daemon.json").write_text("{}")
+        self.env = {
+            "DOCKER_HOST": f"unix://{self.socket}",
+            "DOCKER_CONFIG": str(self.folder / "config"),
+            "PATH": f"{tools}:{os.environ['PATH']}",
+        }
+
+    def start(self) -> None:
+        """Start the daemon, and wait until it answers."""
+        own = self.folder
+        words = ["dockerd", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
+        words += ["--bridge=none", "--data-root", f"{own}/data", "--exec-root", f"{own}/run"]
+        words += [
+            "--host",
+            f"unix://{self.socket}",
+            "--pidfile",
+            f"{own}/pid",
+            "--config-file",
+            f"{own}/daemon.json",
+        ]
+        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{DAEMONS}"}
+        with open(own / "log", "ab") as log:
+            self.daemon = subprocess.Popen(words, stdout=log, stderr=log, env=env, start_new_session=True)
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if self.daemon.poll() is not None or time.monotonic() > deadline:
+                pytest.skip(f"no daemon of docker starts here: {(own / 'log').read_text()[-500:]}")
+            time.sleep(0.05)
+
+    def answers(self) -> bool:
+        """Whether the daemon is there, and well."""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(5)
+            asked.connect(str(self.socket))
+            asked.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in asked.recv(100)
+        return False
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Have the daemon go; what it left running goes with `end`."""
+        if self.daemon is not None:
+            self.daemon.send_signal(number)
+            self.daemon.wait(END_SECONDS)
+            self.daemon = None
+
+    def end(self) -> None:
+        """End the daemon, and whoever belongs to it and did not go with it."""
+        if self.daemon is not None and self.answers():
+            found = self.ask("ps", "-aq").stdout.decode().split()
+            if found:
+                self.ask("rm", "-f", "-v", *found)
+        self.stop()
+        while found := list(platforms.processes_of(f"{self.folder}/")):
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def registry(data: bytes, user: str, password: str) -> Iterator[str]:
+    """A registry that gives an image of a file system to who signs in: the image's name there."""
     wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    blobs: dict[str, bytes] = {}
+
+    def stored(blob: bytes, kind: str) -> dict[str, object]:
+        digest = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+        blobs[digest] = blob
+        return {"mediaType": f"application/vnd.docker.{kind}", "size": len(blob), "digest": digest}
+
+    layer = stored(gzip.compress(data, 1), "image.rootfs.diff.tar.gzip")
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    system = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(data).hexdigest()}"]}
+    settings = json.dumps({"architecture": machine, "os": "linux", "config": {}, "rootfs": system}).encode()
+    config = stored(settings, "container.image.v1+json")
+    manifest = json.dumps(
+        {"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer]}
+    ).encode()
+    manifest_digest = str(stored(manifest, "")["digest"])
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.headers.get("Authorization") != wanted:
                 self._answer(401, b'{"errors":[{"code":"UNAUTHORIZED"}]}', "application/json")
-            elif "/manifests/" in self.path or "/blobs/" in self.path:
-                name = manifest["digest"] if "/manifests/" in self.path else self.path.rpartition("/")[2]
-                kind = manifest["mediaType"] if "/manifests/" in self.path else "application/octet-stream"
-                self._answer(200, (stored / "blobs" / name.replace(":", "/")).read_bytes(), kind)
+            elif "/manifests/" in self.path:
+                self._answer(200, manifest, MANIFEST)
+            elif "/blobs/" in self.path:
+                self._answer(200, blobs[self.path.rpartition("/")[2]], "application/octet-stream")
             else:
                 self._answer(200, b"{}", "application/json")
+
+        do_HEAD = do_GET
 
         def _answer(self, status: int, data: bytes, kind: str) -> None:
             self.send_response(status)
             if status == 401:
                 self.send_header("WWW-Authenticate", 'Basic realm="test"')
+            if kind == MANIFEST:
+                self.send_header("Docker-Content-Digest", manifest_digest)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
         def log_message(self, *given: object) -> None:
             """Nothing is to be said."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-        host = f"127.0.0.1:{server.server_address[1]}"
-        conf = folder / "registries.conf"
-        conf.write_text(f'[[registry]]\nlocation = "{host}"\ninsecure = true\n')
         try:
-            yield f"{host}/team/tools:1", conf
+            yield f"127.0.0.1:{server.server_address[1]}/team/tools:1"
         finally:
             server.shutdown()

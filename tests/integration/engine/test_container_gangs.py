@@ -9,7 +9,7 @@ from typing import Any
 
 import container_lab
 import pytest
-from container_lab import WITH_PYTHON, podman
+from container_lab import LIMITS, WITH_PYTHON, Containers
 
 import platforms
 
@@ -37,15 +37,20 @@ else:
 """
 
 
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def containers(request: pytest.FixtureRequest) -> Iterator[Containers]:
+    """What runs containers on the node: a podman, then a docker."""
+    with container_lab.lasting(request.param) as found:
+        found.make(WITH_PYTHON, container_lab.python_image())
+        yield found
+
+
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
-    container_lab.try_podman()
-    for env in container_lab.lasting_podman():
-        container_lab.make(WITH_PYTHON, container_lab.python_image())
-        folder = tmp_path_factory.mktemp("gangs 中文 $(x) 'q'")
-        with platforms.platform(folder, "--cpu", "64", env=env) as found:
-            found.call("PATCH", "/api/v1/nodes/local", {"options": {"images": "refuse"}})
-            yield found
+def up(containers: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
+    folder = tmp_path_factory.mktemp("gangs 中文 $(x) 'q'")
+    with platforms.platform(folder, "--cpu", "64", env=containers.env) as found:
+        found.call("PATCH", "/api/v1/nodes/local", {"options": {"images": "refuse"}})
+        yield found
 
 
 def run(up: platforms.Up, command: str, *, image: str = WITH_PYTHON, **given: Any) -> tuple[Any, list[str]]:
@@ -73,10 +78,10 @@ def test_tasks_reach_each_other_by_ssh_when_their_image_has_it(up):
     assert lines[-4:] == ["master-0 slots=1", "worker-0 slots=1", "in worker-0", "7"]
 
 
-def test_it_is_said_when_an_image_has_no_sshd_by_which_tasks_would_meet(up):
-    words = ("run", "--name", "bare", "--network", "host", *container_lab.limits())
-    assert podman(*words, WITH_PYTHON, "rm", "-f", "/usr/sbin/sshd").returncode == 0
-    assert podman("commit", "bare", NO_SSHD).returncode == 0
+def test_it_is_said_when_an_image_has_no_sshd_by_which_tasks_would_meet(up, containers):
+    words = ("run", "--name", "bare", "--network", "host", *LIMITS)
+    assert containers.ask(*words, WITH_PYTHON, "rm", "-f", "/usr/sbin/sshd").returncode == 0
+    assert containers.ask("commit", "bare", NO_SSHD).returncode == 0
     job, lines = run(up, "echo began", kind="MPIJob", image=NO_SSHD)
     assert job["state"] == "failed"
     assert "there is no sshd here" in job["message"], job

@@ -1,4 +1,4 @@
-"""Tasks in containers: a real podman, with images that are made on the spot."""
+"""Tasks in containers: a real podman and a real docker, with images that are made on the spot."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from pathlib import Path
 
 import container_lab
 import pytest
-from container_lab import PLAIN, podman
+from container_lab import PLAIN, Containers
 from engine_lab import WAIT, EngineLab, Watched, launch_of
 
 from trainyard.engines.api import Entry, Mount, TaskNoted, TaskStarted, View
 from trainyard.transport.api import TerminalSize, read_all
 
 
-@pytest.fixture(scope="module")
-def image() -> Iterator[str]:
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def containers(request: pytest.FixtureRequest) -> Iterator[Containers]:
+    """What runs containers on the node: a podman, then a docker."""
+    with container_lab.lasting(request.param) as found:
+        found.make(PLAIN, container_lab.plain_image())
+        yield found
+
+
+@pytest.fixture
+def image(containers: Containers) -> str:
     """An image that the node has."""
-    container_lab.try_podman()
-    for _ in container_lab.lasting_podman():
-        container_lab.make(PLAIN, container_lab.plain_image())
-        yield PLAIN
+    return PLAIN
 
 
 pytestmark = pytest.mark.slow  # a container takes half a second to begin, and as long to end
@@ -34,16 +39,12 @@ async def said(lab: EngineLab, command: str, **given: object) -> tuple[Watched, 
     await lab.launch(server, launch_of(command, **given))  # type: ignore[arg-type]
     ended = await server.ended("w1.1")
     text = server.log("w1.1").decode()
-    assert ended.exit_code == 0, (ended, text)
+    assert ended.exit_code == 0, (ended.message, text)
     return server, text
 
 
-def leftovers() -> str:
-    return podman("ps", "-aq").stdout.decode()
-
-
 async def test_a_task_runs_in_its_image_with_its_folder_storages_and_variables(
-    lab: EngineLab, image: str, tmp_path: Path
+    lab: EngineLab, containers: Containers, image: str, tmp_path: Path
 ):
     own = tmp_path / 'own, with "odd" name'
     own.mkdir()
@@ -70,20 +71,46 @@ async def test_a_task_runs_in_its_image_with_its_folder_storages_and_variables(
     assert text.startswith(f"{odd}\n/home/ada\nmine\nlocked\n/home/ada/sub\n1\n"), text
     assert "size=33792k" in text and text.endswith("last\n")
     assert (own / "f").read_text() == "mine\n"
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
-async def test_the_end_of_a_container_is_told_as_it_was(lab: EngineLab, image: str):
+async def test_variables_of_a_task_lead_its_container_and_not_what_runs_it(
+    lab: EngineLab, containers: Containers, image: str, tmp_path: Path
+):
+    """Else the loader of programs, or the storage of podman, would bring code of the user's onto the node."""
+    (tmp_path / "seen").mkdir()
+    (tmp_path / containers.kind).write_text(f"#!/bin/sh\ntouch {tmp_path}/seen/run\n")
+    (tmp_path / containers.kind).chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:/bin",
+        "LD_DEBUG": "files",
+        "LD_DEBUG_OUTPUT": f"{tmp_path}/seen/by",
+        "DOCKER_HOST": "unix:///no/such",
+        "DOCKER_CONFIG": str(tmp_path),
+        "CONTAINERS_CONF": "/no/such",
+        "CONTAINERS_STORAGE_CONF": "/no/such",
+        "STORAGE_DRIVER": "none",
+        "STORAGE_OPTS": "overlay.mount_program=/no/such",
+        "REGISTRY_AUTH_FILE": "/no/such",
+        "_CONTAINERS_USERNS_CONFIGURED": "done",
+    }
+    names = " ".join(f'"${name}"' for name in env)
+    _, text = await said(lab, f"for one in {names}; do echo $one; done", view=View(image=image), env=env)
+    assert set(env.values()) <= set(text.splitlines()), text
+    assert list((tmp_path / "seen").iterdir()) == []
+
+
+async def test_the_end_of_a_container_is_told_as_it_was(lab: EngineLab, containers: Containers, image: str):
     server = await lab.start()
     ends = {"w1.1": ("exit 7", 7), "w2.1": ("kill -9 $$", 137)}
     for attempt, (command, _) in ends.items():
         await lab.launch(server, launch_of(command, attempt, view=View(image=image)))
     assert {attempt: (await server.ended(attempt)).exit_code for attempt in ends} == {"w1.1": 7, "w2.1": 137}
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
 async def test_every_process_of_a_container_hears_that_it_has_to_go_and_is_killed_when_it_does_not(
-    lab: EngineLab, image: str
+    lab: EngineLab, containers: Containers, image: str
 ):
     server = await lab.start()
     polite = "trap 'echo bye; exit 5' TERM; echo on; while :; do sleep 0.1; done"
@@ -98,32 +125,34 @@ async def test_every_process_of_a_container_hears_that_it_has_to_go_and_is_kille
     assert b"bye" in server.log("w1.1")
     ended = await server.ended("w2.1")
     assert (ended.exit_code, ended.was_told) == (137, True)
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
-async def test_a_container_hears_that_it_has_to_go_when_it_was_not_there_yet(lab: EngineLab, image: str):
+async def test_a_container_hears_that_it_has_to_go_when_it_was_not_there_yet(
+    lab: EngineLab, containers: Containers, image: str
+):
     server = await lab.start()
     await lab.launch(server, launch_of("exec sleep 1000", view=View(image=image)))
     await server.see(TaskStarted, "w1.1")  # who keeps it has begun; the container has not
     await server.engine.end("w1.1", ["local"], grace_seconds=WAIT)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (143, True)
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
 async def test_a_container_does_not_begin_when_a_storage_of_it_leads_elsewhere(
-    lab: EngineLab, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: EngineLab, containers: Containers, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A link where a folder should be; and who is quick enough exchanges it after we looked."""
     store, host, tools = tmp_path / "store", tmp_path / "host", tmp_path / "tools"
     for folder in (store / "ada", host, tools):
         folder.mkdir(parents=True)
     (store / "link").symlink_to(host)
-    (tools / "podman").write_text(
+    (tools / containers.kind).write_text(
         f'#!/bin/sh\nif [ "$1" = run ] && [ -d "{store}/ada" ]; then mv "{store}/ada" "{store}/gone"; '
-        f'ln -s "{host}" "{store}/ada"; fi\nexec {shutil.which("podman")} "$@"\n'
+        f'ln -s "{host}" "{store}/ada"; fi\nexec {shutil.which(containers.kind)} "$@"\n'
     )
-    (tools / "podman").chmod(0o755)
+    (tools / containers.kind).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     server = await lab.start()
     for attempt, name in (("w1.1", "link"), ("w2.1", "ada")):
@@ -135,11 +164,11 @@ async def test_a_container_does_not_begin_when_a_storage_of_it_leads_elsewhere(
         assert ended.exit_code == 126, ended
         assert ("is a link" if name == "link" else "is not what it should be") in ended.message
     assert list(host.iterdir()) == []
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
 async def test_nothing_of_a_container_is_left_when_agent_and_supervisor_were_killed(
-    lab: EngineLab, image: str
+    lab: EngineLab, containers: Containers, image: str
 ):
     server = await lab.start()
     await lab.launch(server, launch_of("echo on; sleep 1000", view=View(image=image)))
@@ -148,10 +177,12 @@ async def test_nothing_of_a_container_is_left_when_agent_and_supervisor_were_kil
     os.kill(lab.supervisor_pid("w1.1"), 9)
     ended = await server.ended("w1.1")
     assert ended.exit_code == 137
-    assert leftovers() == ""
+    assert containers.leftovers() == ""
 
 
-async def test_a_container_is_killed_alone_when_it_uses_more_memory_than_its_own(lab: EngineLab, image: str):
+async def test_a_container_is_killed_alone_when_it_uses_more_memory_than_its_own(
+    lab: EngineLab, containers: Containers, image: str
+):
     server = await lab.start()
     eater = "exec dd if=/dev/zero of=/dev/null bs=300M count=1"
     await lab.launch(server, launch_of(eater, memory_mib=64, view=View(image=image)))
@@ -160,7 +191,9 @@ async def test_a_container_is_killed_alone_when_it_uses_more_memory_than_its_own
     assert ended.message == "out of memory: it used more than its 64 MiB"
 
 
-async def test_a_command_and_a_terminal_open_inside_of_the_container(lab: EngineLab, image: str):
+async def test_a_command_and_a_terminal_open_inside_of_the_container(
+    lab: EngineLab, containers: Containers, image: str
+):
     server = await lab.start()
     await lab.launch(
         server, launch_of("echo mine > /tmp/own; echo on; sleep 60", view=View(image=image), env={"X": "a b"})
@@ -181,7 +214,7 @@ async def test_a_command_and_a_terminal_open_inside_of_the_container(lab: Engine
 
 
 async def test_a_command_runs_in_a_container_like_the_tasks_own_when_that_has_ended_and_is_kept(
-    lab: EngineLab, image: str, tmp_path: Path
+    lab: EngineLab, containers: Containers, image: str, tmp_path: Path
 ):
     server = await lab.start()
     (tmp_path / "sets").mkdir()
@@ -200,7 +233,7 @@ async def test_a_command_runs_in_a_container_like_the_tasks_own_when_that_has_en
     await anext(aiter(process.output()))
     await process.terminate()
     await server.until(lambda: not marked("4321.5"), "what a person ran has ended with its connection")
-    await server.until(lambda: leftovers() == "", "its container is removed")
+    await server.until(lambda: containers.leftovers() == "", "its container is removed")
 
 
 def marked(word: str) -> list[int]:
@@ -210,17 +243,24 @@ def marked(word: str) -> list[int]:
         if path.name.isdigit():
             with suppress(OSError):
                 words = (path / "cmdline").read_bytes().split(b"\0")
-                if words[1:2] == [word.encode()] and b"podman" not in words[0]:
+                if words[1:2] == [word.encode()] and words[0].rpartition(b"/")[2] not in (
+                    b"podman",
+                    b"docker",
+                ):
                     found.append(int(path.name))
     return found
 
 
 @pytest.mark.parametrize("password", ["right $(x)", "wrong"])
 async def test_an_image_is_fetched_with_the_sign_in_of_its_registry_and_people_hear_of_it(
-    lab: EngineLab, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str
+    lab: EngineLab,
+    containers: Containers,
+    image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    password: str,
 ):
-    with container_lab.registry(tmp_path, image, "robot", "right $(x)") as (name, conf):
-        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(conf))
+    with container_lab.registry(container_lab.plain_image(), "robot", "right $(x)") as name:
         server = await lab.start()
         view = View(image=name, username="robot", password=password)
         await lab.launch(server, launch_of("echo on", view=view))
@@ -260,7 +300,7 @@ async def test_an_image_is_refused_when_the_node_has_nothing_to_run_it(
 
 
 async def test_it_is_said_when_an_image_has_no_python_for_what_comes_before_the_command(
-    lab: EngineLab, image: str
+    lab: EngineLab, containers: Containers, image: str
 ):
     server = await lab.start()
     view, entry = View(image=image), Entry(env={"MET": "yes"})

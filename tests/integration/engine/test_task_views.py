@@ -57,6 +57,17 @@ async def test_a_task_sees_programs_and_its_own_folder_and_nothing_of_others_whe
     assert not {"root", "home", "mnt", "srv", "boot", "media"} & set(tops)
 
 
+async def test_what_leads_the_loader_of_programs_works_inside_of_a_view_and_not_on_what_makes_it(
+    lab: EngineLab, tmp_path: Path
+):
+    """With what a user gives LD_PRELOAD, that would be code of the user's outside of the view."""
+    (tmp_path / "seen").mkdir()
+    env = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{tmp_path}/seen/by"}
+    text = await said(lab, 'echo "$LD_DEBUG_OUTPUT"', env=env)
+    assert f"{tmp_path}/seen/by\n" in text
+    assert list((tmp_path / "seen").iterdir()) == []
+
+
 async def test_a_task_writes_nowhere_but_to_its_own_when_its_view_is_closed(lab: EngineLab, tmp_path: Path):
     targets = "/x /usr/x /etc/x /opt/x /sys/x /home/x /root/x /mnt/x /proc/x"
     text = await said(

@@ -10,7 +10,19 @@ from . import cgroups
 
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TRY_SECONDS = 10.0
+PODMAN, DOCKER = RUNTIMES = ("podman", "docker")
 NO_BUBBLEWRAP = "it has no bubblewrap (bwrap)"
+
+
+class Runtime:
+    """What runs containers on this node; where nothing does, why."""
+
+    __slots__ = ("kind", "path", "problem")
+
+    def __init__(self, kind: str = "", path: str = "", problem: str = "") -> None:
+        self.kind = kind  # podman or docker; empty: none that answers
+        self.path = path
+        self.problem = problem
 
 
 class Ground:
@@ -19,7 +31,6 @@ class Ground:
     def __init__(self) -> None:
         self._bwrap: tuple[str, str] | None = None
         self._trees: cgroups.Trees | None = None
-        self._runtime: tuple[str, str] | None = None
         self.takes_handles = (
             False  # its bubblewrap mounts an open folder, which nobody can exchange meanwhile
         )
@@ -33,13 +44,6 @@ class Ground:
     def why_not(self) -> str:
         """Why there is none."""
         return self._tried()[1]
-
-    @property
-    def runtime(self) -> tuple[str, str]:
-        """(podman or docker, its path); empty where the node has neither, or one that does not answer."""
-        if self._runtime is None:
-            self._runtime = find_runtime()
-        return self._runtime
 
     @property
     def trees(self) -> cgroups.Trees:
@@ -117,11 +121,35 @@ def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, st
     return status, said.decode(errors="replace")
 
 
-def find_runtime() -> tuple[str, str]:
-    """What runs containers here."""
-    # NB: podman, asked for more than its version, leaves a process behind for a user who is not root.
-    for name, word in (("podman", "--version"), ("docker", "version")):
+def find_runtime() -> Runtime:
+    """What runs containers here. It may take its time to answer: not to be asked by who has others to serve."""
+    problems = []
+    for name in RUNTIMES:
         path = find_program(name)
-        if path and run_briefly([path, word])[0] == 0:
-            return name, path
-    return "", ""
+        if path:
+            kind, problem = _try_runtime(path)
+            if not problem:
+                return Runtime(kind, path)
+            problems.append(f"{name} says: {problem}")
+    return Runtime(problem="; ".join(problems))
+
+
+def has_runtime() -> bool:
+    """Whether there is a program that may run containers; nobody is asked."""
+    return any(find_program(name) for name in RUNTIMES)
+
+
+def _try_runtime(path: str) -> tuple[str, str]:
+    """Which kind it is, whatever its name: each may stand in for the other. And why it cannot be used."""
+    # NB: podman, asked for more than its version, leaves a process behind for a user who is not root.
+    status, said = run_briefly([path, "--version"])
+    kind = PODMAN if PODMAN in said.lower() else DOCKER
+    if status == 0 and kind == DOCKER:
+        status, said = run_briefly([path, "version", "--format", "{{.Server.Version}}"])
+    return kind, (last_line(said) or "nothing") if status else ""
+
+
+def last_line(said: str) -> str:
+    """What a program said last, but for how it should be used."""
+    lines = [line.strip() for line in said.splitlines() if not line.startswith(("Run '", "See '"))]
+    return next((line for line in reversed(lines) if line), "")

@@ -33,4 +33,4 @@ def main(words: list[str]) -> int:
     return status
 
 
-MODULES = {"attach": "relay", "probe": "probe", "beside": "beside", "contain": "containers"}
+MODULES = {"attach": "relay", "probe": "probe", "beside": "beside", "contain": "keeping"}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .ground import Ground
+from .ground import Ground, find_runtime
 
 DRIVER_SECONDS = 20.0
 NO_ROUTE = "192.0.2.1"  # an address of nobody: nothing is sent, only a route is looked up
@@ -43,7 +43,7 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "os": _os_name(),
         "user": _user(),
-        "containers": ground.runtime[0],
+        "containers": find_runtime().kind,
         "isolation": ground.why_not,
     }
 

@@ -68,10 +68,9 @@ class Wrapped:
 def find_out(ground: Ground, order: dict[str, Any]) -> None:
     """Find out now what the node can, as far as the order needs it: once, for all tasks to come."""
     wanted = order.get("view")
-    if wanted is not None and wanted.get("image") and wanted.get("images") != IGNORE:
-        ground.runtime  # noqa: B018  # kept by the ground
-    elif wanted is not None:
-        ground.bwrap  # noqa: B018  # likewise
+    has_image = wanted is not None and wanted.get("image") and wanted.get("images") != IGNORE
+    if wanted is not None and not has_image:  # who keeps a container finds out by itself: a daemon may hang
+        ground.bwrap  # noqa: B018  # kept by the ground
 
 
 def wrap(
@@ -85,7 +84,7 @@ def wrap(
     if view.get("image"):
         if view.get("images") != IGNORE:
             contained: Wrapped = import_module(".containers", __package__).wrap_image(
-                ground, folder, order, words, env
+                folder, order, words, env
             )
             return contained
         notes.append(
@@ -187,9 +186,15 @@ class Builder:
 
     def _finished(self, words: list[str], kind: str) -> Wrapped:
         inner = self._enter(words)
+        self._set_inside()
         wrapped = Wrapped([*self.words, "--", *inner], self.env, kind)
         wrapped.placed = self.places.all()
         return wrapped
+
+    def _set_inside(self) -> None:
+        """Have what leads the loader of programs be set inside: outside it would bring a user's code into bubblewrap itself."""
+        for name in [name for name in self.order["env"] if name.startswith("LD_") and name in self.env]:
+            self.words += ["--setenv", name, self.env.pop(name)]
 
     def _enter(self, words: list[str]) -> list[str]:
         """Go to the working folder. Inside: a link that the user put into a storage leads nowhere else from there."""

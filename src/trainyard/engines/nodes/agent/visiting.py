@@ -11,9 +11,9 @@ import subprocess
 import sys
 from typing import Any
 
-from .containers import SHELL, Box, name_of
+from .containers import SHELL, Box, name_of, no_runtime, runtime_of
 from .folder import TaskFolder
-from .ground import Ground, run_briefly
+from .ground import run_briefly
 from .hearing import Hearing
 from .placing import RefusalError
 from .supervisor import MARK, end_marked
@@ -28,7 +28,7 @@ ENTER = 'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; sh
 
 def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command inside of a task's container; an empty one is a login shell."""
-    path, visit = Ground().runtime[1], str(os.getpid())
+    path, visit = runtime_of(folder).path, str(os.getpid())
     wanted, home = order["working_dir"], order["view"].get("home") or "/root"
     place = place_of(wanted, home) if wanted else os.path.abspath(folder.file("work"))
     words = [path, "exec", *_options(visit), "-w", place, name_of(order), *_shell(command)]
@@ -37,20 +37,18 @@ def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
 
 def anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command in a new container of the image of a task that has ended, with the same storages and its working folder."""
-    box, visit = Box(folder, order), str(os.getpid())
-    name = f"{name_of(order)}-visit-{visit}"
+    runtime, visit = runtime_of(folder), str(os.getpid())
+    box, name = Box(folder, order, runtime), f"{name_of(order)}-visit-{visit}"
     try:
         if not box.runtime:
-            raise RefusalError(
-                f"the node has no podman or docker that answers, to run {order['view']['image']}"
-            )
+            raise RefusalError(no_runtime(order["view"]["image"], runtime.problem))
         inner = ["-c", ENTER, "sh", box.place(), *_shell(command)]
         words, env = box.words(name, ["--rm", *_options(visit)], inner)
     except RefusalError as error:
         sys.stderr.write(f"trainyard: {error}\n")
         return NO_TASK
     status = _attend(words, {**env, MARK: order["mark"]}, visit)
-    run_briefly([box.runtime, "rm", "-f", name], REMOVE_SECONDS)  # where it was not removed by itself
+    run_briefly([box.runtime, "rm", "-f", "-v", name], REMOVE_SECONDS)  # where it was not removed by itself
     return status
 
 
