@@ -280,6 +280,8 @@ class DeviceReading:
     busy_percent: float | None = None
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
+    uuid: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)  # what else, by the names of runtime/figures.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.shell import quote
+from trainyard.runtime import figures
 from trainyard.spec.hardware import short_model
 from trainyard.spec.machine import DeviceKind
 from trainyard.transport.api import Transport
@@ -68,9 +69,10 @@ def script(previous: Usage | None = None) -> str:
     return f"previous={quote(counters)}\n{body}\n{devices_script()}"
 
 
-def devices_script() -> str:
-    """The part that asks accelerators alone; `parse` understands that too."""
-    return Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
+def devices_script(*, in_detail: bool = False) -> str:
+    """The part that asks accelerators alone; `parse` understands that too. `in_detail`: figures.py understands more of it."""
+    body = Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
+    return figures.wanted() + body if in_detail else body
 
 
 def parse(text: str) -> Usage:
@@ -81,6 +83,7 @@ def parse(text: str) -> Usage:
     }
     memory = dict(_pairs(rest for key, rest in lines if key == "memory"))
     visible = dict(rest.partition(" ")[::2] for key, rest in lines if key == "visible")
+    columns = dict(rest.partition(" ")[::2] for key, rest in lines if key == "columns").get("gpu", "")
     cpu, own_cpu = _percent(single.get("before", ""), single.get("after", ""))
     own = _numbers(single.get("own", ""))
     load = _numbers(single.get("load", ""))
@@ -99,7 +102,9 @@ def parse(text: str) -> Usage:
         own_cpu_percent=own_cpu if len(own) == 2 else None,
         own_memory_mib=int(own[1]) // 1024 if len(own) == 2 else None,
         devices=(
-            *_visible(_gpus([rest for key, rest in lines if key == "gpu"]), visible.get("gpu", "all")),
+            *_visible(
+                _gpus([rest for key, rest in lines if key == "gpu"], columns), visible.get("gpu", "all")
+            ),
             *_visible(_npus([rest for key, rest in lines if key == "npu"]), visible.get("npu", "all")),
         ),
         counters=single.get("after", ""),
@@ -161,21 +166,22 @@ def _whole(text: str) -> int | None:
     return None if number is None else round(number)
 
 
-def _gpus(lines: list[str]) -> Iterator[DeviceUsage]:
+def _gpus(lines: list[str], columns: str) -> Iterator[DeviceUsage]:
+    count = len(columns.split(",")) if columns else len(figures.BASIC)
     for line in lines:
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) < 7 or not fields[0].isdigit():
+        words = figures.split_gpu(line, count)
+        if not words:
             continue
-        tail = fields[-5:]  # a name with a comma stays in the middle
+        index, model, busy, used, total, temperature, power = words[: len(figures.BASIC)]
         yield DeviceUsage(
             kind=DeviceKind.GPU,
-            index=int(fields[0]),
-            model=short_model(", ".join(fields[1:-5])),
-            busy_percent=_number(tail[0]),
-            memory_used_mib=_whole(tail[1]),
-            memory_total_mib=_whole(tail[2]),
-            temperature_celsius=_number(tail[3]),
-            power_watts=_number(tail[4]),
+            index=int(index),
+            model=short_model(model),
+            busy_percent=_number(busy),
+            memory_used_mib=_whole(used),
+            memory_total_mib=_whole(total),
+            temperature_celsius=_number(temperature),
+            power_watts=_number(power),
         )
 
 

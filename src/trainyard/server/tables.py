@@ -399,6 +399,14 @@ samples = Table(  # what tasks and nodes used, rolled up
     Index("ix_samples_step_time", "step", "time"),
 )
 
+device_figures = Table(  # what the drivers of a task's devices said last; without a past
+    "device_figures",
+    metadata,
+    Column("subject", String(120), primary_key=True),  # dlc….1/worker-0
+    Column("time", Float, nullable=False),
+    Column("figures", JSON, nullable=False),  # {device: {name: figure, "uuid": text}}
+)
+
 usage = Table(  # what a job has used on one day
     "usage",
     metadata,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from trainyard.engines.nodes.agent import sampling
+import nvidia
+from trainyard.engines.nodes.agent import drivers, sampling
 from trainyard.engines.nodes.agent.sampling import Sampler
 from trainyard.engines.nodes.agent.supervisor import MARK
 from trainyard.engines.nodes.readings import readings_of
+from trainyard.runtime.figures import profile_script
+from trainyard.runtime.usage import devices_script
 
 
 def task(pid: int, name: str = "worker-0", **order: object) -> Any:
@@ -60,8 +64,8 @@ def test_a_driver_that_hangs_costs_only_its_own_readings_when_it_is_asked(monkey
     monkeypatch.setattr(sampling, "DRIVER_SECONDS", 0.2)
     sampler, pid = Sampler(), shell("exec sleep 1000")
     sampler.configure(0.01, "nvidia-smi")
-    until(lambda: sampler.poll([task(pid)]) or sampler._driver)
-    asked = sampler._driver._pid
+    until(lambda: sampler.poll([task(pid)]) or sampler._devices.is_asked)
+    asked = sampler._devices._driver.pid
     try:
         frame = until(lambda: sampler.poll([task(pid)]))
     finally:
@@ -112,3 +116,116 @@ def test_processes_of_a_container_count_when_they_are_below_its_service_and_not_
         for child in (inside, other):
             child.kill()
             child.wait()
+
+
+@pytest.fixture
+def tools(monkeypatch, tmp_path: Path) -> Path:
+    """Where the node's tools are."""
+    folder = tmp_path / "a b'c"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("NOTED", str(tmp_path / "noted"))
+    return folder
+
+
+@pytest.fixture
+def sampler() -> Iterator[Sampler]:
+    """One that is stopped in the end, and whose children are taken leave of, as the agent's loop does."""
+    made = Sampler()
+    yield made
+    made.stop()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def frames(sampler: Sampler, pid: int, **order: object) -> Iterator[Any]:
+    """What the agent's loop would send."""
+    while True:
+        yield until(lambda: reap() or sampler.poll([task(pid, env={"TRAINYARD_DEVICES": "1"}, **order)]))
+
+
+def device_of(frame: Any) -> Any:
+    (one,) = readings_of(frame)[1][("j.1", "worker-0")].devices
+    return one
+
+
+def test_a_reading_goes_without_a_profiler_when_that_takes_its_time(tools, sampler, tmp_path):
+    gate = tmp_path / "gate"
+    closed = f"until [ -e '{gate}' ]; do sleep 0.05; done"
+    nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi(before=closed))
+    sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
+    several = frames(sampler, os.getpid())
+    for _ in range(3):
+        one = device_of(next(several))
+        assert one.figures["gpu_temp"] == 40
+        assert one.uuid == nvidia.UUIDS[1]
+        assert "total_energy_consumption" not in one.figures
+    gate.touch()
+    until(lambda: "total_energy_consumption" in device_of(next(several)).figures)
+    # What it said goes with the readings after it too.
+    assert device_of(next(several)).figures["total_energy_consumption"] == 156.1
+
+
+def script_of_profile() -> str:
+    """Without its first line, which says what to ask for."""
+    return profile_script().partition("\n")[2]
+
+
+def test_a_profiler_is_forgotten_when_it_falls_silent(tools, sampler, monkeypatch):
+    monkeypatch.setattr(sampling, "PROFILE_KEPT", 3)
+    nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi())
+    sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
+    several = frames(sampler, os.getpid())
+    until(lambda: "total_energy_consumption" in device_of(next(several)).figures)
+    nvidia.install(tools, dcgmi="#!/bin/sh\nexit 1\n", smi=nvidia.smi(dmon=""))
+    until(lambda: "total_energy_consumption" not in device_of(next(several)).figures)
+    assert device_of(next(several)).figures["gpu_temp"] == 40
+
+
+def test_it_is_asked_rarely_when_a_profiler_knows_nothing(tools, sampler, tmp_path):
+    noted = tmp_path / "noted"
+    nvidia.install(tools, smi=nvidia.smi(dmon=""), dcgmi='#!/bin/sh\necho "$@" >> "$NOTED"\nexit 255\n')
+    sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
+    several = frames(sampler, os.getpid())
+    until(lambda: next(several) and noted.exists() and not sampler._profiler.is_asked)
+    for _ in range(10):
+        next(several)
+    assert len(noted.read_text().splitlines()) == 1
+
+
+def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, monkeypatch, sampler):
+    nvidia.install(tools, smi="#!/bin/sh\n")
+    source = drivers.Source(("nvidia-smi",), 20.0)
+    script = "echo \"<${a-}|${b-}>\"; echo 'known a x,y_1.z'; echo 'known b $(oops)'; echo 'known b'"
+    source.configure(script)
+
+    def ask() -> str:
+        assert source.begin()
+        return until(source.answer).splitlines()[0]
+
+    assert [ask(), ask()] == ["<|>", "<x,y_1.z|>"]
+    monkeypatch.setattr(drivers, "LEARN_SECONDS", 0.0)
+    source._forget_at = 0.0
+    assert ask() == "<|>"  # another tool may have come
+
+
+def test_nobody_is_asked_again_when_the_one_asked_before_cannot_be_killed(tools, sampler):
+    nvidia.install(tools, smi="#!/bin/sh\n")
+    source = drivers.Source(("nvidia-smi",), 0.0)
+    source.configure("exec sleep 1000")
+    assert source.begin()
+    left = source._driver.pid
+    assert until(lambda: source.answer() is not None)
+    assert (
+        not source.begin()
+    )  # it is there until somebody takes leave of it, as is one that waits for hardware
+    os.waitpid(left, 0)
+    assert source.begin()
+    source.stop()

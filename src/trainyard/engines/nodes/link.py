@@ -21,6 +21,7 @@ from trainyard.engines.nodes.readings import readings_of
 from trainyard.engines.nodes.reports import Reports
 from trainyard.lib.aio import end_task, finish
 from trainyard.lib.errors import ConflictError, Error, UnreachableError, UnsupportedError
+from trainyard.runtime.figures import profile_script
 from trainyard.runtime.usage import devices_script
 from trainyard.transport.api import Process, TerminalSize
 
@@ -216,7 +217,11 @@ class NodeLink:
             fence = max(fence, 4 * self._patience.ping)
         hello = {"op": "hello", "epoch": self._epoch, "fence": fence}
         if self._meter is not None:
-            hello |= {"sample_seconds": self._patience.sample, "devices_script": devices_script()}
+            hello |= {
+                "sample_seconds": self._patience.sample,
+                "devices_script": devices_script(in_detail=True),
+                "profile_script": profile_script(),
+            }
         self.send(hello)
 
     async def _write(self, process: Process) -> None:

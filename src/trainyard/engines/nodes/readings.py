@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.engines.api import DeviceReading, Reading
+from trainyard.runtime import figures
 from trainyard.runtime.usage import parse
 from trainyard.spec.machine import DeviceKind
 
@@ -14,15 +15,7 @@ Devices = Mapping[tuple[DeviceKind, int], DeviceReading]
 
 def readings_of(frame: Mapping[str, Any]) -> tuple[Reading | None, dict[tuple[str, str], Reading]]:
     """What the node itself used, where that is known yet, and its tasks."""
-    devices: Devices = {
-        (one.kind, one.index): DeviceReading(
-            index=one.index,
-            busy_percent=one.busy_percent,
-            memory_used_mib=one.memory_used_mib,
-            memory_total_mib=one.memory_total_mib,
-        )
-        for one in parse(frame["devices"]).devices
-    }
+    devices = _devices(frame["devices"])
     own = _reading(frame["node"], tuple(devices.values())) if "node" in frame else None
     return own, {
         (task["a"], task["t"]): _reading(
@@ -30,6 +23,23 @@ def readings_of(frame: Mapping[str, Any]) -> tuple[Reading | None, dict[tuple[st
         )
         for task in frame["tasks"]
     }
+
+
+def _devices(text: str) -> Devices:
+    told = figures.parse(text)
+    nothing = figures.Figures()
+    found = {}
+    for one in parse(text).devices:
+        more = told.get(one.index, nothing) if one.kind is DeviceKind.GPU else nothing
+        found[one.kind, one.index] = DeviceReading(
+            index=one.index,
+            busy_percent=one.busy_percent,
+            memory_used_mib=one.memory_used_mib,
+            memory_total_mib=one.memory_total_mib,
+            uuid=more.uuid,
+            figures=more.values,
+        )
+    return found
 
 
 def _of_task(task: Mapping[str, Any], devices: Devices) -> tuple[DeviceReading, ...]:

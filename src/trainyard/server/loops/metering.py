@@ -7,10 +7,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy import Connection
+
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import Error
 from trainyard.server.loops.leader import Term
-from trainyard.server.store import samples
+from trainyard.server.store import device_figures, samples
+from trainyard.server.store.device_figures import Figures
 from trainyard.server.store.samples import OWN_NETWORK
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ class Metering:
         self._term = term
         self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)
         self._pending: list[tuple[str, float, samples.Values]] = []
+        self._figures: dict[str, tuple[float, Figures]] = {}  # the newest of each task
 
     def take(
         self, node: str, time: float, own: Reading | None, tasks: Mapping[tuple[str, str], Reading]
@@ -35,7 +39,11 @@ class Metering:
         if own is not None:
             self._pending.append((samples.node_subject(node), time, values_of(own)))
         for (attempt_id, task), reading in tasks.items():
-            self._pending.append((samples.task_subject(attempt_id, task), time, values_of(reading)))
+            subject = samples.task_subject(attempt_id, task)
+            self._pending.append((subject, time, values_of(reading)))
+            figures = figures_of(reading)
+            if figures:
+                self._figures[subject] = time, figures
         del self._pending[:-MOST_PENDING]
 
     async def run(self) -> None:
@@ -47,13 +55,20 @@ class Metering:
     async def write(self) -> None:
         """Write what has come; what could not be written is kept for the next time."""
         batch, self._pending = self._pending, []
+        figures, self._figures = self._figures, {}
         if not batch:
             return
+
+        def work(c: Connection) -> None:
+            samples.add(c, batch)
+            device_figures.put(c, figures)
+
         try:
-            await self._term.write(lambda c: samples.add(c, batch))
+            await self._term.write(work)
         except Error as error:
             logger.warning("%d readings are written later: %s", len(batch), error)
             self._pending[:0] = batch
+            self._figures = {**figures, **self._figures}
 
 
 def values_of(reading: Reading) -> dict[str, Any]:
@@ -73,6 +88,15 @@ def values_of(reading: Reading) -> dict[str, Any]:
         busy = [one.busy_percent for one in reading.devices if one.busy_percent is not None]
         found["idle"] = float(sum(percent < IDLE_PERCENT for percent in busy))
     return found
+
+
+def figures_of(reading: Reading) -> dict[str, dict[str, Any]]:
+    """What is known of a task's devices beyond their use."""
+    return {
+        str(one.index): {**one.figures, **({"uuid": one.uuid} if one.uuid else {})}
+        for one in reading.devices
+        if one.figures
+    }
 
 
 def _device(one: DeviceReading) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.leader import Term
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import audit, events, idempotency, samples, tokens, workloads
+from trainyard.server.store import audit, device_figures, events, idempotency, samples, tokens, workloads
 
 logger = logging.getLogger(__name__)
 
@@ -71,4 +71,5 @@ class Retention:
         idempotency.delete_before(c, now - DAY)
         tokens.delete_expired(c, now)
         samples.delete_before(c, now)
+        device_figures.delete_before(c, now)
         return gone

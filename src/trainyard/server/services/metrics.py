@@ -12,7 +12,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs
-from trainyard.server.store import latencies, nodes, samples, users, workloads, workspaces
+from trainyard.server.store import device_figures, latencies, nodes, samples, users, workloads, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.samples import KEPT_SECONDS, OWN_NETWORK, STEPS, SampleRecord
 from trainyard.spec.workload import role_of
@@ -36,6 +36,7 @@ class Now:
     workload: workloads.WorkloadRecord
     task: workloads.TaskRecord
     values: samples.Values
+    figures: device_figures.Figures  # of its devices, as far as their drivers tell them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,9 @@ class Metrics:
             given = workloads.tasks_holding(c)
             records = workloads.load_many(c, given)
             heard = {one.subject: one.values for one in newest}
+            told = device_figures.since(c, since)
             return Overview(
-                tasks=tuple(_now(records, given, heard)),
+                tasks=tuple(_now(records, given, heard, told)),
                 nodes={
                     subject.removeprefix(samples.NODE): values
                     for subject, values in heard.items()
@@ -217,13 +219,14 @@ def _now(
     records: Mapping[str, workloads.WorkloadRecord],
     given: Mapping[str, Sequence[workloads.TaskRecord]],
     heard: Mapping[str, samples.Values],
+    told: Mapping[str, device_figures.Figures],
 ) -> Iterable[Now]:
     for workload_id, several in given.items():
         record = records.get(workload_id)
         for task in several if record is not None else ():
             subject = samples.task_subject(f"{workload_id}.{task.attempt}", task.name)
             if record is not None and subject in heard:
-                yield Now(workload=record, task=task, values=heard[subject])
+                yield Now(workload=record, task=task, values=heard[subject], figures=told.get(subject, {}))
 
 
 def _held(

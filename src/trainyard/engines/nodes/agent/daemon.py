@@ -215,7 +215,11 @@ class Agent:
         self.last_contact = 0.0
         self._note_contact()
         self.shipper.reset()
-        self.sampler.configure(float(order.get("sample_seconds", 0.0)), order.get("devices_script", ""))
+        self.sampler.configure(
+            float(order.get("sample_seconds", 0.0)),
+            order.get("devices_script", ""),
+            order.get("profile_script", ""),
+        )
         client.send(
             {
                 "op": "welcome",

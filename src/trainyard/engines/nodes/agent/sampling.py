@@ -1,17 +1,18 @@
-"""What tasks and the node use, looked at now and then in /proc; devices are asked through a shell script of the server's.
+"""What tasks and the node use, looked at now and then in /proc; devices are asked through shell scripts of the server's.
 
-Nothing is installed for it and nobody waits for it: a driver that hangs is killed, and its readings are left out.
+Nothing is installed for it and nobody waits for it: a driver that hangs is killed, and its readings are left out. Figures that
+only slow tools have are asked for apart, and go with the readings that are taken while they are fresh.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from typing import Any
 
 from . import kernel
+from .drivers import Source
 from .supervisor import MARK
 from .tasks import Task
 
@@ -19,11 +20,13 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 DRIVER_SECONDS = 8.0
-MOST_OUTPUT = 1 << 20
 LOOKED_AT = 8  # processes of a task whose network is compared with the node's: its program is among the first
 DRIVERS = ("nvidia-smi", "npu-smi")
-# Where drivers are, beside what the node's own PATH says.
-PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
+PROFILERS = ("dcgmi", "nvidia-smi")
+PROFILER_SECONDS = 30.0
+PROFILE_EVERY = 3  # readings: what a profiler says of three seconds need not be asked more often
+PROFILE_KEPT = 4 * PROFILE_EVERY  # readings that the last answer goes with, where none follows
+PROFILE_REST_SECONDS = 600.0  # after a profiler that knew nothing
 
 Counters = tuple[
     float, float, float, float, float
@@ -45,48 +48,66 @@ class Sampler:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._script = ""
         self._next = 0.0
-        self._driver: Driver | None = None
+        self._devices = Source(DRIVERS, DRIVER_SECONDS)
+        self._profiler = Source(PROFILERS, PROFILER_SECONDS)
+        self._profile = ""
+        self._profile_age = 0  # readings since it was told
+        self._profile_next = 0.0
         self._before: dict[tuple[str, str], tuple[Counters, bool]] = {}
         self._node_before: Counters | None = None
         self._taken = 0.0
 
-    def configure(self, seconds: float, script: str) -> None:
-        """How often, and how devices are asked."""
-        self.seconds, self._script = seconds, script
+    def configure(self, seconds: float, script: str, profile: str = "") -> None:
+        """How often, and how devices are asked; what takes its time is asked by `profile`."""
+        self.seconds = seconds
+        self._devices.configure(script)
+        self._profiler.configure(profile)
         self._next = time.monotonic() + seconds
 
     def wait(self, now: float) -> float:
         """Seconds until `poll` has something to do."""
         if not self.seconds:
             return 3600.0
-        return 0.1 if self._driver is not None else max(0.0, self._next - now)
+        return 0.1 if self._devices.is_asked else max(0.0, self._next - now)
 
     def poll(self, tasks: list[Task]) -> dict[str, Any] | None:
         """A frame with readings where they are complete, else None. Never blocks."""
         now = time.monotonic()
         if not self.seconds:
             return None
-        if self._driver is None:
+        if not self._devices.is_asked:
             if now < self._next:
                 return None
             self._next = now + self.seconds
-            self._driver = Driver(self._script) if self._script and has_driver() else None
-            if self._driver is not None:
-                return None
-            return self._read(tasks, "")
-        if not self._driver.is_done():
-            return None
-        text, self._driver = self._driver.text(), None
-        return self._read(tasks, text)
+            self._poll_profiler(now)
+            return None if self._devices.begin() else self._read(tasks, "")
+        answer = self._devices.answer()
+        return None if answer is None else self._read(tasks, answer + self._profile)
 
     def stop(self) -> None:
-        """Let go of a driver that is being asked."""
+        """Let go of drivers that are being asked."""
         self.seconds = 0.0
-        if self._driver is not None:
-            self._driver.kill()
-            self._driver = None
+        self._devices.stop()
+        self._profiler.stop()
+
+    def _poll_profiler(self, now: float) -> None:
+        """Take what it has said by now, or ask again. Nobody wakes for it: it is looked at with every reading."""
+        self._profile_age += 1
+        if self._profiler.is_asked:
+            answer = self._profiler.answer()
+            if answer is None:
+                return
+            if has_figures(answer):
+                self._profile, self._profile_age = answer, 0
+            else:
+                self._profile_next = now + PROFILE_REST_SECONDS
+        elif now >= self._profile_next:
+            self._profile_next = now + PROFILE_EVERY * self.seconds
+            if not self._profiler.begin():
+                self._profile_next = now + PROFILE_REST_SECONDS
+        if self._profile_age > PROFILE_KEPT:
+            self._profile = ""
 
     def _read(self, tasks: list[Task], devices: str) -> dict[str, Any]:
         now, before = time.monotonic(), self._taken
@@ -104,7 +125,8 @@ class Sampler:
             known = self._before.get(key)
             if known is None:  # it is new: what it has used, it used since it began
                 began = float(task.history.get("started", 0.0))
-                old, length = (0.0, 0.0, 0.0, use[3], use[4]), max(time.time() - began, 0.001)
+                before = task.history.get("before", (0.0, 0.0, 0.0))  # its supervisor saw to others
+                old, length = (*before, use[3], use[4]), max(time.time() - began, 0.001)
             else:
                 old, length = known[0], span
                 if known[1] != (own is not None):  # another network: its count began elsewhere
@@ -131,68 +153,9 @@ class Sampler:
         return frame
 
 
-class Driver:
-    """A shell that asks the drivers, and what it has said so far."""
-
-    def __init__(self, script: str) -> None:
-        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(writer, True)
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        env = {**os.environ, "PATH": search_path(), "LC_ALL": "C"}
-        actions = [
-            (os.POSIX_SPAWN_DUP2, null, 0),
-            (os.POSIX_SPAWN_DUP2, writer, 1),
-            (os.POSIX_SPAWN_DUP2, null, 2),
-        ]
-        try:
-            self._pid = os.posix_spawn(
-                "/bin/sh", ["sh", "-c", script], env, file_actions=actions, setpgroup=0
-            )
-        finally:
-            os.close(writer)
-            os.close(null)
-        self._reader = reader
-        self._output = b""
-        self._deadline = time.monotonic() + DRIVER_SECONDS
-
-    def is_done(self) -> bool:
-        """Whether all is said, or it took too long."""
-        while len(self._output) < MOST_OUTPUT:
-            try:
-                piece = os.read(self._reader, 65536)
-            except BlockingIOError:
-                if time.monotonic() < self._deadline:
-                    return False
-                self._output = b""
-                break
-            if not piece:
-                break
-            self._output += piece
-        self.kill()
-        return True
-
-    def text(self) -> str:
-        """What it has said."""
-        return self._output.decode(errors="replace")
-
-    def kill(self) -> None:
-        """End it, and whom it asks. The agent's own loop takes leave of it."""
-        if self._reader >= 0:
-            os.close(self._reader)
-            self._reader = -1
-            with contextlib.suppress(OSError):
-                os.killpg(self._pid, signal.SIGKILL)
-
-
-def search_path() -> str:
-    """Where programs of the node are looked for."""
-    return ":".join([os.environ.get("PATH", ""), *PLACES])
-
-
-def has_driver() -> bool:
-    """Whether there is anything to ask for devices."""
-    folders = search_path().split(":")
-    return any(os.access(f"{folder}/{name}", os.X_OK) for folder in folders if folder for name in DRIVERS)
+def has_figures(answer: str) -> bool:
+    """Whether a profiler has told anything but what it has learnt of itself."""
+    return any(line and not line.startswith("known ") for line in answer.split("\n"))
 
 
 def all_processes() -> dict[int, Process]:
@@ -252,10 +215,8 @@ def count(processes: dict[int, Process], pids: list[int], traffic: tuple[float, 
     """What a task has used since it began, with the traffic that is known."""
     read = written = 0.0
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = kernel.read_file(f"/proc/{pid}/io").split()
-            read += int(words[words.index(b"read_bytes:") + 1])
-            written += int(words[words.index(b"write_bytes:") + 1])
+        own = kernel.disk_bytes_of(pid)
+        read, written = read + own[0], written + own[1]
     return (sum(processes[pid].seconds for pid in pids), read, written, *traffic)
 
 
