@@ -71,7 +71,9 @@ class Shape:
         "wide",
     )
 
-    def __init__(self, role: Role, device: str, rule: DeviceRule, avoid: frozenset[str]) -> None:
+    def __init__(
+        self, role: Role, device: str, rule: DeviceRule, avoid: frozenset[str], *, is_chosen: bool = False
+    ) -> None:
         self.cpu = role.cpu
         self.memory = role.memory
         self.shared_memory = role.shared_memory
@@ -79,7 +81,9 @@ class Shape:
         self.count = role.devices
         self.ring = rule.ring if 1 < role.devices <= rule.ring else 0
         self.possible = not rule.sizes or not role.devices or role.devices in rule.sizes
-        self.key = (role.pool, role.selector, role.nodes, role.tolerations, avoid)
+        # Who named no type has what a node has first: on a node with several, nobody could say later which.
+        first = device if is_chosen else ""
+        self.key = (role.pool, role.selector, role.nodes, role.tolerations, avoid, first)
         self.allowed = 0  # set of ready nodes that the constraints allow
         self.wide = 0  # the same with nodes that are coming
         self.fresh = -1  # version of the cluster that `allowed` was made for
@@ -273,6 +277,7 @@ class Cluster:
     def take(self, index: int, shape: Shape, devices: int) -> None:
         """Give a replica its resources; `devices` is a mask."""
         if devices:
+            self._know(shape.device)  # what is held of a node may be what it does not have any more
             free = self.masks[shape.device][index]
             if free & devices != devices:  # what went bad while it was held is not among the free ones
                 devices &= self._healthy[index].get(shape.device, 0)
@@ -290,16 +295,30 @@ class Cluster:
 
     # -- room
 
-    def resolve(self, role: Role) -> str:
-        """The device type a role means; the only one of the cluster where it names none."""
+    def meaning(self, role: Role) -> tuple[str, bool]:
+        """The device type a role means, and whether it was chosen among several because it names none."""
         if role.device or not role.devices:
-            return role.device
-        return self.only_device
+            return role.device, False
+        if len(self._types) > 1:
+            return self._choose(role), True
+        return next(iter(self._types), ""), False
 
-    @property
-    def only_device(self) -> str:
-        """The type of all devices there are; empty where there are several, or none."""
-        return next(iter(self._types)) if len(self._types) == 1 else ""
+    def _choose(self, role: Role) -> str:
+        """Of the types on nodes that a role may have, the one that there is most of; empty where none is enough."""
+        found: dict[str, int] = {}
+        for node in self.nodes:
+            first = first_device(node)
+            count = node.devices.get(first, 0)
+            if (
+                count >= role.devices
+                and role.pool in {"", node.pool}
+                and (not role.nodes or node.name in role.nodes)
+                and carries(node, role.selector)
+                and tolerates(node, role.tolerations)
+                and rule_of(first, self.rules).gives(role.devices, role.least)
+            ):
+                found[first] = found.get(first, 0) + count
+        return min(found, key=lambda name: (-found[name], name), default="")
 
     def refresh(self, shape: Shape) -> None:
         """Bring the shape's sets of allowed nodes up to date."""
@@ -312,7 +331,7 @@ class Cluster:
         shape.fresh = self.layout
 
     def _allowed(self, shape: Shape) -> tuple[int, int]:
-        pool, selector, names, tolerations, avoid = shape.key
+        pool, selector, names, tolerations, avoid, first = shape.key
         allowed = self.by_pool.get(pool, 0) if pool else self.present
         if names:
             allowed &= sum(1 << self.index[name] for name in names if name in self.index)
@@ -321,7 +340,8 @@ class Cluster:
                 allowed &= ~(1 << self.index[name])
         for index in bits(allowed):
             node = self.nodes[index]
-            if not carries(node, selector) or not tolerates(node, tolerations):
+            is_open = carries(node, selector) and tolerates(node, tolerations)
+            if not is_open or (first and first_device(node) != first):
                 allowed &= ~(1 << index)
         return allowed & self.ready, allowed & (self.ready | self.coming)
 
@@ -497,6 +517,11 @@ def healthy_masks(node: Node) -> dict[str, int]:
             mask &= ~(1 << index)
         masks[device] = mask
     return masks
+
+
+def first_device(node: Node) -> str:
+    """The type of a node's devices, for who names none; of several, the first."""
+    return next(iter(node.devices), "")
 
 
 def carries(node: Node, selector: Iterable[tuple[str, str]]) -> bool:

@@ -14,6 +14,7 @@ from trainyard.scheduling.cluster import (
     Shape,
     bits,
     carries,
+    first_device,
     healthy_masks,
     replicas,
     rings,
@@ -203,7 +204,7 @@ def room_now(cluster: Cluster, part: Part, enough: int) -> int:
 def empty_room(scheduler: Scheduler, part: Part, classes: list[tuple[Node, int]]) -> int:
     """How many replicas would have room if nothing ran, pools that can grow included; counted up to enough."""
     shape = part.shape
-    pool, selector, names, tolerations, avoid = shape.key
+    pool, selector, names, tolerations, avoid, first = shape.key
     cluster = scheduler.cluster
     if names or avoid:
         wanted = names or cluster.index.keys()
@@ -214,7 +215,7 @@ def empty_room(scheduler: Scheduler, part: Part, classes: list[tuple[Node, int]]
         ]
     total = 0
     for node, count in classes:
-        if not pool or node.pool == pool:
+        if (not pool or node.pool == pool) and (not first or first_device(node) == first):
             total += count * empty_node(node, shape, selector, tolerations)
     for one in scheduler.pools.values():
         if one.promise is not None and pool in {"", one.name} and not names:
@@ -316,12 +317,16 @@ def _shortage(cluster: Cluster, index: int, shape: Shape) -> Shortage:
     if node.state is not NodeState.READY:
         return Shortage(node.name, node.state.value)
     if not shape.allowed >> index & 1:
-        pool, selector, names, _, avoid = shape.key
+        pool, selector, names, tolerations, avoid, _ = shape.key
         if pool and node.pool != pool:
             return Shortage(node.name, "pool")
         if (names and node.name not in names) or node.name in avoid:
             return Shortage(node.name, "not_named")
-        return Shortage(node.name, "taint" if carries(node, selector) else "selector")
+        if not carries(node, selector):
+            return Shortage(node.name, "selector")
+        if not tolerates(node, tolerations):
+            return Shortage(node.name, "taint")
+        return Shortage(node.name, "devices", 0, shape.count)
     short = short_of(cluster, index, shape)
     if short is None:
         return Shortage(node.name, "nothing")

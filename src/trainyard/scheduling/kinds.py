@@ -105,6 +105,9 @@ class Kinds:
         self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], Kind] = {}
         self._plain: dict[object, list[Kind]] = {}  # which differ in amounts only
         self._shapes: dict[object, Shape] = {}
+        self._meant: dict[
+            tuple[Role, ...], list[tuple[str, bool]]
+        ] = {}  # by those who name no type of device
 
     def of(self, request: Request) -> Kind:
         """The kind of a request."""
@@ -112,12 +115,22 @@ class Kinds:
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = self._make(request)
+            if is_unnamed(request.roles):
+                self._meant[request.roles] = self._meaning(request.roles)
         return kind
 
+    def mean_otherwise(self) -> bool:
+        """Whether those who named no type of device mean another one than when they were first seen."""
+        return any(self._meaning(roles) != meant for roles, meant in self._meant.items())
+
+    def _meaning(self, roles: tuple[Role, ...]) -> list[tuple[str, bool]]:
+        return [self.cluster.meaning(role) for role in roles]
+
     def forget_unnamed(self) -> None:
-        """The cluster has got, or lost, a type of device: those who named none may mean another one."""
+        """What the cluster has is not what it was: those who named no type of device may mean another one."""
         gone = {id(kind) for key, kind in self._kinds.items() if is_unnamed(key[0])}
         self._kinds = {key: kind for key, kind in self._kinds.items() if id(kind) not in gone}
+        self._meant.clear()
         for alike in self._plain.values():
             alike[:] = [kind for kind in alike if id(kind) not in gone]
             for kind in alike:
@@ -169,12 +182,13 @@ class Kinds:
 
     def shape(self, role: Role, avoid: frozenset[str] = frozenset()) -> Shape:
         """The shape of a role's replicas."""
-        device = self.cluster.resolve(role)
+        device, is_chosen = self.cluster.meaning(role)
         key = (role.cpu, role.memory, role.shared_memory, device, role.devices, role.pool, role.selector, role.nodes,
-               role.tolerations, avoid)  # fmt: skip
+               role.tolerations, avoid, is_chosen)  # fmt: skip
         shape = self._shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape(role, device, rule_of(device, self.cluster.rules), avoid)
+            rule = rule_of(device, self.cluster.rules)
+            shape = self._shapes[key] = Shape(role, device, rule, avoid, is_chosen=is_chosen)
         return shape
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
-from trainyard.scheduling.cluster import Cluster, Keep, add_node, slot_mask
+from trainyard.scheduling.cluster import Cluster, Keep, add_node, first_device, slot_mask
 from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.kinds import Kind, Kinds, charge, is_unnamed, taken_amounts
 from trainyard.scheduling.lanes import Entry, Line
@@ -51,7 +51,6 @@ class State:
         self.cluster = Cluster(snapshot.nodes, snapshot.device_rules)
         self.tree = QuotaTree(snapshot.quotas)
         self.kinds = Kinds(self.cluster)
-        self._meant = self.cluster.only_device  # by who names no type of device
         self.ledger = Ledger(self.cluster)
         self.shares = Shares(self.policy.half_life, snapshot.past_use, snapshot.past_use_by_user, now)
         self.pools = {pool.name: pool for pool in snapshot.pools}
@@ -214,8 +213,7 @@ class State:
             if pool.promise is not None:
                 add_node(room, pool.promise, max(0, pool.limit - self.pool_size(pool.name)))
         self.tree.capacity = room
-        if self.cluster.only_device != self._meant:
-            self._meant = self.cluster.only_device
+        if self.kinds.mean_otherwise():
             self._resolve_again()
 
     def _resolve_again(self) -> None:
@@ -267,12 +265,10 @@ class State:
             raise InvalidError(
                 f"A workload runs on node {slot.node!r}, which is not there.", hint="Add the node, or end it."
             )
-        return Taken(
-            slot.role,
-            self.kinds.shape(roles[slot.role], avoid),
-            self.cluster.index[slot.node],
-            slot_mask(slot),
-        )
+        index, role = self.cluster.index[slot.node], roles[slot.role]
+        if slot.devices and not role.device:  # whatever it would get now: it has what is there
+            role = replace(role, device=first_device(self.cluster.nodes[index]))
+        return Taken(slot.role, self.kinds.shape(role, avoid), index, slot_mask(slot))
 
     def _run(
         self, request: Request, taken: list[Taken], started: float, now: float, kind: Kind | None = None
