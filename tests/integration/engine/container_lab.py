@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 
 import platforms
+import sshd
 
 PLAIN = "localhost/trainyard-test:1"
 WITH_PYTHON = "localhost/trainyard-test-python:1"
@@ -69,6 +70,13 @@ MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")  # what podman may not raise here
 DAEMONS = "/usr/sbin:/usr/bin:/sbin:/bin"  # a daemon that the machine's administrator brought otherwise is not ours to start
 START_SECONDS = END_SECONDS = 30.0
+CONTAINERD = """version = 2
+root = "{folder}/c"
+state = "{folder}/s"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+address = "{folder}/c.sock"
+"""
 busybox = shutil.which("busybox")
 
 
@@ -250,6 +258,9 @@ class Docker(Containers):
     def __init__(self, folder: Path) -> None:
         super().__init__("docker", folder)
         self.daemon: subprocess.Popen[bytes] | None = None
+        self.keeper: subprocess.Popen[bytes] | None = (
+            None  # of the containers; it stays when the daemon goes, as on Debian
+        )
         self.socket = folder / "d.sock"
 
     def prepare(self) -> None:
@@ -261,7 +272,8 @@ class Docker(Containers):
         (tools / "podman").write_text("#!/bin/sh\nexit 1\n")  # a node that has no other
         (tools / "podman").chmod(0o755)
         (tools / "docker").symlink_to(client)
-        (self.folder / "daemon.json").write_text("{}")
+        (self.folder / "daemon.json").write_text(json.dumps({}))
+        (self.folder / "containerd.toml").write_text(CONTAINERD.format(folder=self.folder))
         self.env = {
             "DOCKER_HOST": f"unix://{self.socket}",
             "DOCKER_CONFIG": str(self.folder / "config"),
@@ -271,24 +283,37 @@ class Docker(Containers):
     def start(self) -> None:
         """Start the daemon, and wait until it answers."""
         own = self.folder
-        words = ["dockerd", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
-        words += ["--bridge=none", "--data-root", f"{own}/data", "--exec-root", f"{own}/run"]
-        words += [
-            "--host",
-            f"unix://{self.socket}",
-            "--pidfile",
-            f"{own}/pid",
-            "--config-file",
-            f"{own}/daemon.json",
+        if self.keeper is None:
+            self.keeper = self._begin("containerd", "--config", f"{own}/containerd.toml")
+        words = [
+            "--iptables=false",
+            "--ip6tables=false",
+            "--ip-forward=false",
+            "--ip-masq=false",
+            "--bridge=none",
         ]
-        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{DAEMONS}"}
-        with open(own / "log", "ab") as log:
-            self.daemon = subprocess.Popen(words, stdout=log, stderr=log, env=env, start_new_session=True)
+        words += ["--data-root", f"{own}/data", "--exec-root", f"{own}/run", "--pidfile", f"{own}/pid"]
+        words += ["--host", f"unix://{self.socket}", "--config-file", f"{own}/daemon.json"]
+        self.daemon = self._begin("dockerd", *words, "--containerd", f"{own}/c.sock")
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.daemon.poll() is not None or time.monotonic() > deadline:
                 pytest.skip(f"no daemon of docker starts here: {(own / 'log').read_text()[-500:]}")
             time.sleep(0.05)
+
+    def _begin(self, *words: str) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{DAEMONS}"}
+        env.pop(sshd.TEST_MARK, None)  # it is no test's own
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(words, stdout=log, stderr=log, env=env, start_new_session=True)
+
+    def set_up(self, settings: dict[str, object]) -> None:
+        """Have a daemon with these settings: the one that runs where it has them, else a new one."""
+        data, path = json.dumps(settings), self.folder / "daemon.json"
+        if not self.answers() or path.read_text() != data:
+            path.write_text(data)
+            self.stop()
+            self.start()
 
     def answers(self) -> bool:
         """Whether the daemon is there, and well."""
@@ -298,6 +323,11 @@ class Docker(Containers):
             asked.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
             return b" 200 " in asked.recv(100)
         return False
+
+    def clear(self) -> None:
+        """Remove all containers."""
+        if found := self.leftovers().split():
+            self.ask("rm", "-f", "-v", *found)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Have the daemon go; what it left running goes with `end`."""
@@ -309,10 +339,11 @@ class Docker(Containers):
     def end(self) -> None:
         """End the daemon, and whoever belongs to it and did not go with it."""
         if self.daemon is not None and self.answers():
-            found = self.ask("ps", "-aq").stdout.decode().split()
-            if found:
-                self.ask("rm", "-f", "-v", *found)
+            self.clear()
         self.stop()
+        if self.keeper is not None:
+            self.keeper.terminate()
+            self.keeper.wait(END_SECONDS)
         while found := list(platforms.processes_of(f"{self.folder}/")):
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):

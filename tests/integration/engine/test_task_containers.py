@@ -208,7 +208,7 @@ async def test_a_command_and_a_terminal_open_inside_of_the_container(
     assert await process.wait() == 3
     process = await server.engine.exec("w1.1", "worker-0", "local", "echo in; exec sleep 4321.5", None)
     await anext(aiter(process.output()))
-    assert len(marked("4321.5")) == 1
+    await server.until(lambda: len(marked("4321.5")) == 1, "the shell has become it")
     await process.terminate()
     await server.until(lambda: not marked("4321.5"), "what a person ran has ended with its connection")
 

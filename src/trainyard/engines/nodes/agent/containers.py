@@ -7,6 +7,7 @@ programs. Who keeps one, from its start to its end, is keeping.py; how its image
 from __future__ import annotations
 
 import binascii
+import contextlib
 import json
 import os
 import re
@@ -21,9 +22,12 @@ from .placing import Placed, RefusalError
 from .supervisor import MARK, base_environment, end_marked, mark_of
 from .view import CONTAINER, Builder, Wrapped, place_of
 
-REMOVE_SECONDS = 60.0
+REMOVE_SECONDS = (
+    30.0  # a daemon that hangs goes on with it when it can; our container's processes do not wait for that
+)
 FIRST_FILE = "first"  # a file of the task, in which the first process of its container writes; there as long as that may be
 RUNTIME = "runtime"  # a file of the task: which kind of program runs its container, and where that is
+LEFT = "containers"  # a folder of the node: a file for each container that nobody could remove when its task had ended
 IS_GONE = re.compile(r"(?i)no such container|no container with|already in progress")
 # Variables by which the node's own program, and what that runs, find their things; a task's values of these are told
 # another way. NB: one for the loader of programs, or for podman's storage, would have a user's code run outside.
@@ -77,13 +81,31 @@ def remove(folder: TaskFolder, order: dict[str, Any]) -> None:
 
 def discard(runtime: Runtime, order: dict[str, Any]) -> bool:
     """Whether a task's container is gone. Where nobody answers who could remove it, its processes are ended all the same."""
-    status, said = 1, ""
-    if runtime.path:
-        status, said = run_briefly([runtime.path, "rm", "-f", "-v", name_of(order)], REMOVE_SECONDS)
-    if status and not IS_GONE.search(said):
-        end_marked(mark_of(order), 0, {os.getpid()}, grace=0.0)
+    name = name_of(order)
+    if _is_removed(runtime, name):
+        return True
+    end_marked(mark_of(order), 0, {os.getpid()}, grace=0.0)
+    if runtime.path:  # it is removed before the next one begins
+        os.makedirs(LEFT, mode=0o700, exist_ok=True)
+        write_file(f"{LEFT}/{name}", b"")
+    return False
+
+
+def discard_left(runtime: Runtime, name: str) -> None:
+    """Remove a container of this name, and those of tasks that ended while nobody answered."""
+    _is_removed(runtime, name)
+    with contextlib.suppress(FileNotFoundError):
+        for left in os.listdir(LEFT):
+            if _is_removed(runtime, left):
+                with contextlib.suppress(FileNotFoundError):  # by another task's keeper
+                    os.unlink(f"{LEFT}/{left}")
+
+
+def _is_removed(runtime: Runtime, name: str) -> bool:
+    if not runtime.path:
         return False
-    return True
+    status, said = run_briefly([runtime.path, "rm", "-f", "-v", name], REMOVE_SECONDS)
+    return status == 0 or IS_GONE.search(said) is not None
 
 
 class Box:
@@ -101,10 +123,8 @@ class Box:
         words = [self.runtime, "run", "--name", name, "--network", "host", "--log-driver", "none"]
         words += ["--pull", "never", "--label", "trainyard=1", "--entrypoint", "/bin/sh"]
         words += ["--security-opt", "label=disable", "--user", self._user(), "--no-healthcheck"]
-        if self.kind == DOCKER:
-            # The network of the node goes only with its users. And one that nobody can remove, because the daemon is
-            # away, is removed by that when it is back.
-            words += ["--userns", "host", "--rm", "--stop-signal", "TERM"]
+        if self.kind == DOCKER:  # the network of the node goes only with its users
+            words += ["--userns", "host", "--stop-signal", "TERM"]
         else:
             words += ["--stop-timeout", "0"]  # it has had its time when we remove it
         words += options + self._limits()

@@ -22,6 +22,7 @@ from .containers import (
     SHELL,
     Box,
     discard,
+    discard_left,
     keep_runtime,
     mounted,
     name_of,
@@ -32,21 +33,22 @@ from .ground import DOCKER, PODMAN, Runtime, find_runtime, run_briefly
 from .hearing import Hearing
 from .images import Fetcher
 from .placing import RefusalError, check
-from .supervisor import end_marked, mark_of
+from .supervisor import mark_of
 
 NO_CONTAINER = 125  # what both say when they could not start one, and docker when it lost its daemon
 NOT_STARTED = 126
 NO_SHELL = (126, 127)  # what both say when the image has nothing that could be started
-KILLED, TOLD = 128 + signal.SIGKILL, 128 + signal.SIGTERM
-REMOVE_SECONDS = 60.0
+SIGNALLED = 128
+KILLED, TOLD = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
 TELL_SECONDS = 30.0
 TELL_AGAIN_SECONDS = 0.5
 LOOK_SECONDS = 0.01
 LOOK_AGAIN_SECONDS = 5.0  # now and then, for an end that nobody tells us of
-LATE_SECONDS = 15.0  # so long after a container's end its program has ended as well, or never does
+LATE_SECONDS = 5.0  # so long after a container's end its program may tell of it; its daemon may hang, or have forgotten it
 ANSWER_SECONDS = 20.0  # so long a daemon that is being started anew may take before a task
 BACK_SECONDS = 60.0  # and so long while one runs
-ASK_SECONDS = 1.0
+ASK_SECONDS = 0.5
+AWAY_LINE = b"[trainyard: the daemon of docker was away, and output of that time may be lost]\n"
 PROBLEM = "problem"  # a file of the task: why it could not begin, or how it was lost
 # What docker says of a daemon that may be back in a moment.
 IS_AWAY = re.compile(
@@ -96,7 +98,6 @@ class Keeper:
         self.hearing = Hearing()
         self.gate = -1  # what its first process waits at, until we have looked at it
         self.problem = ""
-        self.is_removed = False
 
     def run(self) -> int:
         """Its status; one that could not begin, or was lost, leaves the reason in a file."""
@@ -111,12 +112,10 @@ class Keeper:
             self._forget_password()
         if self.hearing.is_told:
             return TOLD
-        if (
-            self.runtime.kind == DOCKER
-        ):  # of a supervisor that was killed; podman is asked for that with the start
-            run_briefly([self.runtime.path, "rm", "-f", "-v", self.name], REMOVE_SECONDS)
+        if self.runtime.kind == DOCKER:  # podman is asked for that with the start, and does not go away
+            discard_left(self.runtime, self.name)
         status = self._explained(self._attend(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL)))
-        if self.is_removed or discard(self.runtime, self.order):
+        if discard(self.runtime, self.order):
             with contextlib.suppress(OSError):
                 os.unlink(self.folder.file(FIRST_FILE))
         return status
@@ -133,42 +132,33 @@ class Keeper:
 
     def _explained(self, status: int) -> int:
         """The status of the container, with a reason where its user would not see one."""
-        said = self._said()
+        said, kind = self._said(), self.runtime.kind
         if self.problem:
             return self._give_up(self.problem)
         if status == NO_CONTAINER and "began" not in said:
-            return self._give_up(f"{self.runtime.kind} could not start the container; the log says why")
+            return self._give_up(f"{kind} could not start the container; the log says why")
         if status in NO_SHELL and "began" not in said:
             return self._give_up(f"the image {self.view['image']} has no /bin/sh, by which commands are run")
+        if status == NO_CONTAINER and ended_of(said) is None:
+            self._give_up(f"{kind} went away while the task ran, and its container with it")
+            return KILLED
         if status and is_starved(said):
             limit = int(self.order.get("memory_mib") or 0)
             self._give_up(f"out of memory: it used more than its {limit} MiB")
         elif status and "told" in said and not self.hearing.is_told:
-            kind = self.runtime.kind
-            self._give_up(
-                f"{kind} was asked to end its container, by somebody on the node or with its daemon"
-            )
+            self._give_up(f"its container was asked to end: by {kind}, somebody on the node or itself")
         return status
 
     def _attend(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the end of the container; also where who runs it goes away before."""
         status = self._wait(child)
-        self.is_removed = self.runtime.kind == DOCKER and status not in (
-            NO_CONTAINER,
-            KILLED,
-        )  # who ran it saw to that
-        while status == NO_CONTAINER and self._is_on():
-            again = self._come_back()
-            if again is None:
-                break
+        while self._is_on() and (again := self._come_back()) is not None:
             status = self._wait(again)
+            status = (
+                status if status > SIGNALLED else NO_CONTAINER
+            )  # its own, where it has not said how it ended
         ended = ended_of(self._said())
-        if ended is not None:
-            return ended
-        if status == NO_CONTAINER and "began" in self._said():
-            self.problem = f"{self.runtime.kind} went away while the task ran, and its container with it"
-            end_marked(mark_of(self.order), 0, {os.getpid()}, grace=0.0)
-        return status
+        return status if ended is None else ended
 
     def _is_on(self) -> bool:
         """Whether the container has begun, and not ended."""
@@ -181,11 +171,12 @@ class Keeper:
         deadline = time.monotonic() + BACK_SECONDS
         while self._is_on() and time.monotonic() < deadline:
             self._tell_if_due()
+            self.hearing.pause(ASK_SECONDS)
             status, said = run_briefly(ask)
             if status == 0 and said.strip() == "true":
+                os.write(1, AWAY_LINE)
                 words = [self.runtime.path, "attach", "--no-stdin", "--sig-proxy=false", self.name]
                 return subprocess.Popen(words, stdin=subprocess.DEVNULL)
-            self.hearing.pause(ASK_SECONDS)
         return None
 
     def _wait(self, child: subprocess.Popen[bytes]) -> int:
@@ -200,7 +191,7 @@ class Keeper:
             if is_open and ended_of(self._said()) is not None and not self._first():
                 late = late or time.monotonic() + LATE_SECONDS
                 if time.monotonic() > late:
-                    child.kill()  # its daemon hangs, or has forgotten it
+                    child.kill()
         return status if status >= 0 else 128 - status
 
     def _open(self) -> bool:
