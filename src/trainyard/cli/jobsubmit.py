@@ -94,7 +94,9 @@ class SubmitVerb(PlainVerb):
     default=None,
     help="May run on what others leave free, and has to go when they want it.",
 )
-@duration_option("--max-time", "Stop it after 90s, 30m, 2h.")
+@duration_option(
+    "--max-time", "Stop it when it has run for 90s, 30m, 2h. Every start has the whole time, but one to grow."
+)
 @duration_option(
     "--grace",
     "Between being asked to go (stopped, preempted, at its limit) and being killed.  [default: 30s]",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.scheduling import Enlarge
-from trainyard.server import workflow
+from trainyard.server import snapshot, workflow
 from trainyard.server.draft import Draft, Job
 from trainyard.spec.workload import Desired, State, TaskState, tasks_of
 
@@ -18,10 +18,12 @@ GROWING = workflow.GROWING
 def is_due(job: Job, tick: float) -> bool:
     """Whether it has run for long enough with fewer replicas than it wants; `tick` is by the clock that never steps."""
     record = job.record
-    wait = record.spec.grow_seconds
+    wait, limit = record.spec.grow_seconds, record.spec.max_run_seconds
     # NB: began is unknown until its nodes have said how long it runs: another leader may have started it a moment ago.
     if not wait or job.began is None or tick - job.began < wait:
         return False
+    if limit and limit - _ran(job, tick) < wait:
+        return False  # so little is left of its time that starting anew costs more than it brings
     return (
         record.state is State.RUNNING
         and record.desired is Desired.RUN
@@ -31,14 +33,22 @@ def is_due(job: Job, tick: float) -> bool:
     )
 
 
-def enlarge(draft: Draft, job: Job, found: Enlarge, now: float) -> None:
-    """Ask a job to go, for it starts at once again with more replicas. It is neither a failure nor a retry."""
+def _ran(job: Job, tick: float) -> float:
+    """How long it has run in all: in this start, and in those that it left to grow."""
+    return snapshot.ran_before(job.record) + (0.0 if job.began is None else max(0.0, tick - job.began))
+
+
+def enlarge(draft: Draft, job: Job, found: Enlarge, now: float, tick: float) -> None:
+    """Ask a job to go, for it starts at once again with more replicas. It is neither a failure nor a retry.
+
+    Its time limit goes on: it said that it goes on where it was.
+    """
     claim = [[slot.role, slot.node, list(slot.devices)] for slot in found.slots]
     job.record = replace(
         job.record,
         leave_by=found.leave_by,
         leave_for=found.id,
-        wait={"claim": claim, "had": found.count},
+        wait={"claim": claim, "had": found.count, "ran": _ran(job, tick)},
     )
     count, seconds = len(found.slots), round(found.leave_by - now)
     workflow.finish(

@@ -60,7 +60,19 @@ def request_of(record: WorkloadRecord) -> Request:
         avoid=record.avoid,
         claim=_slots(wait.get("claim", ())),
         preemptible=record.preemptible,
+        ran=ran_before(record),
     )
+
+
+def ran_before(record: WorkloadRecord) -> float:
+    """How long a workload had run when it left to grow: its time limit goes on from there."""
+    return float((record.wait or {}).get("ran", 0.0))
+
+
+def time_run(record: WorkloadRecord) -> dict[str, float] | None:
+    """What a start keeps of what the record says about its wait: the time that counts against its limit."""
+    ran = ran_before(record)
+    return {"ran": ran} if ran and record.spec.max_run_seconds else None
 
 
 def request_from(
@@ -74,6 +86,7 @@ def request_from(
     preemptible: bool,
     avoid: Iterable[str] = (),
     claim: tuple[Slot, ...] = (),
+    ran: float = 0.0,
 ) -> Request:
     """A spec as one that asks, before there is a record of it."""
     return Request(
@@ -83,7 +96,7 @@ def request_from(
         user=user,
         priority=priority,
         submitted=submitted,
-        limit=float(spec.max_run_seconds) if spec.max_run_seconds else None,
+        limit=max(1.0, spec.max_run_seconds - ran) if spec.max_run_seconds else None,
         preemptible=preemptible,
         grace=float(spec.grace_seconds),
         avoid=frozenset(avoid),

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.draft import Draft, Job
+from trainyard.server.snapshot import ran_before, time_run
 from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord, advanced
 from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_of
 
@@ -37,6 +38,7 @@ def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> 
         now,
         reason="admitted",
         message=f"Placed on {nodes}.{_grown(record, placed)}{_fewer(record, placed)}",
+        wait=time_run(record),
     )
     record = draft.advance(
         record, State.STARTING, now, reason="starting", message=f"Start {attempt} is under way."
@@ -214,7 +216,7 @@ def next_due(job: Job, now: float, tick: float) -> float | None:
     record = job.record
     if record.state == State.RUNNING and record.spec.max_run_seconds:
         # NB: unknown until its nodes answer, who alone know how long it has run. Until then nobody could end it either.
-        return None if job.began is None else job.began + record.spec.max_run_seconds
+        return None if job.began is None else job.began + record.spec.max_run_seconds - ran_before(record)
     if record.state == State.RETAINED and record.retain_until is not None:
         if job.kept_until is None:
             left = min(max(0.0, record.retain_until - now), float(record.spec.retain_seconds))

@@ -196,7 +196,7 @@ class WorkloadSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     priority: int = 5  # 1 to 9, 9 first
     preemptible: bool = False
-    max_run_seconds: int = 0  # 0: as long as it likes
+    max_run_seconds: int = 0  # of each start, but one to grow goes on with what is left; 0: no limit
     grace_seconds: int = 30  # between being asked to go and being killed
     restart: Restart = Restart.EXIT_CODE
     max_retries: int = 0

@@ -267,6 +267,77 @@ async def test_a_growing_job_stands_in_line_again_when_all_nodes_are_closed_whil
     assert waits.queued_at == 7.0
 
 
+async def test_a_time_limit_goes_on_when_a_job_grows(yard):
+    blocker, job = await begin(yard, max_run_seconds=400)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    grown = await yard.tasks(job, 8)
+    assert grown.wait is not None and 150 <= grown.wait["ran"] < 200
+    assert 200 < yard.conductor.memory.scheduler.running[job].request.limit <= 250, (
+        "others plan with what is left"
+    )
+    yard.leap(200)
+    assert await yard.is_as_before(job)
+    yard.leap(50)
+    ended = await yard.until(job, *FINAL)
+    assert (ended.state, ended.reason, ended.wait) == (State.FAILED, "time_limit", None)
+
+
+async def test_a_time_limit_goes_on_when_the_leader_dies_while_a_job_grows(yard, monkeypatch):
+    blocker, job = await begin(yard, max_run_seconds=400)
+    monkeypatch.setattr(PatientEngine, "is_patient", True)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    await yard.until(job, State.FINISHING)
+    await yard.kill()
+    monkeypatch.setattr(PatientEngine, "is_patient", False)
+    await yard.lead()
+    grown = await yard.tasks(job, 8)
+    assert grown.wait is not None and 150 <= grown.wait["ran"] < 200
+    yard.leap(250)
+    assert (await yard.until(job, *FINAL)).reason == "time_limit"
+
+
+async def test_a_time_limit_goes_on_when_the_larger_places_are_lost(yard, monkeypatch):
+    blocker, job = await begin(yard, max_run_seconds=400)
+    monkeypatch.setattr(PatientEngine, "is_patient", True)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    await yard.until(job, State.FINISHING)
+    for name in ("a", "b"):
+        await yard.cordon(name)
+    async with asyncio.timeout(20):
+        while yard.conductor.memory.scheduler.cluster.ready:
+            await asyncio.sleep(0.01)
+    monkeypatch.setattr(PatientEngine, "is_patient", False)
+    depart(yard, job)
+    async with asyncio.timeout(20):
+        while list((await yard.until(job, State.WAITING)).wait or ()) != ["ran"]:
+            await asyncio.sleep(0.01)
+    assert await yard.is_as_before(job)
+
+
+async def test_a_time_limit_begins_anew_when_a_job_that_has_grown_is_preempted(yard):
+    blocker, job = await begin(yard, max_run_seconds=400, preemptible=True, priority=3)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    await yard.tasks(job, 8)
+    higher = await yard.elastic(replicas=4, minimum=4, priority=8, grow_seconds=0)
+    await yard.until(higher, State.RUNNING)
+    shrunk = await yard.tasks(job, 4)
+    assert (shrunk.attempt, shrunk.wait) == (3, None)
+    yard.leap(300)
+    assert await yard.is_as_before(job)
+
+
+async def test_a_job_does_not_grow_when_little_of_its_time_is_left(yard):
+    blocker, job = await begin(yard, max_run_seconds=240)
+    yard.leap(150)
+    yard.world.finish(blocker)
+    await yard.until(blocker, *FINAL)
+    assert await yard.is_as_before(job)
+
+
 async def test_an_elastic_job_shrinks_when_a_higher_one_needs_a_part_of_its_room_and_grows_again(yard):
     job = await yard.elastic(preemptible=True, priority=3)
     await yard.tasks(job, 8)

@@ -6,6 +6,7 @@ conductor.py; what becomes of one workload is workflow.py and watching.py; who m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trainyard.engines.api import NodeLost, NodeSeen, Observation, TaskStarted, TaskUnknown
@@ -115,7 +116,8 @@ class Memory:
 
     def _lose_claim(self, draft: Draft, workload: str) -> None:
         """The places of a larger start are not to be had any more: it waits like everybody."""
-        self.waiting[workload] = draft.change(replace(self.waiting[workload], wait=None))
+        record = self.waiting[workload]
+        self.waiting[workload] = draft.change(replace(record, wait=snapshot.time_run(record)))
 
     def after(self, draft: Draft, job: Job, now: float) -> None:
         """Where a workload has let go of its places, tell the scheduler."""
@@ -291,7 +293,7 @@ class Memory:
         self._enlarge(draft, now)
 
     def _cycle(self, draft: Draft, now: float) -> None:
-        claimants = {one for one in self.scheduler.claims if one in self.waiting and self.waiting[one].wait}
+        claimants = {one for one in self.scheduler.claims if (self._wait(one) or {}).get("claim")}
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
             record = self.waiting.pop(admitted.id)
@@ -301,6 +303,9 @@ class Memory:
         for one in claimants & self.scheduler.entries.keys():
             self._lose_claim(draft, one)
         self.growing.order(cycle, self.scheduler, now)
+
+    def _wait(self, workload: str) -> Mapping[str, object] | None:
+        return self.waiting[workload].wait if workload in self.waiting else None
 
     def _enlarge(self, draft: Draft, now: float) -> None:
         """Let elastic jobs go for a larger start, where nobody waits for the room."""
@@ -312,7 +317,7 @@ class Memory:
             if found is None:
                 job.was_too_large = True  # until something changes
             else:
-                enlarging.enlarge(draft, job, found, now)
+                enlarging.enlarge(draft, job, found, now, tick)
                 self.after(draft, job, now)
 
     def _preempt(self, draft: Draft, told: Preempt, now: float) -> None:
