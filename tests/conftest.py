@@ -35,6 +35,7 @@ FOREIGN_NAMES = (
 # Files that take a minute or more begin first: at the end each would keep one core busy and the other waiting.
 LONGEST = (
     *(
+        "test_other_kernel.py",
         "test_crashes.py",
         "test_pools_emulated.py",
         "test_doc_examples.py",

@@ -84,7 +84,7 @@ async def test_groups_of_the_dead_are_removed_when_the_agent_comes_back(lab: Eng
 
 
 def test_one_tree_for_all_is_used_where_there_is_one(tmp_path: Path):
-    """The files of version 2, as far as a folder can have them: the kernel here has version 1."""
+    """The files of version 2, as far as a folder can have them; test_other_kernel.py has a kernel with them."""
     own = tmp_path / "own"
     own.write_text("0::/user.slice\n")
     for folder in (tmp_path, tmp_path / "user.slice", tmp_path / "trainyard"):

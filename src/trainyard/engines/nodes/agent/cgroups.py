@@ -14,6 +14,8 @@ from . import kernel
 
 ROOT = "/sys/fs/cgroup"
 OURS = "trainyard"
+ASIDE = "trainyard.own"  # where we are counted ourselves, in a group that was given to us
+MOVE_TRIES = 10
 PERIOD = 100_000  # microseconds, in which a task may use its quota
 LEAST_QUOTA = 1000  # the kernel takes no less
 MEMORY, CPU = "memory", "cpu"
@@ -49,16 +51,24 @@ class Trees:
                 return
 
     def _find_unified(self, root: str, path: str) -> None:
-        """A group that has processes gives no limits to groups below it, but for the first of all."""
-        for parent in (f"{root}{path.rstrip('/')}", root):
-            if not os.path.isdir(parent) or (parent != root and _read(f"{parent}/cgroup.procs").strip()):
-                continue
-            folder = _made(f"{parent}/{OURS}") if _enable(parent) else ""
-            if folder and _enable(folder):
-                self.version = 2
-                self.folders = {MEMORY: folder, CPU: folder}
-                self.homes = [f"{root}{path.rstrip('/')}"]
-                return
+        """The first of all groups, where we may; else the one that was given to us, as to a service or in a container."""
+        own = f"{root}{path.rstrip('/')}"
+        if not os.path.isdir(own):  # in a container, paths may begin outside of what it sees
+            own = root
+        given = os.path.dirname(own) if os.path.basename(own) == ASIDE else own
+        if self._take(root):
+            self.homes = [own]
+        elif (given == root or os.geteuid()) and _make_free(given) and self._take(given):
+            self.homes = [f"{given}/{ASIDE}"]
+
+    def _take(self, parent: str) -> bool:
+        """Whether groups below ours in a group can have limits of both kinds."""
+        folder = _made(f"{parent}/{OURS}") if _enable(parent) else ""
+        if not folder or not _enable(folder):
+            return False
+        self.version = 2
+        self.folders = {MEMORY: folder, CPU: folder}
+        return True
 
     def group(self, name: str) -> Group:
         """The group of a task; made when it gets its limits."""
@@ -161,6 +171,20 @@ def _enable(folder: str) -> bool:
         with contextlib.suppress(OSError):
             _write(f"{folder}/cgroup.subtree_control", "+memory +cpu")
     return wanted <= set(_read(f"{folder}/cgroup.subtree_control").split())
+
+
+def _make_free(folder: str) -> bool:
+    """Have nobody be counted in a group itself: one that has processes gives no limits to groups below it."""
+    with contextlib.suppress(OSError):  # it is not ours
+        os.makedirs(f"{folder}/{ASIDE}", exist_ok=True)
+        for _ in range(MOVE_TRIES):  # those who are there may start others meanwhile
+            pids = _read(f"{folder}/cgroup.procs").split()
+            if not pids:
+                return True
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    _write(f"{folder}/{ASIDE}/cgroup.procs", pid)
+    return False
 
 
 def _read(path: str) -> str:
