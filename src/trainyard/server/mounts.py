@@ -98,16 +98,16 @@ def _asked(storages: Sequence[StorageRecord], spec: MountSpec, words: Mapping[st
 
 def base_of(storage: StorageRecord, storages: Sequence[StorageRecord], words: Mapping[str, str]) -> str:
     """How much of a storage's source is the operator's alone: up to its first word, and to the first storage that it lies in."""
-    if storage.kind != FOLDER:
-        return ""
     source = filled(storage.source, words)
+    host = source[: source.find(":/") + 1] if storage.kind == NETWORK else ""
     bases = []
     before, brace, _ = storage.source.partition("{")
-    if brace:
-        bases.append(before.rpartition("/")[0] or ("/" if before.startswith("/") else "."))
+    if brace and before.startswith(host):
+        inner = before[len(host) :]
+        bases.append(host + (inner.rpartition("/")[0] or ("/" if inner.startswith("/") else ".")))
     for other in storages:
         upper = filled(other.source, words).rstrip("/")
-        if other.kind == FOLDER and source.startswith(f"{upper}/"):
+        if other.kind == storage.kind == FOLDER and source.startswith(f"{upper}/"):
             bases.append(upper or "/")
     return min(bases, key=len, default="")
 
@@ -188,13 +188,12 @@ def mount_of(one: Chosen, *, own: str) -> Mount:
     """What the node is told. `own` is where storages of the platform itself are on it."""
     storage, source, base = one.storage, one.source, one.base
     options = {str(name): str(value) for name, value in storage.options.items()}
-    if storage.kind == FOLDER:
-        if not source.startswith("/"):
-            source = f"{own}/{source}"
-            base = own if base == "." else f"{own}/{base}" if base else ""
-            options["create"] = "1"
-        elif _WORD.search(storage.source):
-            options["create"] = "1"
+    if storage.kind == FOLDER and not source.startswith("/"):
+        source = f"{own}/{source}"
+        base = own if base == "." else f"{own}/{base}" if base else ""
+        options["create"] = "1"
+    if _WORD.search(storage.source):
+        options["create"] = "1"
     if base:
         options["base"] = base
     if one.path:

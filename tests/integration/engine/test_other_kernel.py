@@ -31,3 +31,7 @@ def test_tasks_are_held_to_their_limits_when_groups_are_of_version_2():
 
 def test_tasks_are_held_to_their_limits_when_a_user_was_given_a_part_of_the_one_tree():
     succeed(GIVEN + kernel_lab.tests(LIMITS, "-k", "view0 or processor"))
+
+
+def test_tasks_see_network_storages_when_the_kernel_mounts_them():
+    succeed(kernel_lab.tests("tests/integration/engine/inside_storages.py"))

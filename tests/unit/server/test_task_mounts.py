@@ -123,6 +123,23 @@ def test_a_path_of_a_mount_is_told_to_the_node_apart_from_its_source():
 
 
 @pytest.mark.parametrize(
+    ("source", "base"),
+    [
+        ("nas:/export/{group}", "nas:/export"),
+        ("nas:/{user}/jobs/{job}", "nas:/"),
+        ("nas:/export/of-{user}", "nas:/export"),
+        ("{workspace}.nas:/export", ""),
+    ],
+)
+def test_of_a_network_storage_only_what_lies_above_its_words_is_mounted(source: str, base: str):
+    one = storage("team", kind="nfs", source=source, target="/team", is_default=True)
+    (chosen,) = mounts.choose((EXPORT, one), (), WORDS)
+    mount = mounts.mount_of(chosen, own="storages")
+    assert mount.source == mounts.filled(source, WORDS)
+    assert mount.options == {"create": "1", "default": "1", **({"base": base} if base else {})}
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {"target": "/etc/x"},

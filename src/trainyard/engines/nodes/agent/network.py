@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import binascii
 import os
+import time
 from typing import Any
 
 from . import kernel
 from .ground import find_program, run_briefly
 
 FOLDER = "/run/trainyard/mounts"
-MOUNT_SECONDS = 60.0
+MOUNT_SECONDS = 30.0
+PAUSE_SECONDS = 1.0
 OPTIONS = "soft,timeo=600,retrans=2,nosuid,nodev"  # a server that is gone must not hold a task for ever
+TRANSIENT = (
+    "refused",
+    "timed out",
+    "no route",
+    "unreachable",
+    "no answer",
+)  # of a server that is just being started
 ESCAPES = ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\"))
 
 
@@ -22,35 +31,52 @@ class UnmountedError(Exception):
     """It cannot be reached as a folder; the message says why."""
 
 
-def folder_of(mount: dict[str, Any]) -> str:
-    """Where a network file system is on this node. UnmountedError where it is nowhere."""
-    source = str(mount["source"])
+def folder_of(mount: dict[str, Any]) -> tuple[str, str]:
+    """Where a network file system is on this node, and what has to be opened below. UnmountedError where it is nowhere.
+
+    Of one whose last folders are made for each user or job, the part above them is mounted, once for all.
+    """
+    source, options = str(mount["source"]), mount.get("options") or {}
     found = mounted_at(source)
     if found:
-        return found
+        return found, ""
+    upper = str(options.get("base") or source)
+    folder = mounted_at(upper) or _mount(upper, str(mount["kind"]), str(options.get("options") or OPTIONS))
+    return folder, source[len(upper.rstrip("/")) :].strip("/")
+
+
+def _mount(source: str, kind: str, options: str) -> str:
     if os.getuid():
         raise UnmountedError(f"{source} is not mounted on the node, and only root could do it")
-    program = find_program("mount")
-    place = f"{FOLDER}/{binascii.crc32(source.encode()):08x}"
+    # Two storages may have the same source, and be mounted in different ways.
+    place = f"{FOLDER}/{binascii.crc32(f'{source} {options}'.encode()):08x}"
     os.makedirs(place, mode=0o700, exist_ok=True)
-    options = (mount.get("options") or {}).get("options") or OPTIONS
-    words = [program, "-t", str(mount["kind"]), "-o", options, source, place]
-    status, said = run_briefly(words, MOUNT_SECONDS)
-    found = mounted_at(source)  # another task may have been quicker
-    if found:
-        return found
-    raise UnmountedError(
-        f"{source} cannot be mounted: {said.strip().rpartition(chr(10))[2] or f'status {status}'}"
-    )
+    is_patient = "retry=" not in options
+    if is_patient:
+        options += ",retry=0"  # we try again ourselves, and know then what the matter is
+    words = [find_program("mount"), "-t", kind, "-o", options, source, place]
+    deadline = time.monotonic() + MOUNT_SECONDS
+    while not mounted_at(source, place):
+        status, said = run_briefly(words, MOUNT_SECONDS)
+        why = said.strip().rpartition("\n")[2] or f"status {status}"
+        is_transient = is_patient and any(word in why.lower() for word in TRANSIENT)
+        if status == 0 or mounted_at(source, place):  # another task may have been quicker
+            break
+        if not is_transient or time.monotonic() > deadline:
+            raise UnmountedError(f"{source} cannot be mounted: {why}")
+        time.sleep(PAUSE_SECONDS)
+    return place
 
 
-def mounted_at(source: str) -> str:
-    """Where something is mounted; empty where it is not."""
+def mounted_at(source: str, place: str = "") -> str:
+    """Where something is mounted: at a place of ours, or without one by the node's owner; empty where it is not."""
     wanted = os.fsencode(source.rstrip("/"))
     for line in kernel.read_file("/proc/self/mounts").splitlines():
-        device, place, _ = line.split(b" ", 2)
+        device, where, _ = line.split(b" ", 2)
         if _plain(device).rstrip(b"/") == wanted:
-            return os.fsdecode(_plain(place))
+            found = os.fsdecode(_plain(where))
+            if found == place if place else not found.startswith(f"{FOLDER}/"):
+                return found
     return ""
 
 

@@ -70,9 +70,7 @@ class Places:
             raise RefusalError(
                 f"a storage cannot be shown at {mount['target']}: the node's own files are there"
             )
-        source = _found(mount) if mount["kind"] == NETWORK else source_of(mount)
-        base = os.path.abspath(str(options["base"])) if options.get("base") else source
-        below = source[len(base.rstrip("/")) :].strip("/")
+        base, below = _found(mount) if mount["kind"] == NETWORK else _parts(source_of(mount), options)
         path = "/".join(part for part in (below, str(options.get("path") or "")) if part)
         is_made = bool(options.get("create"))
         if is_made:
@@ -85,7 +83,10 @@ class Places:
         try:
             handle = os.open(base, FOLDER)
         except OSError as error:
-            raise RefusalError(f"the node has no {base} for the storage at {target}") from error
+            said = f"the node has no {base} for the storage at {target}"
+            if not isinstance(error, FileNotFoundError):
+                said = f"the folder {base} of the storage at {target} cannot be had: {error.strerror}"
+            raise RefusalError(said) from error
         shown = str(options.get("path") or below)
         handle = _walk(handle, path, f"the folder {shown} of the storage at {target}", makes=is_made)
         real = os.readlink(f"/proc/self/fd/{handle}")
@@ -168,10 +169,17 @@ def _is_at(pid: int, target: str, wanted: os.stat_result) -> bool:
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
 
 
-def _found(mount: dict[str, Any]) -> str:
+def _parts(source: str, options: dict[str, Any]) -> tuple[str, str]:
+    """What of a source is the operator's own, and what lies below that."""
+    base = os.path.abspath(str(options["base"])) if options.get("base") else source
+    return base, source[len(base.rstrip("/")) :].strip("/")
+
+
+def _found(mount: dict[str, Any]) -> tuple[str, str]:
     network = import_module(".network", __package__)  # few tasks have such a storage
     try:
-        return str(network.folder_of(mount))
+        folder, below = network.folder_of(mount)
+        return str(folder), str(below)
     except network.UnmountedError as error:
         raise RefusalError(f"the storage at {mount['target']} cannot be shown: {error}") from error
 
