@@ -19,7 +19,7 @@ from dataclasses import replace
 from trainyard.engines.api import Entry, Peer
 from trainyard.lib.errors import InvalidError
 from trainyard.server.codes import OpenSource, code_of
-from trainyard.server.kinds import Gang, Kind, Part, Place, find_kind, has_ssh
+from trainyard.server.kinds import Gang, Kind, Part, Place, find_kind, has_ssh, meets
 from trainyard.server.kinds.sshkeys import derive, key_pair
 from trainyard.spec.workload import WorkloadSpec
 
@@ -33,10 +33,7 @@ _MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
 
 def is_met(gang: Gang) -> bool:
     """Whether its tasks begin together."""
-    spec = gang.spec
-    if gang.is_alone:
-        return False
-    return find_kind(spec.kind).meets or bool(spec.launcher) or any(role.after for role in spec.roles)
+    return not gang.is_alone and meets(gang.spec)
 
 
 def has_errands(spec: WorkloadSpec) -> bool:

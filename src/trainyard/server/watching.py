@@ -26,6 +26,8 @@ from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, 
 MAX_START_FAILURES = 5
 # How a task ends whose ssh found its port taken, see the agent's gate.py.
 NO_PORT = 203
+# How a task ends that never came to its command, and says why: see the agent's gate.py, and how containers are started.
+NEVER_BEGAN = frozenset({125, 126, 127, 200, NO_PORT, 204, 205})
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16
 
@@ -121,12 +123,19 @@ def _judge_running(draft: Draft, job: Job, tasks: list[TaskRecord], now: float) 
     spec = job.record.spec
     decisive = kinds.decisive(spec, tasks)
     fatal = kinds.fatal(spec, tasks)
+    if len(tasks) > 1 and kinds.meets(spec):
+        # Whoever else could do without this one waits for it at the gate: in vain.
+        fatal += [task for task in tasks if _never_began(task) and task not in fatal]
     failed = [task for task in fatal if task.state == TaskState.ENDED and task.exit_code != 0]
     if failed:
         first = min(failed, key=lambda task: (task.ended_at or now, task.rank))
         _fail(draft, job, first, now)
     elif all(task.state == TaskState.ENDED for task in decisive):
         _succeed(draft, job, now)
+
+
+def _never_began(task: TaskRecord) -> bool:
+    return task.state == TaskState.ENDED and task.exit_code in NEVER_BEGAN and bool(task.message)
 
 
 def _succeed(draft: Draft, job: Job, now: float) -> None:

@@ -168,6 +168,11 @@ def has_ssh(spec: WorkloadSpec) -> bool:
     return find_kind(spec.kind).has_ssh or spec.launcher in ONE_STARTS_ALL
 
 
+def meets(spec: WorkloadSpec) -> bool:
+    """Whether its tasks, where there are several, begin together."""
+    return find_kind(spec.kind).meets or bool(spec.launcher) or any(role.after for role in spec.roles)
+
+
 def decisive(spec: WorkloadSpec, tasks: Sequence[T]) -> list[T]:
     """The tasks on whose ends it depends whether the job is done, of all in the order of ranks."""
     kind = find_kind(spec.kind)
@@ -199,4 +204,4 @@ def known_kinds() -> Iterable[str]:
 
 
 __all__ = ["KINDS", "Gang", "Kind", "Part", "Person", "Place", "decisive", "fatal", "find_kind", "fit",
-           "has_ssh", "known_kinds", "place_of_command", "runs_command"]  # fmt: skip
+           "has_ssh", "known_kinds", "meets", "place_of_command", "runs_command"]  # fmt: skip
