@@ -98,6 +98,7 @@ class Agent:
         self.selector.register(_wakes(), selectors.EVENT_READ, _drain)
         if self.watcher is not None:
             self.selector.register(self.watcher, selectors.EVENT_READ, self._watched)
+        self.selector.register(self.tasks.standby, selectors.EVENT_READ, self._stand_by)
         keep_reserve()
         self.tasks.load()
         gc.collect()
@@ -325,6 +326,9 @@ class Agent:
             elif not mask & kernel.IN_IGNORED:
                 self.shipper.changed(watch)
 
+    def _stand_by(self, _file: object, _mask: int) -> None:
+        self.tasks.stand_by()
+
     def _sweep(self) -> None:
         now = time.monotonic()
         if now - self.last_sweep >= (POLL_SECONDS if self.unwatched else SWEEP_SECONDS):
@@ -333,6 +337,7 @@ class Agent:
                 if not task.is_cleared:
                     self.tasks.look(task)
             self.shipper.look_everywhere()
+            self.tasks.standby.dismiss()
 
     def _report(self, task: Task) -> dict[str, Any]:
         known = task.history

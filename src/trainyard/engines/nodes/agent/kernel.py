@@ -89,6 +89,15 @@ def start_time(pid: int) -> int:
     return 0 if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def disk_bytes_of(pid: int | str) -> tuple[int, int]:
+    """What a process and those of its children that it has outlived have read from disks and written to them; 0 where nobody says."""
+    try:
+        words = read_file(f"/proc/{pid}/io").split()
+        return int(words[words.index(b"read_bytes:") + 1]), int(words[words.index(b"write_bytes:") + 1])
+    except (OSError, ValueError, IndexError):
+        return 0, 0
+
+
 def children_of(pid: int) -> list[int]:
     """The children of a process that has one thread, or of any thread of it."""
     found: list[int] = []

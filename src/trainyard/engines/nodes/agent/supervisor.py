@@ -1,7 +1,8 @@
 """One task's supervisor: starts the program, keeps what it prints, notes how it ended, and lets nothing of it live on.
 
-A process of its own, forked from the agent (no Python is started for a task) and outliving it. Every orphan below it
+In a process of its own, forked from the agent (no Python is started for a task) and outliving it. Every orphan below it
 becomes its child, so that a program that forks twice to get away does not. What it knows is in the task's `state` file.
+What such a process does between two tasks is in standby.py.
 
 Output comes through a pipe and not straight into the file: `echo … > /dev/stderr` in a script opens anew, and cuts off,
 a file that it stands for. Who reads the pipe can also say that the disk was full, where the program would just die of it.
@@ -33,28 +34,23 @@ from .folder import (
 )
 from .ground import Ground
 from .held import Held
+from .standby import UNBLOCK, quick_signal
+from .starting import NOT_STARTED, SIGNALS, spawn, words_of
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
 LEFTOVER_GRACE_SECONDS = 5.0  # at most, for what a program that has ended by itself left running
 KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
 MARK = "TRAINYARD_MARK"
-NOT_STARTED = 126
 SIGNALLED, LAST_SIGNAL = 128, 64
 NO_LIMITS = ("limits_missing", "The node cannot hold tasks to their memory and cores.")
-# SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
-SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1))
-UNBLOCK, IGNORE = int(signal.SIG_UNBLOCK), int(signal.SIG_IGN)
-HANGUP, INTERRUPT = int(signal.SIGHUP), int(signal.SIGINT)
 POLLIN = int(select.POLLIN)
-# What `signal` is made of, without its enumerations: those cost a task a tenth of its supervisor's time.
-quick_signal = import_module("_signal")
 CHILD_OOM_SCORE = b"300"  # where memory runs out, the program goes before the one who can tell
 FOREIGN = ("PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY", "SSH_AUTH_SOCK")
 
 
 class Supervisor:
-    """Runs in the forked process, and never returns to the agent's code."""
+    """Runs in a process of the supervisors', and never returns to the agent's code."""
 
     def __init__(
         self,
@@ -92,15 +88,15 @@ class Supervisor:
         self.lost_bytes = 0
         self.log = -1
         self.pipe = -1
+        self.before = ""  # what its process has used for other tasks, for the state
+        self.is_clean = True  # nothing of it can be left in its process
 
-    def run(self) -> None:
-        """All of a task's life. Our signals are blocked when it begins."""
-        kernel.become_subreaper()
+    def run(self, wakes: int, early: bytes) -> None:
+        """All of a task's life. Our signals are blocked when it begins; `early` are some that may not have been for us."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self.log = os.open(self.folder.file("log"), flags, 0o600)
-        wakes = _wake_on_signals()
         times = f'"started":{time.time()},"since":{boot_seconds()}'
-        started = f'{{"at":"starting",{times},"pid":{os.getpid()}}}\n'
+        started = f'{{"at":"starting",{times},"pid":{os.getpid()}{self.before}}}\n'
         os.write(self.state, started.encode())
         self._start_program()
         poll = select.poll()
@@ -108,6 +104,8 @@ class Supervisor:
         if self.pipe >= 0:
             poll.register(self.pipe, POLLIN)
         quick_signal.pthread_sigmask(UNBLOCK, SIGNALS)
+        if signal.SIGTERM in early and find_tombstone(self.folder.attempt) is not None:
+            self._ask_to_go()
         while self.has_children:
             events = dict(poll.poll(self._timeout()))
             if wakes in events:
@@ -116,9 +114,23 @@ class Supervisor:
                 self._hear(signals)
             if self.pipe in events and not self._pump():
                 poll.unregister(self.pipe)
+                os.close(self.pipe)
                 self.pipe = -1
             self._keep_time()
         self._finish()
+
+    def count_from_here(self) -> None:
+        """Note what its process has used before: that was for others. Seconds of processor, bytes read and written."""
+        seconds = sum(os.times()[:4])
+        read, written = kernel.disk_bytes_of("self")
+        self.before = f',"before":[{seconds:.2f},{read},{written}]'
+
+    def close(self) -> bool:
+        """Let go of all that it held; whether its process can see to another task."""
+        for handle in (self.log, self.pipe, self.state):
+            if handle >= 0:
+                os.close(handle)
+        return self.is_clean and not self.claims and self.view != view.CONTAINER
 
     def _start_program(self) -> None:
         self.pipe, writer = os.pipe2(os.O_CLOEXEC)
@@ -228,7 +240,7 @@ class Supervisor:
             message = str(error)
         self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
         self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
-        self.has_children = False
+        self.has_children = self.is_clean = False
 
     def _claim_ports(self) -> None:
         """Take ports of the node for the task; the claims are ours, and go with us."""
@@ -407,7 +419,7 @@ class Supervisor:
             ended["message"] += f"{'; ' if ended['message'] else ''}the disk of the node is full, "
             ended["message"] += f"{self.lost_bytes} bytes of output are lost"
         if self.group is not None:
-            self.group.remove()
+            self.is_clean &= self.group.remove()
         if self.view == view.CONTAINER:
             import_module(".containers", __package__).remove(self.folder, self.order)
         if self.view:
@@ -428,49 +440,6 @@ class Supervisor:
             os.write(self.state, text.encode())
         else:
             note(self.state, *lines, {"at": "cleared"})
-
-
-def _wake_on_signals() -> int:
-    """A pipe that becomes readable on our signals, holding their numbers."""
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in SIGNALS:
-        quick_signal.signal(number, _do_nothing)
-    quick_signal.signal(HANGUP, IGNORE)
-    quick_signal.signal(INTERRUPT, IGNORE)
-    return reader
-
-
-def _do_nothing(_number: int, _frame: object) -> None:
-    """A signal that is only to wake us."""
-
-
-def spawn(words: list[str], env: dict[str, str], output: int) -> int:
-    """Start a program in a session of its own, with nothing to read and `output` to write to. OSError where it cannot be.
-
-    Not by fork: the pages of a Python process are copied one by one then, which costs more than the program's start.
-    """
-    defaults = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, *SIGNALS)
-    actions = [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-    try:
-        return os.posix_spawn(
-            words[0], words, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=defaults
-        )
-    except NotImplementedError:  # a C library without setsid here
-        pass
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            for number in defaults:
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_SETMASK, set())
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.execve(words[0], words, env)  # noqa: S606  # it is a shell
-        finally:
-            os._exit(NOT_STARTED)
-    return pid
 
 
 def signal_name(number: int) -> str:
@@ -504,13 +473,6 @@ def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, 
         "TRAINYARD_TASK_DIR": os.path.abspath(folder.path),
         "TRAINYARD_AGENT": os.path.abspath(sys.argv[0]),  # which can launch the processes of a task
     }
-
-
-def words_of(folder: TaskFolder, order: dict[str, Any], shell: str) -> list[str]:
-    """What is started: the command, or what comes before it and then becomes it, see entry.py."""
-    if order.get("entry"):
-        return [sys.executable, "-IS", sys.argv[0], "entry", os.path.abspath(folder.path), shell]
-    return [shell, os.path.abspath(folder.file("command"))]
 
 
 def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:

@@ -16,20 +16,12 @@ from . import kernel
 from .beside import find_shell
 from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
 from .ground import Ground
-from .supervisor import (
-    MARK,
-    SIGNALS,
-    Supervisor,
-    base_environment,
-    clear_orphaned,
-    end_marked,
-    mark_of,
-    quick_signal,
-)
+from .standby import BLOCK, UNBLOCK, Standby, quick_signal, serve
+from .starting import SIGNALS
+from .supervisor import MARK, Supervisor, base_environment, clear_orphaned, end_marked, mark_of
 
 TRASH = "trash"
-BLOCK, UNBLOCK = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK)
-MOST_FILES = 256  # an agent has a dozen open
+MOST_FILES = 256  # an agent has a dozen open, and one for each supervisor that stands by
 
 FORGOTTEN = 10_000  # attempts that are remembered after their files are gone, against orders that come late
 
@@ -87,6 +79,7 @@ class Tasks:
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
         self._ground = Ground()
+        self.standby = Standby()
         self._discarded = 0
 
     def load(self) -> None:
@@ -170,15 +163,35 @@ class Tasks:
         return None
 
     def _supervise(self, task: Task, state: int) -> None:
-        supervisor = Supervisor(
-            task.folder, state, task.order, shell=self._shell, env=self._env, ground=self._ground
-        )
+        """Have a supervisor see to a task: one that stands by, or a new one."""
         try:
-            task.pid = self._fork(supervisor.run, state)
+            task.pid = self.standby.hand(task.folder, state)
+            if not task.pid:
+                supervisor = self._supervisor(task.folder, state, task.order)
+                task.pid = self._fork(lambda: serve(supervisor, self._next_supervisor), state)
         finally:
             os.close(state)
         self._by_pid[task.pid] = task
         self._changed(task)
+
+    def _supervisor(self, folder: TaskFolder, state: int, order: dict[str, Any]) -> Supervisor:
+        return Supervisor(folder, state, order, shell=self._shell, env=self._env, ground=self._ground)
+
+    def _next_supervisor(self, folder: TaskFolder, state: int) -> Supervisor | None:
+        """In a process that has seen to other tasks. None where somebody has removed the order meanwhile."""
+        order = folder.order()
+        return None if order is None else self._supervisor(folder, state, order)
+
+    def stand_by(self) -> None:
+        """Take those who are done with their task; what they said of it is read."""
+        for pid in self.standby.accept(self._by_pid.__contains__):
+            self._leave(pid)
+
+    def _leave(self, pid: int) -> None:
+        task = self._by_pid.pop(pid, None)
+        if task is not None:
+            task.pid = 0
+            self.look(task)
 
     def _fork(self, run: Callable[[], None], *kept: int) -> int:
         """A process of its own for `run`, with no descriptor of ours but `kept`."""
@@ -246,10 +259,7 @@ class Tasks:
                 return
             if pid == 0:
                 return
-            task = self._by_pid.pop(pid, None)
-            if task is not None:
-                task.pid = 0
-                self.look(task)
+            self._leave(pid)
 
     def look(self, task: Task) -> None:
         """Read the state of a task, and see that somebody looks after it."""
