@@ -55,7 +55,7 @@ class Standby:
 
     def accept(self, is_ours: Callable[[int], bool]) -> list[int]:
         """Take those who have come. Their processes, also of those that are sent away because there are enough."""
-        found = []
+        found: list[int] = []
         while True:
             try:
                 connection = self._listener.accept()[0]
