@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from trainyard.server.diagnosis import EXIT_CODES, PATTERNS, diagnose
+from trainyard.server.causes import EXIT_CODES, NEEDLES, PATTERNS
+from trainyard.server.diagnosis import diagnose
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,75 @@ from trainyard.server.diagnosis import EXIT_CODES, PATTERNS, diagnose
         ("Fatal Python error: Segmentation fault", "segfault"),
         ("PermissionError: [Errno 13] Permission denied: '/data/x'", "permission"),
         ("write: Broken pipe", "peer_lost"),
+        ("RuntimeError: Memory not enough: device memory pool malloc failed.", "device_memory"),
+        (
+            "bfc_allocator.cc:431] Allocator (GPU_0_bfc) ran out of memory trying to allocate 1GiB",
+            "device_memory",
+        ),
+        ("java.lang.OutOfMemoryError: Java heap space", "memory"),
+        ("RuntimeError: DataLoader worker (pid 1234) is killed by signal: Killed.", "memory"),
+        (
+            "misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes",
+            "shared_memory",
+        ),
+        ("bash: line 1:   112 Killed                  python train.py", "killed"),
+        ("traceback : Signal 9 (SIGKILL) received by PID 3312", "killed"),
+        ("bash：行1: 1234 已杀死               python train.py", "killed"),
+        ("double free or corruption (!prev)", "aborted"),
+        ("EI0004: The ranktable is invalid,Reason:[The ranktable check failed].", "rank_table"),
+        (
+            "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
+            "device_held",
+        ),
+        ("[CRITICAL] DEVICE(11,7f,python): Call rt api rtSetDevice failed, ret: 507033", "device_broken"),
+        ("SyntaxError: invalid syntax", "syntax"),
+        ("IndentationError: expected an indented block", "syntax"),
+        ("bash: ./run.sh: /bin/bash^M: bad interpreter: No such file or directory", "line_ends"),
+        ("run.sh: line 2: $'\\r': command not found", "line_ends"),
+        ("bash: ./run: cannot execute binary file: Exec format error", "other_processor"),
+        ("bash：行1: nvcc：未找到命令", "command_missing"),
+        ("socket.gaierror: [Errno -2] Name or service not known", "name_unknown"),
+        ("ssh: Could not resolve hostname worker-1: Name or service not known", "name_unknown"),
+        ("OSError: We couldn't connect to 'https://hub.example' to load this file", "download_timeout"),
+        ("fatal: could not read Username for 'https://git.example.com': No such device or address", "git"),
+        ("fatal: Remote branch foo not found in upstream origin", "git"),
+        ("git@git.example.com: Permission denied (publickey).", "git"),
+        ("fatal: unable to access 'https://git.example.com/x/': Failed to connect", "download_timeout"),
+        ("fatal: detected dubious ownership in repository at '/work/code'", "last_words"),
+        ("ERROR: ResolutionImpossible: for help visit the pages of pip", "requirement_failed"),
+        ("error: externally-managed-environment", "requirement_failed"),
+        ("  error: subprocess-exited-with-error".strip(), "requirement_failed"),
+        ("ImportError: /opt/x.so: undefined symbol: _ZN2at4_ops", "library_missing"),
+        (
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "framework_unfit",
+        ),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+            "framework_unfit",
+        ),
+        ("RuntimeError: The client socket has timed out after 300s while trying to connect", "rendezvous"),
+        ("There are not enough slots available in the system to satisfy the 16", "mpi_slots"),
+        ("mpirun has detected an attempt to run as root.", "mpi_root"),
+        ("mpirun was unable to find the specified executable file, and therefore", "command_missing"),
+        ("MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD", "child_failed"),
+        (
+            "mpirun detected that one or more processes exited with non-zero status, thus causing",
+            "child_failed",
+        ),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "child_failed"),
+        (
+            "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
+            "checkpoint",
+        ),
+        ("OSError: [Errno 116] Stale file handle: '/mnt/share/x'", "storage_broken"),
+        ("RuntimeError: can't start new thread", "threads"),
+        ("bash: ./run.sh: Permission denied", "permission"),
+        ("python: can't open file '/work/trian.py': [Errno 2] No such file or directory", "file_missing"),
+        (
+            "reading manifest: unauthorized: access to the requested resource is not authorized",
+            "image_pull",
+        ),
     ],
 )
 def test_a_cause_is_found_when_a_line_tells_it(line, code):
@@ -56,6 +128,25 @@ def test_a_cause_is_found_when_a_line_tells_it(line, code):
     assert (found.code, found.task, found.line) == (code, "worker-0", line)
     assert found.cause
     assert found.remedy
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: one.code)
+def test_no_part_of_a_pattern_is_passed_over_when_lines_are_looked_through_quickly(pattern):
+    for part in alternatives(pattern.line.pattern):
+        words = re.sub(r"\(\?[!:i]+|[\\^$?*+]+[bSsdw]?|[()\[\]|]", " ", part).lower()
+        assert any(needle.strip("^\\'") in words for needle in NEEDLES), part
+
+
+def alternatives(text: str) -> list[str]:
+    """What stands between the bars of a pattern that are in no brackets."""
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
 
 
 def test_nothing_is_made_up_when_the_log_tells_nothing():
@@ -77,6 +168,15 @@ def test_the_more_telling_line_wins_when_several_are_there():
         (["KeyError: 'label'", "BrokenPipeError: [Errno 32] Broken pipe"], "exception"),
         (["ReadTimeoutError: x", "ModuleNotFoundError: No module named 'y'"], "download_timeout"),
         (["connect: Connection refused", "ModuleNotFoundError: No module named 'y'"], "module_missing"),
+        (["NCCL INFO NCCL_TIMEOUT set by environment to 1800", "ValueError: bad label 7"], "exception"),
+        (["WARNING: nccl timeout set to 1800 s", "ValueError: bad label 7"], "exception"),
+        (["cat: /etc/settings: No such file or directory", "ValueError: bad label 7"], "exception"),
+        (["connect failed: Connection refused, trying again", "KeyError: 'x'"], "exception"),
+        (["cat: /etc/settings: No such file or directory", "PermissionError: [Errno 13] Permission denied"], "permission"),
+        (["python: can't open file 'x.py': No such file or directory", "train.py: ChildFailedError: x"], "file_missing"),
+        (["subprocess.CalledProcessError: Command 'a' returned 1", "KeyError: 'x'"], "exception"),
+        (["(GPU_0_bfc) ran out of memory, but this is not a failure", "KeyError: 'x'"], "exception"),
+        (["ERROR: it did not work", "Killed"], "killed"),
     ],
 )  # fmt: skip
 def test_the_cause_wins_when_what_followed_from_it_is_there_too(lines, code):
