@@ -281,7 +281,7 @@ class DeviceReading:
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
     uuid: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)  # what else, by the names of runtime/figures.py
+    figures: Mapping[str, float] = field(default_factory=dict)  # by the names of runtime/figures.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,6 @@ NAMES = frozenset(
 )
 
 _DCGM = {str(number): name for group in GROUPS for number, name in group.items()}
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _BITS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _UUID = re.compile(r"GPU-[0-9a-fA-F-]{8,72}")
 _BLANK = (0x7FFFFFF0, 1 << 47)  # these and the fifteen after each are DCGM's words for "no value"
@@ -197,10 +196,11 @@ def _index(word: str) -> int:
 
 def _value(word: str) -> float | None:
     """A number; drivers write [N/A], [Not Supported], N/A, N/W, - and more for what they do not know."""
-    if _BITS.fullmatch(word):
-        return float(int(word, 16))
-    if _NUMBER.fullmatch(word):
+    if not word[:1].isdecimal() and word[:1] != "-":  # neither "nan" nor "inf" is a figure
+        return _WORDS.get(word)
+    try:
         value = float(word)
-        is_blank = abs(value) >= _MOST or any(blank <= value < blank + 16 for blank in _BLANK)
-        return None if is_blank else value
-    return _WORDS.get(word)
+    except ValueError:
+        return float(int(word, 16)) if _BITS.fullmatch(word) else None
+    is_blank = not -_MOST < value < _MOST or any(blank <= value < blank + 16 for blank in _BLANK)
+    return None if is_blank else value

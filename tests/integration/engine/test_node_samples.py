@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
@@ -128,27 +127,39 @@ def tools(monkeypatch, tmp_path: Path) -> Path:
     return folder
 
 
+class Asked(list[int]):
+    """Processes that drivers were asked by; the agent's loop takes leave of them as here."""
+
+    def reap(self, how: int = os.WNOHANG) -> None:
+        self[:] = [pid for pid in self if os.waitpid(pid, how)[0] == 0]
+
+
 @pytest.fixture
-def sampler() -> Iterator[Sampler]:
-    """One that is stopped in the end, and whose children are taken leave of, as the agent's loop does."""
+def asked(monkeypatch) -> Iterator[Asked]:
+    spawn, started = os.posix_spawn, Asked()
+
+    def note(*words: Any, **options: Any) -> int:
+        started.append(spawn(*words, **options))
+        return started[-1]
+
+    monkeypatch.setattr(os, "posix_spawn", note)
+    yield started
+    started.reap(0)
+
+
+@pytest.fixture
+def sampler(asked: Asked) -> Iterator[Sampler]:
+    """One that is stopped in the end."""
     made = Sampler()
     yield made
     made.stop()
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
 
 
-def reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def frames(sampler: Sampler, pid: int, **order: object) -> Iterator[Any]:
-    """What the agent's loop would send."""
+def frames(sampler: Sampler, asked: Asked) -> Iterator[Any]:
+    """What the agent's loop would send, of a task that has the second device."""
+    one = task(os.getpid(), env={"TRAINYARD_DEVICES": "1"})
     while True:
-        yield until(lambda: reap() or sampler.poll([task(pid, env={"TRAINYARD_DEVICES": "1"}, **order)]))
+        yield until(lambda: asked.reap() or sampler.poll([one]))
 
 
 def device_of(frame: Any) -> Any:
@@ -156,12 +167,12 @@ def device_of(frame: Any) -> Any:
     return one
 
 
-def test_a_reading_goes_without_a_profiler_when_that_takes_its_time(tools, sampler, tmp_path):
+def test_a_reading_goes_without_a_profiler_when_that_takes_its_time(tools, sampler, asked, tmp_path):
     gate = tmp_path / "gate"
     closed = f"until [ -e '{gate}' ]; do sleep 0.05; done"
     nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi(before=closed))
     sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
-    several = frames(sampler, os.getpid())
+    several = frames(sampler, asked)
     for _ in range(3):
         one = device_of(next(several))
         assert one.figures["gpu_temp"] == 40
@@ -178,29 +189,41 @@ def script_of_profile() -> str:
     return profile_script().partition("\n")[2]
 
 
-def test_a_profiler_is_forgotten_when_it_falls_silent(tools, sampler, monkeypatch):
+def test_a_profiler_is_forgotten_when_it_falls_silent(tools, sampler, asked, monkeypatch):
     monkeypatch.setattr(sampling, "PROFILE_KEPT", 3)
     nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi())
     sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
-    several = frames(sampler, os.getpid())
+    several = frames(sampler, asked)
     until(lambda: "total_energy_consumption" in device_of(next(several)).figures)
     nvidia.install(tools, dcgmi="#!/bin/sh\nexit 1\n", smi=nvidia.smi(dmon=""))
     until(lambda: "total_energy_consumption" not in device_of(next(several)).figures)
     assert device_of(next(several)).figures["gpu_temp"] == 40
 
 
-def test_it_is_asked_rarely_when_a_profiler_knows_nothing(tools, sampler, tmp_path):
+def test_it_is_asked_rarely_when_a_profiler_knows_nothing(tools, sampler, asked, tmp_path):
     noted = tmp_path / "noted"
     nvidia.install(tools, smi=nvidia.smi(dmon=""), dcgmi='#!/bin/sh\necho "$@" >> "$NOTED"\nexit 255\n')
     sampler.configure(0.01, devices_script(in_detail=True), "dcgm_groups=156\n" + script_of_profile())
-    several = frames(sampler, os.getpid())
+    several = frames(sampler, asked)
     until(lambda: next(several) and noted.exists() and not sampler._profiler.is_asked)
     for _ in range(10):
         next(several)
     assert len(noted.read_text().splitlines()) == 1
 
 
-def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, monkeypatch, sampler):
+def test_one_row_for_each_device_is_sent_when_a_profiler_has_printed_several():
+    answer = (
+        "columns dcgm 1001,1002\ndcgm 1 GPU-b N/A N/A\ndcgm 0 GPU-a 0.1 N/W\ndcgm 1 GPU-b 0.5 N/A\n"
+        "dcgm 1 GPU-b N/A 0.7\ndcgm 0 GPU-a 0.2 N/A\ndcgm\ndcgm 1 GPU-b 9\nknown dcgm_fields 1001,1002\n"
+    )
+    lines = sampling.newest_rows(answer).splitlines()
+    assert lines[0] == "columns dcgm 1001,1002"
+    assert {"dcgm 1 GPU-b 9", "dcgm 0 GPU-a 0.2 N/W", "dcgm", "known dcgm_fields 1001,1002"} < set(lines)
+    whole = sampling.newest_rows(answer.replace("dcgm 1 GPU-b 9\n", ""))
+    assert "dcgm 1 GPU-b 0.5 0.7" in whole.splitlines()
+
+
+def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, asked, monkeypatch):
     nvidia.install(tools, smi="#!/bin/sh\n")
     source = drivers.Source(("nvidia-smi",), 20.0)
     script = "echo \"<${a-}|${b-}>\"; echo 'known a x,y_1.z'; echo 'known b $(oops)'; echo 'known b'"
@@ -216,16 +239,14 @@ def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, monkey
     assert ask() == "<|>"  # another tool may have come
 
 
-def test_nobody_is_asked_again_when_the_one_asked_before_cannot_be_killed(tools, sampler):
+def test_nobody_is_asked_again_when_the_one_asked_before_cannot_be_killed(tools, asked):
     nvidia.install(tools, smi="#!/bin/sh\n")
     source = drivers.Source(("nvidia-smi",), 0.0)
     source.configure("exec sleep 1000")
     assert source.begin()
-    left = source._driver.pid
     assert until(lambda: source.answer() is not None)
-    assert (
-        not source.begin()
-    )  # it is there until somebody takes leave of it, as is one that waits for hardware
-    os.waitpid(left, 0)
+    # It is there until somebody takes leave of it, as is one that waits for hardware.
+    assert not source.begin()
+    asked.reap(0)
     assert source.begin()
     source.stop()

@@ -19,6 +19,7 @@ from trainyard.server.store.samples import OWN_NETWORK
 logger = logging.getLogger(__name__)
 
 WRITE_SECONDS = 5.0  # or as often as is looked, where that is more often
+FIGURES_EVERY = 3  # times of writing: there are many, and nobody asks for them more often
 MOST_PENDING = 200_000  # readings, while the database does not answer: then the oldest go
 IDLE_PERCENT = 1.0  # a device that does less does nothing
 
@@ -26,10 +27,13 @@ IDLE_PERCENT = 1.0  # a device that does less does nothing
 class Metering:
     """The `Meter` of one term."""
 
-    def __init__(self, term: Term, *, sample_seconds: float = WRITE_SECONDS) -> None:
+    def __init__(
+        self, term: Term, *, sample_seconds: float = WRITE_SECONDS, figures_every: int = FIGURES_EVERY
+    ) -> None:
         self._term = term
         self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)
         self._pending: list[tuple[str, float, samples.Values]] = []
+        self._figures_every, self._turn = figures_every, 0
         self._figures: dict[str, tuple[float, Figures]] = {}  # the newest of each task
 
     def take(
@@ -55,9 +59,12 @@ class Metering:
     async def write(self) -> None:
         """Write what has come; what could not be written is kept for the next time."""
         batch, self._pending = self._pending, []
-        figures, self._figures = self._figures, {}
         if not batch:
             return
+        figures: dict[str, tuple[float, Figures]] = {}
+        if self._turn % self._figures_every == 0:
+            figures, self._figures = self._figures, figures
+        self._turn += 1
 
         def work(c: Connection) -> None:
             samples.add(c, batch)

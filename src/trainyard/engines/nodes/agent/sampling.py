@@ -99,7 +99,7 @@ class Sampler:
             if answer is None:
                 return
             if has_figures(answer):
-                self._profile, self._profile_age = answer, 0
+                self._profile, self._profile_age = newest_rows(answer), 0
             else:
                 self._profile_next = now + PROFILE_REST_SECONDS
         elif now >= self._profile_next:
@@ -156,6 +156,22 @@ class Sampler:
 def has_figures(answer: str) -> bool:
     """Whether a profiler has told anything but what it has learnt of itself."""
     return any(line and not line.startswith("known ") for line in answer.split("\n"))
+
+
+def newest_rows(answer: str) -> str:
+    """The same with one row for each device: the last, with what only an earlier one has."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    others = []
+    for line in answer.split("\n"):
+        words = line.split()
+        if words[:1] != ["dcgm"]:
+            others.append(line)
+            continue
+        key, before = tuple(words[:3]), rows.get(tuple(words[:3]), [])
+        if len(before) == len(words):
+            words = [before[place] if word.startswith("N/") else word for place, word in enumerate(words)]
+        rows[key] = words
+    return "\n".join([*others, *map(" ".join, rows.values()), ""])
 
 
 def all_processes() -> dict[int, Process]:
