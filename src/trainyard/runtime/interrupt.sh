@@ -1,9 +1,15 @@
-# Ctrl-C for the command that runs, as its terminal would: SIGINT to the foreground process group. Expects D, wanted.
-if [ ! -s "$D/current" ] || [ ! -s "$D/pid" ] || [ ! -s "$D/shell" ]; then exit 0; fi
-read -r running < "$D/current"
+# Ctrl-C for the command that runs, as its terminal would: SIGINT to the foreground process group. Expects D, wanted, and
+# session_alive.sh before it.
+ty_busy
+if [ "$running" = - ] || [ ! -s "$D/shell" ] || ! alive; then exit 0; fi
 if [ -n "$wanted" ] && [ "$wanted" != "$running" ]; then exit 0; fi
-read -r pid < "$D/pid"
 read -r shell < "$D/shell"
+# The shell may not have come to it yet; told now, nothing would hear.
+tries=0
+while [ "$tries" -lt 100 ] && [ ! -s "$D/current" ] && [ ! -s "$D/$running.status" ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
 told= early= tries=0 same=0
 while [ "$tries" -lt 20 ] && [ "$same" -lt 4 ] && [ ! -s "$D/$running.status" ]; do
     read -r stat < "/proc/$pid/stat" || exit 0

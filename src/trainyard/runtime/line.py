@@ -25,7 +25,7 @@ class Look:
     """A session as the machine sees it."""
 
     alive: bool
-    running: int | None = None  # the command that runs now
+    running: int | None = None  # the command that runs now, or is next
     last: int = 0  # the newest command's number
     variables: str = ""  # what the variables that its shell was given are called
 

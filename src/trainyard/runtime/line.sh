@@ -55,13 +55,12 @@ ty_has_heir() {
 }
 
 ty_look() {
-    ty_alive=dead ty_running=- ty_last=0 ty_variables=-
+    ty_alive=dead ty_variables=-
+    ty_busy
     if alive && [ -s "$D/shell" ]; then ty_alive=alive; fi
-    if [ -s "$D/current" ]; then read -r ty_running < "$D/current"; fi
-    if [ -s "$D/last" ]; then read -r ty_last < "$D/last"; fi
     if [ -s "$D/job.env" ]; then read -r _ ty_variables _ < "$D/job.env"; fi
     # Empty where a file is just being written.
-    printf '? %s %s %s %s\n' "$ty_alive" "${ty_running:--}" "${ty_last:-0}" "${ty_variables:--}"
+    printf '? %s %s %s %s\n' "$ty_alive" "$running" "$last" "${ty_variables:--}"
 }
 
 # The same token twice is the same command: a client that lost its answer simply asks again.

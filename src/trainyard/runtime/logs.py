@@ -47,7 +47,8 @@ def _record(line: str, files: Mapping[str, tuple[int, datetime]], session: Sessi
     word, status, *text = line.split(" ", 2)
     number = int(word)
     if status == "-":
-        status = (RUNNING if session.running == number else WAITING) if session.alive else LOST
+        has_begun = session.running == number and f"{number}.out" in files
+        status = (RUNNING if has_begun else WAITING) if session.alive else LOST
     submitted, ended = files.get(f"{number}.cmd"), files.get(f"{number}.status")
     return CommandRecord(
         number=number,

@@ -54,7 +54,7 @@ class SessionState:
     """What the machine says about a session."""
 
     alive: bool
-    running: int | None = None  # the command that runs now
+    running: int | None = None  # the command that runs now, or is next where the shell has not come to it yet
     last: int = 0  # the newest command's number
 
 
@@ -256,9 +256,10 @@ class Session:
         return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
     async def interrupt(self, number: int | None = None) -> None:
-        """Ctrl-C for command `number` (or whichever runs); nothing if it does not run."""
+        """Ctrl-C for command `number` (or whichever runs); nothing if it does not run, and is not next."""
         wanted = "" if number is None else str(number)
-        await self.transport.run(f"D={shell.home_path(self.folder)} wanted={wanted}\n{_read('interrupt.sh')}")
+        head = f"D={shell.home_path(self.folder)} wanted={wanted}\n"
+        await self.transport.run(head + _read("session_alive.sh") + _read("interrupt.sh"))
 
     async def set_env(self, env: Mapping[str, str]) -> None:
         """Export variables in the shell, now if it is idle, else before its next command; and after restarts."""

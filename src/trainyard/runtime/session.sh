@@ -9,6 +9,30 @@ cd "$HOME" || exit 1
 set -m
 # Nothing typed here reaches a command, so do not echo it; Ctrl-S must not be able to stop the session.
 stty -echo -ixon susp undef 2>/dev/null
+
+# End a shell, and with it what it runs. A zombie that nobody collects has no exe.
+end_shell() {
+    kill -HUP "$1" 2>/dev/null # an interactive shell passes it on
+    tries=0
+    while [ -e "/proc/$1/exe" ]; do
+        tries=$((tries + 1))
+        if [ "$tries" -gt 20 ]; then kill -KILL "$1" 2>/dev/null; fi
+        sleep 0.1
+    done
+}
+
+# An earlier supervisor may have died a moment ago. Its guard, which holds `life`, must be through before it could take
+# our shell for that one's; and of two shells at one FIFO neither would get whole lines.
+guard= tries=0
+if [ -s "$__ty_dir/guard" ]; then IFS= read -r guard < "$__ty_dir/guard"; fi
+while [ -n "$guard" ] && [ "$tries" -lt 80 ] && [ "/proc/$guard/fd/6" -ef "$__ty_dir/life" ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+shell=
+if [ -s "$__ty_dir/shell" ]; then IFS= read -r shell < "$__ty_dir/shell"; fi
+if [ -n "$shell" ] && [ "/proc/$shell/fd/0" -ef "$__ty_dir/in" ]; then end_shell "$shell"; fi
+
 exec 3<> "$__ty_dir/in" 4<> "$__ty_dir/show"
 if [ -e "$__ty_dir/viewer.idle" ] || [ -e "$__ty_dir/shell" ]; then rm -f "$__ty_dir/viewer.idle" "$__ty_dir/shell"; fi
 true >| "$__ty_dir/current"
@@ -84,24 +108,23 @@ renice -n 5 -p "$viewer_pid" >/dev/null 2>&1
 # alone, so its death is an end of file. Then nothing of the session may live on, and nobody may wait for it.
 guard() {
     set +m
-    read -r _ < "$__ty_dir/life"
+    trap '' HUP # the terminal may go as well
+    exec 6< "$__ty_dir/life"
+    read -r _ <&6
     kill -TERM "-$viewer_pid" 2>/dev/null
-    shell=
-    IFS= read -r shell < "$__ty_dir/shell" && kill -HUP "$shell" 2>/dev/null # an interactive shell passes it on
-    number=
+    shell= number= pid=
+    IFS= read -r shell < "$__ty_dir/shell"
     IFS= read -r number < "$__ty_dir/current"
+    IFS= read -r pid < "$__ty_dir/pid"
+    if [ "$pid" != "$$" ]; then exit 0; fi # another supervisor did not wait for us, and has done the rest
+    if [ -n "$shell" ]; then kill -HUP "$shell" 2>/dev/null; fi
     if [ -n "$number" ]; then __ty_finish "$number" lost; fi
     rm -f "$__ty_dir/pid"
-    tries=0
-    # A zombie that nobody collects has no exe.
-    while [ -n "$shell" ] && [ -e "/proc/$shell/exe" ]; do
-        tries=$((tries + 1))
-        if [ "$tries" -gt 20 ]; then kill -KILL "$shell"; fi
-        sleep 0.1
-    done
+    if [ -n "$shell" ]; then end_shell "$shell"; fi
     exit 0
 }
 guard 3>&- 4>&- &
+printf '%s\n' "$!" >| "$__ty_dir/guard"
 exec 5> "$__ty_dir/life"
 # Ctrl-C belongs to the command; between two commands it must not end the supervisor.
 trap : INT

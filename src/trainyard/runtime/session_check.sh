@@ -1,18 +1,16 @@
 # Does the session live? Expects D, n: a command somebody waits for (0 for none), and session_alive.sh
 # and session_wake.sh before it.
 # "alive|dead RUNNING LAST"
-alive=dead running=- last=0
+alive=dead
+ty_busy
 if alive; then alive=alive; fi
-# A file that is just being written may be empty after all.
-if [ -s "$D/current" ]; then read -r running < "$D/current"; running=${running:--}; fi
-if [ -s "$D/last" ]; then read -r last < "$D/last"; last=${last:-0}; fi
 # A command that has ended is no longer at the mercy of the session.
 if [ "$n" != 0 ] && [ -s "$D/$n.status" ]; then
     # Its waiter may have missed the news (its FIFO was gone for a moment): tell it again.
     while read -r line; do [ ! -p "$D/lines/$line" ] || echo "$n" 1<> "$D/lines/$line"; done < "$D/$n.for"
     alive=alive
 # An idle shell and a command that was never started: the wake-up was lost (an interrupt can eat it). Again.
-elif [ "$n" != 0 ] && [ "$alive" = alive ] && [ "$running" = - ] && [ ! -e "$D/$n.out" ]; then
+elif [ "$n" != 0 ] && [ "$alive" = alive ] && [ ! -s "$D/current" ] && [ ! -e "$D/$n.out" ]; then
     ty_wake "$n"
 fi
 # The shell is in front of its terminal, so it may be idle: a second Ctrl-C can end the noting of an end. Note it again;

@@ -48,12 +48,21 @@ __ty_start() {
 __ty_done() {
     __ty_status=$?
     if [ -z "$__ty_n" ]; then return 0; fi
-    # Ended by SIGHUP: it may be the terminal that has gone, and this shell is next. Then the guard says `lost`.
-    if [ "$__ty_status" = 129 ]; then command sleep 0.5 || command true; fi
+    # Ended by SIGHUP: it may be the terminal that has gone, or the supervisor, and this shell is next. Then the guard says
+    # `lost`, however long it takes to come to that.
+    if [ "$__ty_status" = 129 ]; then
+        command sleep 0.5 || command true
+        if [ ! -e "/proc/$PPID/exe" ] || ! command true >| /dev/tty; then
+            __ty_n=
+            command kill -HUP "$$"
+            return 0
+        fi
+    fi
     export -p >| "$__ty_dir/state"
     if [ -s "$__ty_out" ]; then __ty_keep_short; fi
     __ty_finish "$__ty_n" "$__ty_status"
-    __ty_n=
+    # Where Ctrl-C eats the next `__ty_start`, nothing is run: this command least of all.
+    __ty_n= __ty_cmd=/dev/null __ty_out=/dev/null
 }
 
 # A short text that a command printed is copied to N.short: whoever wants it needs no process to read it, as it does

@@ -1,16 +1,14 @@
 # Make sure that a session runs. Expects session_alive.sh before it, and
 #     D (its folder), F (the far side's files), NAME (tmux session), WINDOW,
 #     variables and variables_name (the text of job.env and what it is called; empty for none).
-# Answers "alive PID CURRENT LAST" or "started PID CURRENT LAST"; "no-tmux" where tmux is missing.
+# Answers "alive PID RUNNING LAST" or "started PID RUNNING LAST"; "no-tmux" where tmux is missing.
 # A machine starts dozens of these at once: builtins where they will do.
 umask 077
 [ -d "$D/lines" ] && [ -d "$D/tokens" ] || mkdir -p "$D/lines" "$D/tokens" || exit 1
 
 answer() {
-    current=- last=0
-    if [ -s "$D/current" ]; then read -r current < "$D/current"; fi
-    if [ -s "$D/last" ]; then read -r last < "$D/last"; fi
-    printf '%s %s %s %s\n' "$1" "$pid" "${current:--}" "${last:-0}" # empty where it is just being written
+    ty_busy
+    printf '%s %s %s %s\n' "$1" "$pid" "$running" "$last"
 }
 
 # Variables for the shell: a new shell reads them as it starts; one that runs reads them when it is next idle.

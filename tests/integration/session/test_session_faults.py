@@ -13,6 +13,9 @@ from trainyard.runtime import session as session_module
 from trainyard.runtime.line import Line
 from trainyard.runtime.session import Session
 
+FOLDER = "~/.trainyard/task0.x"
+# While somebody else holds its FIFO open, the guard does not hear of the supervisor's death.
+SLOW_GUARD = f"cd {FOLDER}; exec 9> life; setsid sleep 600 > /dev/null 2>&1 & echo $! > holder; exec 9>&-;"
 pytestmark = pytest.mark.slow  # each starts a real tmux with a login shell, some a real sshd
 
 
@@ -118,8 +121,8 @@ async def test_dead_tmux_is_an_error_and_not_an_endless_wait(session, transport,
 
 async def test_supervisor_killed_with_9_is_an_error_and_a_new_session_comes(session, transport, monkeypatch):
     monkeypatch.setattr(session_module, "LIVENESS_SECONDS", 0.2)
-    number = await session.submit("sleep 600")
-    await until(lambda: _is_running(session))
+    number = await session.submit("sh -c 'echo > ~/up; exec sleep 600'")
+    await until(lambda: _exists(transport, "~/up"))
 
     await transport.run("kill -9 $(cat ~/.trainyard/task0.x/pid)")
 
@@ -130,6 +133,66 @@ async def test_supervisor_killed_with_9_is_an_error_and_a_new_session_comes(sess
     await again.run("echo new life", collect=pieces.append)
     await again.aclose()
     assert b"".join(pieces) == b"new life\n"
+
+
+async def test_the_command_is_lost_when_the_guard_is_slow_to_say_so(session, transport):
+    number = await session.submit("sleep 600")
+    await until(lambda: _exists(transport, f"{FOLDER}/{number}.out"))
+    await transport.run(f"{SLOW_GUARD} kill -9 $(cat pid)")
+    # The shell goes when its command has been hung up, and notes no end of it.
+    await until(lambda: _is_gone(transport, "shell"))
+    assert not await _exists(transport, f"{FOLDER}/{number}.status")
+    await transport.run(f"kill $(cat {FOLDER}/holder)")
+    with pytest.raises(UnreachableError, match="ended while command 1 ran"):
+        await asyncio.wait_for(session.wait(number), 10)
+    await until(lambda: _is_gone(transport, "guard"))
+
+
+async def test_a_new_session_is_alone_when_the_guard_of_the_last_one_is_slow(session, transport):
+    """Two shells that read one FIFO would each get some of the lines."""
+    await session.submit("""sh -c 'trap "" HUP; echo $$ > ~/stubborn; exec sleep 600'""")
+    await until(lambda: _exists(transport, "~/stubborn"))
+    await transport.run(f"{SLOW_GUARD} cat pid > died; cat shell > before; kill -9 $(cat pid)")
+    again = Session(transport=transport, machine="task0.x")
+    opening = asyncio.create_task(again.open())
+    panes = "tmux list-panes -t =task0=x: -F 'new #{pane_pid}' 2>/dev/null"
+    await until(lambda: _is_in(transport, f"{panes} | grep -vwF $(cat {FOLDER}/died)", b"new"))
+    await transport.run(f"kill $(cat {FOLDER}/holder)")
+    await opening
+    try:
+        assert await _is_gone(transport, "before")
+        pieces: list[bytes] = []
+        await again.run("echo $$; cat ~/.trainyard/task0.x/shell", collect=pieces.append)
+        mine, noted = b"".join(pieces).split()
+        assert mine == noted
+    finally:
+        await again.aclose()
+        await transport.run("kill $(cat ~/stubborn)")
+
+
+async def test_a_waiting_command_counts_as_running_and_is_interrupted_when_the_shell_is_slow(
+    session, transport
+):
+    await transport.run(f"printf 'until [ -e ~/go ]; do sleep 0.02; done\n' 1<> {FOLDER}/in")
+    number = await session.submit("sleep 600")
+    later = await session.submit("echo second")
+    assert (await session.state()).running == number
+    other = Session(transport=transport, machine="task0.x")
+    assert (await other.open()).running == number
+    interrupting = asyncio.create_task(session.interrupt(number))
+    await transport.run("touch ~/go")
+    await interrupting
+    assert (await asyncio.wait_for(session.wait(number), 10)).status == 130
+    assert (await asyncio.wait_for(other.run("echo second"), 10)).number == later  # adopted, not repeated
+    await other.aclose()
+
+
+async def test_the_last_command_is_not_repeated_when_the_start_of_the_next_is_eaten(transport, run):
+    await run("echo once >> ~/runs")
+    await transport.run(
+        f"""cd {FOLDER}; printf '. "$__ty_cmd" </dev/null >|"$__ty_out" 2>&1\n__ty_done\n' 1<> in"""
+    )
+    assert await run("cat ~/runs") == (0, b"once\n")
 
 
 async def test_interrupt_that_eats_a_wake_up_does_not_lose_the_command(session, run, monkeypatch):
@@ -290,3 +353,12 @@ async def _is_running(session: Session) -> bool:
 
 async def _exists(transport, name: str) -> bool:
     return (await transport.run(f"[ -e {name} ]")).status == 0
+
+
+async def _is_in(transport, script: str, text: bytes) -> bool:
+    return text in (await transport.run(script)).stdout
+
+
+async def _is_gone(transport, file: str) -> bool:
+    """Whether the process whose number stands in a file of the session has ended."""
+    return (await transport.run(f"[ ! -e /proc/$(cat {FOLDER}/{file})/exe ]")).status == 0
