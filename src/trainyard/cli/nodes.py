@@ -202,8 +202,8 @@ def label_command(name: str, labels: tuple[str, ...]) -> int:
 @click.argument("name", shell_complete=complete_node)
 @click.option(
     "--images",
-    type=click.Choice(["ignore", "refuse"]),
-    help="Ignore images, or refuse those that it cannot run.",
+    type=click.Choice(["ignore", "refuse", "podman", "docker"]),
+    help="Ignore images, or refuse those that it cannot run; or run them by one of these alone.",
 )
 @click.option(
     "--isolation",

@@ -66,6 +66,7 @@ import os
 print(os.__file__)
 """
 SSH_PROGRAMS = ("/usr/sbin/sshd", "/usr/bin/ssh", "/usr/bin/scp", "/usr/lib/openssh/sftp-server")
+NO_PODMAN = "#!/bin/sh\nexit 1\n"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")  # what podman may not raise here
 DAEMONS = "/usr/sbin:/usr/bin:/sbin:/bin"  # a daemon that the machine's administrator brought otherwise is not ours to start
@@ -269,7 +270,7 @@ class Docker(Containers):
             pytest.skip("docker.io is not installed")
         tools = self.folder / "tools"
         tools.mkdir()
-        (tools / "podman").write_text("#!/bin/sh\nexit 1\n")  # a node that has no other
+        (tools / "podman").write_text(NO_PODMAN)  # a node that has no other
         (tools / "podman").chmod(0o755)
         (tools / "docker").symlink_to(client)
         (self.folder / "daemon.json").write_text(json.dumps({}))

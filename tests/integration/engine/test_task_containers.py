@@ -100,6 +100,16 @@ async def test_variables_of_a_task_lead_its_container_and_not_what_runs_it(
     assert list((tmp_path / "seen").iterdir()) == []
 
 
+async def test_nothing_is_left_of_folders_that_an_image_has_apart_when_its_task_has_ended(
+    lab: EngineLab, containers: Containers
+):
+    image = "localhost/trainyard-test-apart:1"
+    containers.make(image, container_lab.plain_image(), "VOLUME /apart")
+    await said(lab, "echo x > /apart/x", view=View(image=image))
+    assert containers.leftovers() == ""
+    assert containers.ask("volume", "ls", "-q").stdout == b""
+
+
 async def test_the_end_of_a_container_is_told_as_it_was(lab: EngineLab, containers: Containers, image: str):
     server = await lab.start()
     ends = {"w1.1": ("exit 7", 7), "w2.1": ("kill -9 $$", 137)}

@@ -30,6 +30,20 @@ class Deaf:
         ("write /var/lib/x: no space left on device", "disk full"),
         ("dial tcp 127.0.0.1:9: connect: connection refused", "not reached"),
         ('Error: short-name "a/b" did not resolve to an alias', "no such name"),
+        (
+            "pull access denied for a/b, repository does not exist or may require 'docker login'",
+            "not found, or unauthorized",
+        ),
+        (
+            'Error response from daemon: Head "http://h/v2/a/manifests/1": no basic auth credentials',
+            "unauthorized",
+        ),
+        ("toomanyrequests: You have reached your pull rate limit.", "too many requests"),
+        ("dial tcp 10.40.42.9:40404: i/o timeout", "not reached"),
+        (
+            "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?",
+            "docker does not answer",
+        ),
         ("Error: something else", "failed"),
     ],
 )

@@ -53,8 +53,8 @@ _STARTS = ("It would start at once.", "可立即启动。")
 _NEEDS = ("It is held until other jobs have ended.", "等待其他任务结束。")
 _AVOIDS = (" It avoids {}, which failed it before.", "已避开曾使其失败的节点 {}。")
 _NO_IMAGES = (
-    "It has an image, and none of its nodes runs containers: they have no podman or docker.",
-    "任务指定了镜像，但没有节点能运行容器：未安装 podman 或 docker。",
+    "It has an image, and none of its nodes runs containers: they have no podman or docker that answers.",
+    "任务指定了镜像，但没有节点能运行容器：没有可用的 podman 或 docker。",
 )
 _FOR_IMAGES = (
     "Ask an administrator to install podman on a node, or to have one ignore images: `trainyard nodes set NAME --images ignore`.",

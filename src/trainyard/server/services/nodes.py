@@ -15,13 +15,13 @@ from trainyard.server.services import checks
 from trainyard.server.services.context import Context
 from trainyard.server.settings import ISOLATIONS
 from trainyard.server.store import nodes, workloads
-from trainyard.server.store.nodes import IGNORE, REFUSE, NodeDesired, NodeRecord
+from trainyard.server.store.nodes import IMAGES, NodeDesired, NodeRecord
 from trainyard.spec.ascend import entry_addresses
 from trainyard.spec.events import Subject
 
 BACKENDS = ("local", "ssh")
 FENCE_SECONDS = 30 * 86400
-CHOICES: Mapping[str, tuple[str, ...]] = {"images": (IGNORE, REFUSE), "isolation": ISOLATIONS}
+CHOICES: Mapping[str, tuple[str, ...]] = {"images": IMAGES, "isolation": ISOLATIONS}
 OPTIONS = (*CHOICES, "visible", "address", "device_ips")
 DEVICES = 1024
 # What everybody may know of a node's condition; the rest tells how it can be reached.

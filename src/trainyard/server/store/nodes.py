@@ -23,7 +23,7 @@ from trainyard.lib.errors import NotFoundError
 from trainyard.server.store.rows import insert_named, picked, save_named, versioned_update
 from trainyard.server.tables import nodes
 
-IGNORE, REFUSE = "ignore", "refuse"
+IGNORE, REFUSE, PODMAN, DOCKER = IMAGES = ("ignore", "refuse", "podman", "docker")
 # A label that the scheduler sees on nodes where a task that names an image starts.
 RUNS_IMAGES = "trainyard/images"
 
@@ -79,7 +79,7 @@ class NodeRecord:
 
 
 def images_on(record: NodeRecord) -> str:
-    """What a node does with images: run them in containers or refuse them, or ignore them. The server's own ignores them."""
+    """What a node does with images: run them in containers, by what it has or by one of both; or ignore them, as the server's own."""
     is_local = record.address.get("backend", "local") == "local"
     return str(record.options.get("images") or (IGNORE if is_local else REFUSE))
 

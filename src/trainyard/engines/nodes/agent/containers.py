@@ -15,9 +15,10 @@ import resource
 import sys
 from typing import Any
 
+from . import kernel
 from .devices import device_nodes
 from .folder import TaskFolder, write_file
-from .ground import DOCKER, Runtime, find_runtime, has_runtime, run_briefly
+from .ground import DOCKER, RUNTIMES, Runtime, find_runtime, has_runtime, run_briefly
 from .placing import Placed, RefusalError
 from .supervisor import MARK, base_environment, end_marked, mark_of
 from .view import CONTAINER, Builder, Wrapped, place_of
@@ -49,17 +50,18 @@ def name_of(order: dict[str, Any]) -> str:
 def wrap_image(folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]) -> Wrapped:
     """The words of who keeps a container. RefusalError where the node has none."""
     if not has_runtime():
-        raise RefusalError(no_runtime(order["view"]["image"], ""))
+        raise RefusalError(no_runtime(order["view"], ""))
     own = [sys.executable, "-IS", sys.argv[0], "contain", os.getcwd(), folder.attempt, folder.name]
     # What the task was given is for its container: it leads neither us nor what we start on the node.
     ports = {name: env[name] for name in order.get("ports") or {} if name in env}
     return Wrapped([*own, json.dumps(words)], {**base_environment(), **ports, MARK: order["mark"]}, CONTAINER)
 
 
-def no_runtime(image: str, problem: str) -> str:
+def no_runtime(view: dict[str, Any], problem: str) -> str:
     """What people are told where nothing runs an image."""
+    wanted = view["images"] if view.get("images") in RUNTIMES else "podman or docker"
     why = f" ({problem})" if problem else ""
-    return f"the node has no podman or docker that answers, to run the image {image}{why}"
+    return f"the node has no {wanted} that answers, to run the image {view['image']}{why}"
 
 
 def keep_runtime(folder: TaskFolder, found: Runtime) -> None:
@@ -67,38 +69,36 @@ def keep_runtime(folder: TaskFolder, found: Runtime) -> None:
     write_file(folder.file(RUNTIME), f"{found.kind}\n{found.path}".encode(errors="surrogateescape"))
 
 
-def runtime_of(folder: TaskFolder) -> Runtime:
+def runtime_of(folder: TaskFolder, order: dict[str, Any]) -> Runtime:
     """What runs a task's container; what would run one now where it has had none."""
     kind, _, path = folder.text(RUNTIME).partition("\n")
-    return Runtime(kind, path) if path else find_runtime()
+    return Runtime(kind, path) if path else find_runtime(order["view"].get("images", ""))
 
 
 def remove(folder: TaskFolder, order: dict[str, Any]) -> None:
     """End and remove a task's container, where its keeper has not; no error where there is none."""
     if os.path.exists(folder.file(FIRST_FILE)):
-        discard(runtime_of(folder), order)
+        discard(runtime_of(folder, order), order)
 
 
-def discard(runtime: Runtime, order: dict[str, Any]) -> bool:
-    """Whether a task's container is gone. Where nobody answers who could remove it, its processes are ended all the same."""
+def discard(runtime: Runtime, order: dict[str, Any]) -> None:
+    """Remove a task's container. Where nobody answers who could, its processes are ended, and it is removed before the next begins."""
     name = name_of(order)
-    if _is_removed(runtime, name):
-        return True
-    end_marked(mark_of(order), 0, {os.getpid()}, grace=0.0)
-    if runtime.path:  # it is removed before the next one begins
+    if not _is_removed(runtime, name):
+        end_marked(mark_of(order), 0, {os.getpid()}, grace=0.0)
         os.makedirs(LEFT, mode=0o700, exist_ok=True)
-        write_file(f"{LEFT}/{name}", b"")
-    return False
+        write_file(f"{LEFT}/{name}", runtime.kind.encode())
 
 
-def discard_left(runtime: Runtime, name: str) -> None:
-    """Remove a container of this name, and those of tasks that ended while nobody answered."""
-    _is_removed(runtime, name)
-    with contextlib.suppress(FileNotFoundError):
-        for left in os.listdir(LEFT):
-            if _is_removed(runtime, left):
-                with contextlib.suppress(FileNotFoundError):  # by another task's keeper
-                    os.unlink(f"{LEFT}/{left}")
+def discard_left(runtime: Runtime) -> None:
+    """Remove the containers of tasks that ended while nobody answered who could."""
+    if not os.path.isdir(LEFT):
+        return
+    for name in os.listdir(LEFT):
+        with contextlib.suppress(FileNotFoundError):  # another task's keeper has
+            kind = kernel.read_file(f"{LEFT}/{name}").decode()
+            if kind == runtime.kind and _is_removed(runtime, name):
+                os.unlink(f"{LEFT}/{name}")
 
 
 def _is_removed(runtime: Runtime, name: str) -> bool:
@@ -188,7 +188,8 @@ class Box:
         indices = self.order["env"].get("TRAINYARD_DEVICES", "")
         if nodes and nodes[0].startswith("/dev/nvidia"):
             if self.kind == DOCKER:
-                return ["--gpus", f'"device={indices}"']
+                others = [path for path in nodes if not path.startswith("/dev/nvidia")]
+                return [*requested(indices), *(word for path in others for word in ("--device", path))]
             if any(os.path.exists(path) for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")):
                 return [word for one in indices.split(",") for word in ("--device", f"nvidia.com/gpu={one}")]
         return [word for path in nodes for word in ("--device", path)]
@@ -213,6 +214,11 @@ class Box:
                 words += ["--env", name]
                 env[name] = value
         return words, env
+
+
+def requested(indices: str) -> list[str]:
+    """How docker is asked for devices of NVIDIA: in quotes of its own, as a field of a line of CSV that has commas."""
+    return ["--gpus", f'"device={indices}"']
 
 
 def _pid_max() -> int:

@@ -121,10 +121,10 @@ def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, st
     return status, said.decode(errors="replace")
 
 
-def find_runtime() -> Runtime:
-    """What runs containers here. It may take its time to answer: not to be asked by who has others to serve."""
+def find_runtime(wanted: str = "") -> Runtime:
+    """What runs containers here; a wanted one or none. It may take its time to answer: not to be asked by who has others to serve."""
     problems = []
-    for name in RUNTIMES:
+    for name in (wanted,) if wanted in RUNTIMES else RUNTIMES:
         path = find_program(name)
         if path:
             kind, problem = _try_runtime(path)

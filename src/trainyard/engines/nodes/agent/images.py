@@ -11,23 +11,31 @@ import subprocess
 import time
 from typing import Any
 
-from .folder import TaskFolder, note, write_file
-from .ground import run_briefly
+from .folder import TaskFolder, note, read_json, write_file
+from .ground import PODMAN, last_line, run_briefly
 from .hearing import Hearing
 from .placing import RefusalError
 
 PULL_TRIES = 3
 PULL_PAUSE_SECONDS = 2.0
+CONTEXTS = "contexts"  # where docker keeps the addresses of daemons that were given a name
 SAID = "pulled"  # a file of the task: what the program said that fetched its image
 NO_NAME = "no such name"
 COMMON = "docker.io"  # of an image that names no registry
 COMMON_KEYS = (COMMON, "https://index.docker.io/v1/")  # as podman and docker call it where they keep sign-ins
-# What failed, by what registries and programs say.
+NOT_REACHED, NO_DAEMON = "not reached", "docker does not answer"
+WORTH_TRYING = (NOT_REACHED, NO_DAEMON)
+# What failed, by what registries and programs say; the first that is found.
 CAUSES = (
-    ("unauthorized", re.compile(r"(?i)unauthori[sz]ed|authentication required|denied|forbidden|login")),
-    ("not found", re.compile(r"(?i)not found|manifest unknown|no such image|name unknown|404|does not exist")),
-    ("disk full", re.compile(r"(?i)no space left")),
-    ("not reached", re.compile(r"(?i)timeout|timed out|no such host|refused|unreachable|reset by peer|dial tcp|tls|eof")),
+    (NO_DAEMON, re.compile(r"(?i)cannot connect to the docker|docker daemon|docker api|error during connect")),
+    ("not found, or unauthorized", re.compile(r"(?i)does not exist or may require")),
+    ("unauthorized", re.compile(r"(?i)unauthori[sz]ed|authentication required|denied|forbidden|login|no basic auth")),
+    ("not found", re.compile(r"(?i)not found|manifest unknown|no such image|name unknown|\b404\b|does not exist")),
+    ("too many requests", re.compile(r"(?i)too ?many ?requests|rate limit|\b429\b")),
+    ("disk full", re.compile(r"(?i)no space left|disk quota")),
+    (NOT_REACHED, re.compile(
+        r"(?i)timeout|timed out|no such host|name resolution|refused|unreachable|reset by peer|broken pipe|dial tcp|\btls\b|\beof\b"
+    )),
     (NO_NAME, re.compile(r"(?i)short-name|invalid reference")),
 )  # fmt: skip
 
@@ -54,14 +62,13 @@ class Fetcher:
             self._note("image_pulled", f"The image {self.image} was fetched in {took:.0f} s.")
         if status == 0 or hearing.is_told:
             return
-        last = said.strip().rpartition("\n")[2][:500]
-        message = f"the image {self.image} cannot be fetched ({cause_of(said)}): {last}"
+        message = f"the image {self.image} cannot be fetched ({cause_of(said)}): {last_line(said)[:500]}"
         self._note("image_failed", f"T{message[1:]}")
         raise RefusalError(message)
 
     def _fetch(self, hearing: Hearing) -> tuple[int, str]:
         """Try until it is there, or there is no use in trying."""
-        if self.kind == "podman":  # which tries again by itself
+        if self.kind == PODMAN:  # which tries again by itself
             status, said = self._pull(self.image, hearing)
             if status and cause_of(said) == NO_NAME and not has_host(self.image):
                 # Its settings name no registry for such names; what everybody means is this one.
@@ -72,7 +79,7 @@ class Fetcher:
             if number:
                 hearing.pause(PULL_PAUSE_SECONDS)
             status, said = self._pull(self.image, hearing)
-            if status == 0 or hearing.is_told or cause_of(said) != "not reached":
+            if status == 0 or hearing.is_told or cause_of(said) not in WORTH_TRYING:
                 break
         return status, said
 
@@ -80,7 +87,7 @@ class Fetcher:
         said = self.folder.file(SAID)
         with self._signed_in() as options, open(said, "wb") as file:
             words = [self.runtime, "pull", "-q", "--", image]
-            if options and self.kind == "podman":
+            if options and self.kind == PODMAN:
                 words[2:2] = ["--authfile", f"{options}/config.json"]
             elif options:
                 words[1:1] = ["--config", options]
@@ -103,15 +110,27 @@ class Fetcher:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         words = f"{self.view['username']}:{self.view.get('password', '')}".encode()
         hosts = (self.image.split("/", 1)[0],) if has_host(self.image) else COMMON_KEYS
-        data = {"auths": {host: {"auth": base64.b64encode(words).decode()} for host in hosts}}
-        path = f"{folder}/config.json"
+        auths = {"auths": {host: {"auth": base64.b64encode(words).decode()} for host in hosts}}
+        data = auths if self.kind == PODMAN else {**self._context(folder), **auths}
         try:
-            write_file(path, json.dumps(data).encode())
+            write_file(f"{folder}/config.json", json.dumps(data).encode())
             yield folder
         finally:
+            for name in ("config.json", CONTEXTS):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{folder}/{name}")
             with contextlib.suppress(OSError):
-                os.unlink(path)
                 os.rmdir(folder)
+
+    def _context(self, folder: str) -> dict[str, Any]:
+        """By what docker finds its daemon, where settings of the node's user say it: they are not read with other settings."""
+        own = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
+        name = (read_json(f"{own}/config.json") or {}).get("currentContext")
+        if not name:
+            return {}
+        with contextlib.suppress(FileExistsError):
+            os.symlink(os.path.abspath(f"{own}/{CONTEXTS}"), f"{folder}/{CONTEXTS}")
+        return {"currentContext": name}
 
     def _note(self, code: str, message: str) -> None:
         state = os.open(self.folder.file("state"), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

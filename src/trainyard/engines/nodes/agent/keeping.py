@@ -19,6 +19,7 @@ from typing import Any
 from . import kernel
 from .containers import (
     FIRST_FILE,
+    REMOVE_SECONDS,
     SHELL,
     Box,
     discard,
@@ -98,6 +99,7 @@ class Keeper:
         self.hearing = Hearing()
         self.gate = -1  # what its first process waits at, until we have looked at it
         self.problem = ""
+        self.is_lost = False  # who ran it went away, and did not come back
 
     def run(self) -> int:
         """Its status; one that could not begin, or was lost, leaves the reason in a file."""
@@ -112,20 +114,23 @@ class Keeper:
             self._forget_password()
         if self.hearing.is_told:
             return TOLD
-        if self.runtime.kind == DOCKER:  # podman is asked for that with the start, and does not go away
-            discard_left(self.runtime, self.name)
+        discard_left(self.runtime)
+        if (
+            self.runtime.kind == DOCKER
+        ):  # of a keeper that was killed; podman is asked for that with the start
+            run_briefly([self.runtime.path, "rm", "-f", "-v", self.name], REMOVE_SECONDS)
         status = self._explained(self._attend(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL)))
-        if discard(self.runtime, self.order):
-            with contextlib.suppress(OSError):
-                os.unlink(self.folder.file(FIRST_FILE))
+        discard(self.runtime, self.order)
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder.file(FIRST_FILE))
         return status
 
     def _found(self) -> Runtime:
         """What runs containers here. RefusalError where nothing does; a daemon that is being started anew is waited for."""
         deadline = time.monotonic() + ANSWER_SECONDS
-        while not (found := find_runtime()).kind:
+        while not (found := find_runtime(self.view.get("images", ""))).kind:
             if not IS_AWAY.search(found.problem) or time.monotonic() > deadline or self.hearing.is_told:
-                raise RefusalError(no_runtime(self.view["image"], found.problem))
+                raise RefusalError(no_runtime(self.view, found.problem))
             self.hearing.pause(ASK_SECONDS)
         keep_runtime(self.folder, found)
         return found
@@ -139,9 +144,9 @@ class Keeper:
             return self._give_up(f"{kind} could not start the container; the log says why")
         if status in NO_SHELL and "began" not in said:
             return self._give_up(f"the image {self.view['image']} has no /bin/sh, by which commands are run")
-        if status == NO_CONTAINER and ended_of(said) is None:
+        if self.is_lost or (status == NO_CONTAINER and ended_of(said) is None):
             self._give_up(f"{kind} went away while the task ran, and its container with it")
-            return KILLED
+            return KILLED if status == NO_CONTAINER else status
         if status and is_starved(said):
             limit = int(self.order.get("memory_mib") or 0)
             self._give_up(f"out of memory: it used more than its {limit} MiB")
@@ -157,8 +162,18 @@ class Keeper:
             status = (
                 status if status > SIGNALLED else NO_CONTAINER
             )  # its own, where it has not said how it ended
+        if self._is_on():
+            self._let_go()
         ended = ended_of(self._said())
         return status if ended is None else ended
+
+    def _let_go(self) -> None:
+        """Ask a container to end whose daemon does not come back: nobody would hear of it any more."""
+        self.is_lost = True
+        self._tell()
+        deadline = time.monotonic() + min(float(self.order["grace"]), BACK_SECONDS)
+        while self._is_on() and time.monotonic() < deadline:
+            self.hearing.pause(ASK_SECONDS)
 
     def _is_on(self) -> bool:
         """Whether the container has begun, and not ended."""

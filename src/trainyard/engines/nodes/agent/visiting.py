@@ -28,7 +28,7 @@ ENTER = 'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; sh
 
 def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command inside of a task's container; an empty one is a login shell."""
-    path, visit = runtime_of(folder).path, str(os.getpid())
+    path, visit = runtime_of(folder, order).path, str(os.getpid())
     wanted, home = order["working_dir"], order["view"].get("home") or "/root"
     place = place_of(wanted, home) if wanted else os.path.abspath(folder.file("work"))
     words = [path, "exec", *_options(visit), "-w", place, name_of(order), *_shell(command)]
@@ -37,11 +37,11 @@ def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
 
 def anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command in a new container of the image of a task that has ended, with the same storages and its working folder."""
-    runtime, visit = runtime_of(folder), str(os.getpid())
+    runtime, visit = runtime_of(folder, order), str(os.getpid())
     box, name = Box(folder, order, runtime), f"{name_of(order)}-visit-{visit}"
     try:
         if not box.runtime:
-            raise RefusalError(no_runtime(order["view"]["image"], runtime.problem))
+            raise RefusalError(no_runtime(order["view"], runtime.problem))
         inner = ["-c", ENTER, "sh", box.place(), *_shell(command)]
         words, env = box.words(name, ["--rm", *_options(visit)], inner)
     except RefusalError as error:
