@@ -150,6 +150,7 @@ class Platform:
             folder=self.nodes_folder,
             patience=Patience(sample=self.settings.sample_seconds),
             meter=pulse,
+            can_profile=self.settings.profile_devices,
         )
         self.engine = engine
         try:

@@ -55,6 +55,8 @@ class ServerSettings:
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
     sample_seconds: float = 10.0  # between two looks at what tasks use; 0: none
+    # Nodes where DCGM runs are asked for what only it counts; off where people use profilers, which want those counters too.
+    profile_devices: bool = True
     book_seconds: float = 60.0  # between two looks at what jobs have cost
     pool_seconds: float = 2.0  # between two looks at pools; their provider is asked for machines less often
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out

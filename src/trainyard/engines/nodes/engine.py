@@ -47,8 +47,10 @@ class NodeEngine:
         transport_of: TransportOf = transport_of,
         patience: Patience | None = None,
         meter: Meter | None = None,
+        can_profile: bool = True,
     ) -> None:
         self._meter = meter
+        self._can_profile = can_profile
         self._platform_id = platform_id
         self._sink = sink
         self._epoch = epoch
@@ -219,6 +221,7 @@ class NodeEngine:
             patience=self._patience,
             expected=self._expected.get(address.name, ()),
             meter=self._meter,
+            can_profile=self._can_profile,
         )
 
     async def remove_node(self, name: str) -> None:

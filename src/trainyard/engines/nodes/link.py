@@ -63,8 +63,10 @@ class NodeLink:
         patience: Patience,
         expected: Iterable[tuple[str, str]] = (),
         meter: Meter | None = None,
+        can_profile: bool = True,
     ) -> None:
         self._meter = meter
+        self._can_profile = can_profile
         self.program = program
         self.address: NodeAddress = program.address
         self._mark = mark
@@ -220,7 +222,7 @@ class NodeLink:
             hello |= {
                 "sample_seconds": self._patience.sample,
                 "devices_script": devices_script(in_detail=True),
-                "profile_script": profile_script(),
+                "profile_script": profile_script() if self._can_profile else "",
             }
         self.send(hello)
 

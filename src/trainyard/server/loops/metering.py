@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Connection
@@ -19,7 +20,7 @@ from trainyard.server.store.samples import OWN_NETWORK
 logger = logging.getLogger(__name__)
 
 WRITE_SECONDS = 5.0  # or as often as is looked, where that is more often
-FIGURES_EVERY = 3  # times of writing: there are many, and nobody asks for them more often
+FIGURES_EVERY = 3  # as long between figures of devices: there are many, and nobody asks for them more often
 MOST_PENDING = 200_000  # readings, while the database does not answer: then the oldest go
 IDLE_PERCENT = 1.0  # a device that does less does nothing
 
@@ -28,12 +29,13 @@ class Metering:
     """The `Meter` of one term."""
 
     def __init__(
-        self, term: Term, *, sample_seconds: float = WRITE_SECONDS, figures_every: int = FIGURES_EVERY
+        self, term: Term, *, sample_seconds: float = WRITE_SECONDS, figures_every: float = FIGURES_EVERY
     ) -> None:
         self._term = term
         self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)
         self._pending: list[tuple[str, float, samples.Values]] = []
-        self._figures_every, self._turn = figures_every, 0
+        self._figures_pause = figures_every * self._pause
+        self._figures_due = 0.0
         self._figures: dict[str, tuple[float, Figures]] = {}  # the newest of each task
 
     def take(
@@ -62,9 +64,9 @@ class Metering:
         if not batch:
             return
         figures: dict[str, tuple[float, Figures]] = {}
-        if self._turn % self._figures_every == 0:
+        if monotonic() >= self._figures_due:
+            self._figures_due = monotonic() + self._figures_pause
             figures, self._figures = self._figures, figures
-        self._turn += 1
 
         def work(c: Connection) -> None:
             samples.add(c, batch)

@@ -56,7 +56,7 @@ class Services:
         self.seal = Seal(settings.data / "sealing.key")
         self.keys = Keys(context, self.signing, self.seal)
         self.jobs = Jobs(context)
-        self.metrics = Metrics(context, self.jobs)
+        self.metrics = Metrics(context, self.jobs, sample_seconds=settings.sample_seconds)
         self.context = context
         self.sweeps = Sweeps(context, self.jobs)
         self.schedules = Schedules(context)

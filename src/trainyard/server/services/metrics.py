@@ -56,9 +56,10 @@ class Overview:
 class Metrics:
     """`services.metrics`."""
 
-    def __init__(self, context: Context, jobs: Jobs) -> None:
+    def __init__(self, context: Context, jobs: Jobs, *, sample_seconds: float = 10.0) -> None:
         self._context = context
         self._jobs = jobs
+        self._fresh = max(FRESH_SECONDS, 3 * sample_seconds)
 
     async def of_job(
         self,
@@ -106,7 +107,7 @@ class Metrics:
     async def overview(self, actor: Actor) -> Overview:
         """Everything now, for who watches over the platform."""
         require(actor, "metrics:read")
-        since = self._context.now() - FRESH_SECONDS
+        since = self._context.now() - self._fresh
 
         def work(c: Connection) -> Overview:
             newest = samples.latest(c, since)
