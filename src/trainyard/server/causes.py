@@ -62,6 +62,13 @@ def _pattern(
 
 PATTERNS: Sequence[Pattern] = (
     _pattern(
+        "storage_refused", "configuration", r"^(?:trainyard: )?(?:a storage cannot be shown |the storage at /|"
+        r"the folder .* of the storage at /|the node has no .* for the storage at /|/\S.* inside of the storage at /)",
+        ("a storage could not be shown to the task", "存储无法挂载到任务"),
+        ("Look at the mounts of the job and at `trainyard storages`, or ask the administrator.",
+         "检查任务的 mounts 与 `trainyard storages`，或询问管理员。"),
+    ),
+    _pattern(
         "device_memory", "memory", r"(?i)cuda out of memory|torch\.(?:\w+\.)?outofmemoryerror|CUDA_ERROR_OUT_OF_MEMORY|"
         r"npu out of memory|cublas_status_alloc_failed|OOM when allocating tensor|"
         r"device memory (?:pool )?malloc failed|_bfc\) ran out of memory(?!.*not a failure)",
@@ -324,7 +331,7 @@ PATTERNS: Sequence[Pattern] = (
 # alternative of each pattern; a test looks for those that are missing.
 NEEDLES = (
     "error", "exception", "interrupt", "timeout", "timed out", "timing out", "fatal", "fail", "错误",
-    "memory", "alloc", "oom", "/dev/shm", "no space", "空间", "quota", "nccl", "watchdog",
+    "storage", "memory", "alloc", "oom", "/dev/shm", "no space", "空间", "quota", "nccl", "watchdog",
     "resolve", "resolution", "not known", "servname", "remote", "denied", "unreachable", "retries", "connect", "certificate",
     "image", "manifest", "unauthorized", "no module", "no matching", "could not find", "impossible", "conflict", "externally",
     "shared object", "glibc", "symbol", "^m", "\\r'", "exec", "not found", "未找到", "cuda", "compiled", "driver", "ordinal",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainyard.client.shapes import Diagnosis
 from trainyard.server.auth.actor import Actor
@@ -15,6 +16,7 @@ from trainyard.spec.workload import State
 
 LOOKED_AT_BYTES = 256 * 1024  # at the end of a log, of as many tasks:
 LOOKED_AT_TASKS = 32
+NOT_STARTED = 126
 FAILING = frozenset({State.FAILED, State.RETAINED, State.FINISHING})
 
 
@@ -28,18 +30,24 @@ async def diagnose_job(
     tasks = [one for one in await services.jobs.tasks(actor, record.id) if one.exit_code]
     # What ended first is more likely the cause than what ended because of it.
     tasks.sort(key=lambda task: (task.was_told, task.ended_at or 0.0))
-    return await asyncio.to_thread(
+    found = await asyncio.to_thread(
         lambda: diagnose(record.exit_code, _logs(logs, tasks[:LOOKED_AT_TASKS]), chinese=chinese)
     )
+    # The platform did not start it, and has said why: the code says nothing of a command then.
+    untried = record.exit_code == NOT_STARTED and any(task.message for task in tasks)
+    return replace(found, meaning="") if untried else found
 
 
 def _logs(logs: LogStore, tasks: Sequence[TaskRecord]) -> list[tuple[str, list[str]]]:
     return [
         (
             task.name,
-            logs.before(task.workload_id, task.attempt, task.name, limit=LOOKED_AT_BYTES)
-            .data.decode(errors="replace")
-            .splitlines(),
+            [
+                task.message,  # what the node itself says of its end
+                *logs.before(task.workload_id, task.attempt, task.name, limit=LOOKED_AT_BYTES)
+                .data.decode(errors="replace")
+                .splitlines(),
+            ],
         )
         for task in tasks
     ]

@@ -29,5 +29,8 @@ def test_a_failure_is_explained_when_somebody_asks(tmp_path, capfd):
         command = "[ $TRAINYARD_RANK = 1 ] && no-such-command; sleep 0.5; echo 'ValueError: later'; exit 1"
         said = failed(up, command, roles=roles)
         assert (said["diagnosis"]["code"], said["diagnosis"]["task"]) == ("command_missing", "worker-1")
+        up.call("POST", "/api/v1/storages", {"name": "gone", "source": "/no/such/folder", "target": "/mnt/x"})
+        said = failed(up, "true", mounts=[{"source": "gone"}])["diagnosis"]
+        assert (said["code"], said["meaning"]) == ("storage_refused", "")  # and no word of a command
         good = up.call("POST", "/api/v1/jobs", {"name": "good", "command": "true"})["id"]
         assert up.call("GET", f"/api/v1/jobs/{good}/explanation")["diagnosis"] is None

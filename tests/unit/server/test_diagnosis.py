@@ -116,6 +116,10 @@ from trainyard.server.diagnosis import diagnose
         ("OSError: [Errno 116] Stale file handle: '/mnt/share/x'", "storage_broken"),
         ("RuntimeError: can't start new thread", "threads"),
         ("bash: ./run.sh: Permission denied", "permission"),
+        ("the storage at /sets cannot be shown: it is not there", "storage_refused"),
+        ("trainyard: the folder etc of the storage at /sets is a link or no folder", "storage_refused"),
+        ("the node has no /no/such/folder for the storage at /mnt/x", "storage_refused"),
+        ("out of memory: it used more than its 100 MiB", "memory"),
         ("python: can't open file '/work/trian.py': [Errno 2] No such file or directory", "file_missing"),
         (
             "reading manifest: unauthorized: access to the requested resource is not authorized",
