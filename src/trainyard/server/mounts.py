@@ -61,7 +61,7 @@ def choose(
     if len(set(targets)) < len(targets):
         raise InvalidError(TWICE, hint="Give each of the mounts a target of its own.")
     asked_targets = tuple(targets)
-    for storage in storages:
+    for storage in sorted(storages, key=lambda one: one.workspace_id is None):  # a team's own goes first
         if storage.is_default:
             target = filled(storage.target, words)
             if not is_wanted(target):

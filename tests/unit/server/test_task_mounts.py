@@ -49,6 +49,13 @@ def test_what_is_asked_for_takes_the_place_of_a_default():
     assert found[0].read_only
 
 
+@pytest.mark.parametrize("name", ["aaa", "zzz"])
+def test_a_workspaces_own_default_goes_before_one_of_all_when_both_have_a_place(name: str):
+    own = storage(name, source="/fast", target="/data", is_default=True, workspace_id="w")
+    found = mounts.choose((*DEFAULT, own), (), WORDS)
+    assert [one.source for one in found if one.target == "/data"] == ["/fast"]
+
+
 def test_a_default_inside_of_what_is_asked_for_is_left_out():
     found = mounts.choose((*DEFAULT, SETS), [MountSpec(source="sets", target="/mnt/user")], WORDS)
     assert "/mnt/user/ada" not in {one.target for one in found}
@@ -146,6 +153,9 @@ def test_of_a_network_storage_only_what_lies_above_its_words_is_mounted(source: 
         {"target": "{user}"},
         {"source": "/a/{name}"},
         {"source": "/a/../b"},
+        {"source": "nas.example.com:/export"},
+        {"source": "//nas\\export".lstrip("/")},
+        {"source": "nas://nas.example.com/export"},
         {"kind": "oss"},
         {"kind": "nfs", "source": "/a"},
         {"kind": "nfs", "source": "-o:/a"},

@@ -229,6 +229,11 @@ def check(record: StorageRecord) -> None:
             raise checks.FieldError(
                 "source", "is no network file system", hint="Write it like nas.example.com:/export."
             )
+    elif not record.source.startswith("/") and (":" in record.source or "\\" in record.source):
+        # Taken for a folder below the platform's own, everything would go to a local disk, and nobody would know.
+        raise checks.FieldError(
+            "source", "looks like a network file system", hint="Give --kind nfs, or a folder of the nodes."
+        )
     for name, value in record.options.items():
         if name not in OPTIONS or not isinstance(value, str) or len(value) > 500:
             raise checks.FieldError("options", f"has {name[:40]!r}", hint='Write {"options": "vers=4,soft"}.')
