@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -223,16 +223,48 @@ def clone_command(job: str, waits: bool, follow: bool, **changes: Any) -> int:
 
 @click.command("explain", cls=PlainVerb)
 @job_argument()
-def explain_command(job: str) -> int:
+@click.option(
+    "--language", type=click.Choice(["en", "zh"]), default="en", help="English or Chinese.  [default: en]"
+)
+def explain_command(job: str, language: str) -> int:
     """Say why a job waits: its position, what holds it, what would help, when it may start; or why it has failed."""
 
     async def work(client: Client) -> Explanation:
-        return await client.jobs.explain((await find_job(client, job)).id)
+        return await client.jobs.explain((await find_job(client, job)).id, language=language)
 
-    return tell(current(), run(work))
+    return tell(current(), run(work), _CHINESE if language == "zh" else _ENGLISH)
 
 
-def tell(invocation: Invocation, said: Explanation) -> int:
+class _Frame(NamedTuple):
+    """What stands around the server's own sentences."""
+
+    at_once: str
+    state: str
+    position: str
+    start: str
+    code: str
+    cause: str
+
+
+_ENGLISH = _Frame(
+    at_once="It starts at once{}.",
+    state="It is {}.",
+    position="Position in the queue: {}.",
+    start="Estimated start: {}.",
+    code="Exit code {}: {}.",
+    cause="Likely cause: {}. {} says:",
+)
+_CHINESE = _Frame(
+    at_once="可立即启动{}。",
+    state="状态：{}。",
+    position="排队位置：{}。",
+    start="预计启动时间：{}。",
+    code="退出码 {}：{}。",
+    cause="可能原因：{}。{} 的日志：",
+)
+
+
+def tell(invocation: Invocation, said: Explanation, frame: _Frame = _ENGLISH) -> int:
     """Say why a job waits, or what would become of one."""
     from trainyard.cli.jobs import record
 
@@ -244,25 +276,25 @@ def tell(invocation: Invocation, said: Explanation) -> int:
         output.line(said.sentence)
     elif said.starts_now:
         where = f" on {', '.join(said.nodes)}" if said.nodes else ""
-        output.line(f"It starts at once{where}.")
+        output.line(frame.at_once.format(where))
     else:
-        output.line(f"It is {said.state}.")
+        output.line(frame.state.format(said.state))
     if said.remedy:
         output.line(said.remedy)
     if said.position is not None and not said.starts_now:
-        output.line(f"Position in the queue: {said.position}.")
+        output.line(frame.position.format(said.position))
     if said.estimated_start is not None:
-        output.line(f"Estimated start: {said.estimated_start.astimezone():%Y-%m-%d %H:%M:%S}.")
+        output.line(frame.start.format(f"{said.estimated_start.astimezone():%Y-%m-%d %H:%M:%S}"))
     if said.diagnosis is not None:
-        _tell_failure(output, said.diagnosis)
+        _tell_failure(output, said.diagnosis, frame)
     return 0
 
 
-def _tell_failure(output: Output, found: Diagnosis) -> None:
+def _tell_failure(output: Output, found: Diagnosis, frame: _Frame) -> None:
     if found.meaning:
-        output.line(f"Exit code {found.exit_code}: {found.meaning}.")
+        output.line(frame.code.format(found.exit_code, found.meaning))
     if found.cause:
-        output.line(f"Likely cause: {found.cause}. {found.task} says:")
+        output.line(frame.cause.format(found.cause, found.task))
         output.line(f"    {found.line}")
         output.line(found.remedy)
 

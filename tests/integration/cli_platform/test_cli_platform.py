@@ -103,10 +103,21 @@ def test_a_job_is_paused_resumed_stopped_cloned_and_deleted(program, up):
     assert program("jobs", "show", job).returncode == 3
 
 
+def test_a_failure_is_explained_in_chinese_when_that_is_asked_for(program):
+    assert program("jobs", "submit", "--name", "typo", "--wait", "no-such-command").returncode == 127
+    assert (
+        "Likely cause: a command was not found. worker-0 says:" in program("jobs", "explain", "typo").stdout
+    )
+    said = program("jobs", "explain", "typo", "--language", "zh").stdout
+    assert "退出码 127：找不到命令。" in said and "可能原因：找不到命令。worker-0 的日志：" in said
+
+
 def test_a_waiting_job_is_explained_and_stands_in_the_queue(program):
     big = program("jobs", "submit", "--name", "big", "--cpu", "4000", "true").stdout.strip()
     said = program("jobs", "explain", "big")
     assert said.returncode == 0 and len(said.stdout) > 40
+    chinese = program("jobs", "explain", "big", "--language", "zh").stdout
+    assert "。" in chinese and "queue" not in chinese
     dry = program("jobs", "submit", "--dry-run", "--cpu", "4000", "true")
     assert dry.returncode == 0 and "hold" in dry.stdout
     queue = program("queue", COLUMNS="80")
