@@ -14,6 +14,8 @@ from container_lab import LIMITS, WITH_PYTHON, Containers
 import platforms
 
 pytestmark = pytest.mark.slow  # a platform and images of its own for the module, and real containers
+# What docker does no differently, and takes seconds.
+PODMAN_ALONE = pytest.mark.parametrize("containers", ["podman"], indirect=True)
 NO_SSHD = "localhost/trainyard-test-no-sshd:1"
 MEET = """
 import os, socket, time
@@ -78,6 +80,7 @@ def test_tasks_reach_each_other_by_ssh_when_their_image_has_it(up):
     assert lines[-4:] == ["master-0 slots=1", "worker-0 slots=1", "in worker-0", "7"]
 
 
+@PODMAN_ALONE
 def test_it_is_said_when_an_image_has_no_sshd_by_which_tasks_would_meet(up, containers):
     words = ("run", "--name", "bare", "--network", "host", *LIMITS)
     assert containers.ask(*words, WITH_PYTHON, "rm", "-f", "/usr/sbin/sshd").returncode == 0
@@ -88,6 +91,7 @@ def test_it_is_said_when_an_image_has_no_sshd_by_which_tasks_would_meet(up, cont
     assert "began" not in lines
 
 
+@PODMAN_ALONE
 @pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="no sshd here")
 def test_files_of_a_job_are_each_tasks_own_when_they_lie_in_a_storage(up):
     command = "cat /job/hostfile ~/ib_config | sort -u; echo mine > /job/result; echo $HOME $DLWS_NUM_WORKER"

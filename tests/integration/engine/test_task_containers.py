@@ -216,6 +216,12 @@ async def test_a_command_and_a_terminal_open_inside_of_the_container(
     await process.write(b"cat /tmp/own; exit 3\n")
     assert b"mine" in await read_all(process)
     assert await process.wait() == 3
+    typing = "echo ready; read x; exit 6"
+    process = await server.engine.exec("w1.1", "worker-0", "local", typing, TerminalSize(80, 24))
+    await anext(aiter(process.output()))
+    await process.write(b"\x10\x11\n")  # by which docker and podman would have us leave
+    await read_all(process)
+    assert await process.wait() == 6
     process = await server.engine.exec("w1.1", "worker-0", "local", "echo in; exec sleep 4321.5", None)
     await anext(aiter(process.output()))
     await server.until(lambda: len(marked("4321.5")) == 1, "the shell has become it")

@@ -13,7 +13,7 @@ from typing import Any
 
 from .containers import SHELL, Box, name_of, no_runtime, runtime_of
 from .folder import TaskFolder
-from .ground import run_briefly
+from .ground import DOCKER, Runtime, run_briefly
 from .hearing import Hearing
 from .placing import RefusalError
 from .supervisor import MARK, end_marked
@@ -23,15 +23,17 @@ from .wire import NO_TASK
 VISIT = "TRAINYARD_VISIT"  # what a person's processes inside are known by
 LEAVE_SECONDS = 0.3  # whoever ends us waits a second, and kills then
 REMOVE_SECONDS = 60.0
+# By these a person would leave, and what runs stay. Docker must have some; its own are those by which shells go back.
+NO_KEYS = "ctrl-^,ctrl-^,ctrl-@"
 ENTER = 'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; shift; exec "$@"'
 
 
 def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command inside of a task's container; an empty one is a login shell."""
-    path, visit = runtime_of(folder, order).path, str(os.getpid())
+    runtime, visit = runtime_of(folder, order), str(os.getpid())
     wanted, home = order["working_dir"], order["view"].get("home") or "/root"
     place = place_of(wanted, home) if wanted else os.path.abspath(folder.file("work"))
-    words = [path, "exec", *_options(visit), "-w", place, name_of(order), *_shell(command)]
+    words = [runtime.path, "exec", *_options(runtime, visit), "-w", place, name_of(order), *_shell(command)]
     return _attend(words, {**os.environ, MARK: order["mark"]}, visit)
 
 
@@ -43,7 +45,7 @@ def anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
         if not box.runtime:
             raise RefusalError(no_runtime(order["view"], runtime.problem))
         inner = ["-c", ENTER, "sh", box.place(), *_shell(command)]
-        words, env = box.words(name, ["--rm", *_options(visit)], inner)
+        words, env = box.words(name, ["--rm", *_options(runtime, visit)], inner)
     except RefusalError as error:
         sys.stderr.write(f"trainyard: {error}\n")
         return NO_TASK
@@ -52,8 +54,10 @@ def anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     return status
 
 
-def _options(visit: str) -> list[str]:
-    words = ["-i", *(["-t"] if os.isatty(0) else []), "--env", f"{VISIT}={visit}"]
+def _options(runtime: Runtime, visit: str) -> list[str]:
+    words = ["-i", "--env", f"{VISIT}={visit}"]
+    if os.isatty(0):
+        words += ["-t", "--detach-keys", NO_KEYS if runtime.kind == DOCKER else ""]
     return [*words, "--env", f"TERM={os.environ['TERM']}"] if os.environ.get("TERM") else words
 
 
