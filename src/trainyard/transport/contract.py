@@ -338,7 +338,7 @@ class TransportContract:
         process = await transport.spawn(script)
         await self.written(transport, mark)
         before, now = b"", (await transport.run(f"cat {mark}")).stdout
-        while now != before:
+        while not now or now != before:  # empty where it is just being written
             await asyncio.sleep(0.1)
             before, now = now, (await transport.run(f"cat {mark}")).stdout
         same(int(now) < 30, True)

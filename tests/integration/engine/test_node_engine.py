@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from engine_lab import EngineLab, alive, launch_of
 
-from trainyard.engines.api import NodeAddress, NodeSeen, TaskCleared, TaskEnded, TaskStarted, TaskUnknown
+from trainyard.engines.api import (
+    NodeAddress,
+    NodeLost,
+    NodeSeen,
+    TaskCleared,
+    TaskEnded,
+    TaskStarted,
+    TaskUnknown,
+)
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
 
@@ -18,7 +26,7 @@ async def test_a_task_is_told_from_its_start_to_its_last_byte(lab: EngineLab):
     await lab.launch(server, launch_of("echo hello; echo world >&2; exit 3"))
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.signal, ended.message) == (3, 0, "")
-    mine = [each for each in server.seen if not isinstance(each, NodeSeen)]
+    mine = [each for each in server.seen if not isinstance(each, NodeSeen | NodeLost)]  # a busy node is late
     assert [type(each) for each in mine] == [TaskStarted, TaskEnded, TaskCleared]
     assert server.log("w1.1") == b"hello\nworld\n"
     assert mine[-1] == TaskCleared("w1.1", "worker-0", 12)

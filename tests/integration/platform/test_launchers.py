@@ -107,7 +107,8 @@ def test_sixteen_processes_meet_with_the_right_ranks_when_two_servers_give_eight
 def test_the_whole_job_fails_with_its_code_when_one_process_does(cluster, tmp_path):
     """A process of the second node fails; those of both are gone then, with what they have started."""
     note = f'echo $$ > "{tmp_path}/note.$RANK"; mv "{tmp_path}/note.$RANK" "{tmp_path}/pid.$RANK"; '
-    fail = f'[ $RANK != 3 ] || {{ while [ ! -e "{tmp_path}/pid.0" ]; do sleep 0.05; done; exit 7; }}; '
+    there = " && ".join(f'[ -e "{tmp_path}/pid.{rank}" ]' for rank in range(4))
+    fail = f"[ $RANK != 3 ] || {{ until {there}; do sleep 0.05; done; exit 7; }}; "
     found, lines = finish(
         cluster,
         note + fail + "sleep 600 & sleep 600",
