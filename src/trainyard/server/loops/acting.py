@@ -206,6 +206,13 @@ def _launches(jobs: Sequence[Job], surroundings: Surroundings) -> list[Launch | 
             made.append(launch_of(job, surroundings))
         except Error as error:
             made.append(error)
+        except (
+            Exception
+        ):  # a mistake of ours with one job is not to keep it, and all that start with it, starting for ever
+            logger.exception("the launch of %s could not be made", job.attempt_id)
+            made.append(
+                InvalidError("the server could not make out how to start it", hint="Tell an administrator.")
+            )
     return made
 
 

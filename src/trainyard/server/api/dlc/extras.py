@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainyard.lib.errors import InvalidError
+from trainyard.server.api.dlc.fields import mapping, objects, switch, text, whole
 from trainyard.spec.workload import CodeSpec, MountSpec, Restart, RoleSpec
 
 # What AIMaster takes: its name → what it is without a value.
@@ -49,14 +50,14 @@ class Tolerance:
 
 def code_of(body: Mapping[str, Any]) -> CodeSpec | None:
     """CodeSource: an id or a name of one here, or an address."""
-    given = _mapping(body, "CodeSource")
-    source = str(given.get("CodeSourceId") or "")
-    branch, commit = str(given.get("Branch") or ""), str(given.get("Commit") or "")
+    given = mapping(body, "CodeSource")
+    source = text(given, "CodeSourceId")
+    branch, commit = text(given, "Branch"), text(given, "Commit")
     if not source:
         if branch or commit:
             raise InvalidError("CodeSource has no CodeSourceId.", hint="Name the source of the code.")
         return None
-    target = str(given.get("MountPath") or "")
+    target = text(given, "MountPath")
     if "://" in source:
         return CodeSpec(url=source, branch=branch, commit=commit, target=target)
     return CodeSpec(source=source, branch=branch, commit=commit, target=target)
@@ -64,22 +65,17 @@ def code_of(body: Mapping[str, Any]) -> CodeSpec | None:
 
 def mounts_of(body: Mapping[str, Any]) -> tuple[MountSpec, ...]:
     """DataSources: ids of storages, or addresses with a place."""
-    given = body.get("DataSources") or []
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
-        raise InvalidError("DataSources is not a list.", hint='Write [{"DataSourceId": "data-…"}].')
+    given = objects(body, "DataSources", 'Write [{"DataSourceId": "data-…"}].')
     found = []
     for number, one in enumerate(given):
-        source = str(one.get("DataSourceId") or one.get("Uri") or "")
+        where = f"DataSources[{number}]"
+        source = text(one, "DataSourceId", where) or text(one, "Uri", where)
         if not source:
-            raise InvalidError(
-                f"DataSources[{number}] has neither a DataSourceId nor a Uri.", hint="Give one of them."
-            )
-        target = str(one.get("MountPath") or "")
+            raise InvalidError(f"{where} has neither a DataSourceId nor a Uri.", hint="Give one of them.")
+        target = text(one, "MountPath", where)
         if one.get("Uri") and not target:
-            raise InvalidError(
-                f"DataSources[{number}] has no MountPath.", hint="Write nas://address/path::/mount."
-            )
-        read_only = str(one.get("MountAccess") or "").upper() == "RO"
+            raise InvalidError(f"{where} has no MountPath.", hint="Write nas://address/path::/mount.")
+        read_only = text(one, "MountAccess", where).upper() == "RO"
         found.append(MountSpec(source=source, target=target, read_only=read_only))
     return tuple(found)
 
@@ -87,17 +83,17 @@ def mounts_of(body: Mapping[str, Any]) -> tuple[MountSpec, ...]:
 def packages_of(body: Mapping[str, Any]) -> tuple[str, ...]:
     """ThirdpartyLibs."""
     given = body.get("ThirdpartyLibs") or []
-    if not isinstance(given, list):
-        raise InvalidError("ThirdpartyLibs is not a list.", hint='Write ["numpy==1.26"].')
-    return tuple(str(one) for one in given)
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise InvalidError("ThirdpartyLibs is not a list of texts.", hint='Write ["numpy==1.26"].')
+    return tuple(given)
 
 
 def elastic(body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> tuple[RoleSpec, ...]:
     """ElasticSpec: workers from MinParallelism to MaxParallelism."""
-    given = _mapping(body, "ElasticSpec")
-    if str(given.get("EnableElasticTraining") or "").lower() != "true":
+    given = mapping(body, "ElasticSpec")
+    if not switch(given, "EnableElasticTraining"):
         return tuple(roles)
-    least, most = _whole(given, "MinParallelism", 1), _whole(given, "MaxParallelism", 0)
+    least, most = whole(given, "MinParallelism", 1), whole(given, "MaxParallelism", 0)
     found = []
     for role in roles:
         replicas = (most or role.replicas) if role.name == "worker" else role.replicas
@@ -116,7 +112,7 @@ def elastic(body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> tuple[RoleSpe
 
 def with_driver(settings: Mapping[str, Any], roles: Sequence[RoleSpec]) -> tuple[RoleSpec, ...]:
     """Driver: nodes that carry the label `driver` with this version, for roles with devices."""
-    version = str(settings.get("Driver") or "")
+    version = text(settings, "Driver")
     if not version:
         return tuple(roles)
     return tuple(
@@ -126,9 +122,9 @@ def with_driver(settings: Mapping[str, Any], roles: Sequence[RoleSpec]) -> tuple
 
 def tolerance_of(settings: Mapping[str, Any]) -> Tolerance:
     """What AIMaster's switch and arguments ask for."""
-    if str(settings.get("EnableErrorMonitoringInAIMaster") or "").lower() != "true":
+    if not switch(settings, "EnableErrorMonitoringInAIMaster"):
         return Tolerance()
-    given = parse_arguments(str(settings.get("ErrorMonitoringArgs") or ""))
+    given = parse_arguments(text(settings, "ErrorMonitoringArgs"))
     intervals = [
         int(given.get(interval, HANG_SECONDS))
         for detection, interval in _DETECTIONS.items()
@@ -181,19 +177,3 @@ def _argument(name: str, value: str) -> str:
     near = get_close_matches(name, [*_FLAGS, *_NUMBERS, *_CHOICES], n=1)
     hint = f"Did you mean --{near[0]}?" if near else "See the guide for users of dlc."
     raise InvalidError(f"ErrorMonitoringArgs: there is no --{name}.", hint=hint)
-
-
-def _mapping(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    given = body.get(key) or {}
-    if not isinstance(given, Mapping):
-        raise InvalidError(f"{key} is not an object.", hint='Write {"NAME": "value"}.')
-    return given
-
-
-def _whole(given: Mapping[str, Any], key: str, default: int) -> int:
-    value = given.get(key)
-    if value in {None, ""}:
-        return default
-    if not str(value).isdigit() or len(str(value)) > 6:
-        raise InvalidError(f"{key} {value!r} is not a whole number.", hint=f"Write {key} like 4.")
-    return int(str(value))
