@@ -61,14 +61,17 @@ def list_command(month: str = "", by: tuple[str, ...] = (), workspace: str = "",
 @click.option("--month", default="", metavar="2026-11", help="Another month than this one.")
 @click.option("-o", "--output", "path", default="-", metavar="FILE", help="Write it there; - prints it.")
 @click.option("--machines", is_flag=True, help="Machines of pools: a row for each machine and day.")
-def report_command(month: str, path: str, machines: bool) -> int:
+@click.option(
+    "--excel", is_flag=True, help="Begin FILE with the mark by which Excel knows UTF-8: names in 中文."
+)
+def report_command(month: str, path: str, machines: bool, excel: bool) -> int:
     """Write a month as CSV: a row for each job, day and type of device."""
     text = run(lambda client: client.usage.csv(month=month, machines=machines))
     if path == "-":
         current().output.line(text.rstrip("\n"))
         return 0
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8-sig" if excel else "utf-8", newline="")
     except OSError as error:
         raise InvalidError(f"Cannot write {path}: {error.strerror}.", hint="Name another file.") from error
     current().output.note(f"{path} has {text.count(chr(10)) - 1} rows")
@@ -153,7 +156,7 @@ def _print_pools(output: Output, found: Sequence[PoolUse]) -> None:
 def _print_jobs(output: Output, found: UseReport, by: tuple[str, ...]) -> None:
     names = [one for one in BY if one in by]
     columns = [
-        *(Column(name.capitalize(), shrink=10) for name in names),
+        *(column for name in names for column in _columns(name)),
         Column("Device h", right=True),
         Column("idle", right=True),
         Column("Core h", right=True, drop=2),
@@ -165,13 +168,20 @@ def _print_jobs(output: Output, found: UseReport, by: tuple[str, ...]) -> None:
     Table(columns, [*rows, _row(total, names)]).print(output)
 
 
+def _columns(name: str) -> list[Column]:
+    """Of what rows are sums over; a job has a name beside its id."""
+    first = Column(name.capitalize(), shrink=10)
+    return [first, Column("Name", shrink=10, drop=3)] if name == "job" else [first]
+
+
 def _row(one: Use, names: list[str]) -> list[str]:
+    shown = [field for name in names for field in ([name, "job_name"] if name == "job" else [name])]
     return [
-        *(str(getattr(one, name)) or "-" for name in names),
-        f"{one.device_hours:.1f}",
-        f"{one.idle_device_hours:.1f}",
-        f"{one.cpu_hours:.1f}",
-        f"{one.memory_gib_hours:.1f}",
+        *(str(getattr(one, field)) or "-" for field in shown),
+        f"{one.device_hours:.2f}",
+        f"{one.idle_device_hours:.2f}",
+        f"{one.cpu_hours:.2f}",
+        f"{one.memory_gib_hours:.2f}",
         f"{one.cost:.2f}",
     ]
 

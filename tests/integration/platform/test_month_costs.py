@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 
@@ -90,6 +91,28 @@ def test_a_month_is_told_by_job_user_and_device_when_jobs_have_run(up):
     assert sum(float(one["cost"]) for one in rows if one["job"] == job) == pytest.approx(
         row["cost"], rel=0.01
     )
+
+
+def test_rows_add_up_to_their_total_when_a_month_is_opened_as_a_table(up, tmp_path):
+    for number in range(4):  # short ones, whose costs have many digits
+        body = {
+            "name": "=1+1, 训练",
+            "command": "sleep 0.0137",
+            "roles": [{"cpu": 0.1, "devices": number % 2}],
+        }
+        job = up.call("POST", "/api/v1/jobs", body)["id"]
+        wait_for(lambda job=job: state(up, job) == "succeeded")
+    ended = datetime.now(UTC)
+    wait_for(lambda: datetime.fromisoformat(up.call("GET", "/api/v1/usage")["booked_at"]) > ended)
+    assert "=1+1, 训练" in cli(up, "usage", "ls", "--by", "job")
+    file = tmp_path / "month.csv"
+    cli(up, "usage", "report", "--excel", "-o", str(file))
+    assert file.read_bytes().startswith(b"\xef\xbb\xbfjob,")
+    rows = list(csv.DictReader(file.read_text(encoding="utf-8-sig").splitlines()))
+    total = up.call("GET", "/api/v1/usage")["total"]
+    assert sum(Decimal(one["cost"]) for one in rows) == Decimal(str(total["cost"]))
+    assert {one["job_name"] for one in rows if one["job"] == job} == {"'=1+1, 训练"}  # a text, and no formula
+    assert not any("e" in one[name] for one in rows for name in ("cost", "device_hours", "cpu_hours"))
 
 
 def test_a_budget_warns_holds_and_stops_when_it_is_used_up(up):

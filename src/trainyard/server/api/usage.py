@@ -97,7 +97,9 @@ def _csv(name: str, rows: Iterable[Sequence[object]]) -> Response:
 
 
 def _cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula stays a text."""
+    """A text that a spreadsheet would take for a formula stays a text; a small number is written without an exponent."""
+    if isinstance(value, float):
+        return f"{value:.6f}"
     return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
 
 

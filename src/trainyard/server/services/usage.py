@@ -266,7 +266,7 @@ def _named(c: Connection, rows: Sequence[UseRecord]) -> list[Use]:
             idle_device_hours=round(one.idle_device_seconds / 3600, 6),
             cpu_hours=round(one.cpu_seconds / 3600, 6),
             memory_gib_hours=round(one.memory_mib_seconds / 1024 / 3600, 6),
-            cost=round(one.cost, 4),
+            cost=round(one.cost, 6),  # as the books have it: rows add up to their total
         )
         for one in rows
     ]
