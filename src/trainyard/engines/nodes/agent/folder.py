@@ -35,6 +35,7 @@ MOST_TEXT = 65536
 TASKS = "tasks"
 ENDED = "ended"
 CONTACT = "contact"
+OLD_STATE = "state.old"  # of a folder that was another task's, see spares.py
 RESERVE = "reserve"
 RESERVE_BYTES = 256 * 1024
 
@@ -99,13 +100,19 @@ class TaskFolder:
         """The path of one of its files."""
         return f"{self.path}/{name}"
 
-    def create(self, order: dict[str, Any]) -> int:
-        """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left."""
+    def create(self, order: dict[str, Any], *, is_there: bool = False) -> int:
+        """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left.
+
+        `is_there`: the folder was another task's, see spares.py.
+        """
         try:
-            _make_folder(self.path)
+            if not is_there:
+                _make_folder(self.path)
             _write_new(self.file("command"), order.pop("command").encode(errors="surrogateescape") + b"\n")
             _write_new(self.file("task.json"), json.dumps(order).encode())
-            state = self.lock(creates=True)  # last: with it the order is taken
+            state = self._take_old_state() if is_there else -1
+            if state < 0:
+                state = self.lock(creates=True)  # last: with it the order is taken
         except OSError:
             self.remove()
             raise
@@ -117,10 +124,24 @@ class TaskFolder:
             raise
         return state
 
-    def lock(self, *, creates: bool = False) -> int:
+    def _take_old_state(self) -> int:
+        """The state of the folder's last task, empty and locked, at its place; -1 where that cannot be."""
+        try:
+            handle = self.lock(name=OLD_STATE)  # whose supervisor may be about to close it
+        except OSError:
+            return -1
+        try:
+            os.ftruncate(handle, 0)
+            os.rename(self.file(OLD_STATE), self.file("state"))
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+    def lock(self, *, creates: bool = False, name: str = "state") -> int:
         """Open the state file and lock it; BlockingIOError while a supervisor has it."""
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
-        handle = os.open(self.file("state"), flags, 0o600)
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
+        handle = os.open(self.file(name), flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -195,7 +216,7 @@ def _make_folder(path: str) -> None:
 
 
 def _write_new(path: str, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         rest = memoryview(data)
         while rest:

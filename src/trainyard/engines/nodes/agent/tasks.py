@@ -16,6 +16,7 @@ from . import kernel
 from .beside import find_shell
 from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
 from .ground import Ground
+from .spares import Spares
 from .standby import BLOCK, UNBLOCK, Standby, quick_signal, serve
 from .starting import SIGNALS
 from .supervisor import MARK, Supervisor, base_environment, clear_orphaned, end_marked, mark_of
@@ -79,6 +80,7 @@ class Tasks:
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
         self._ground = Ground()
+        self._spares = Spares()
         self.standby = Standby()
         self._discarded = 0
 
@@ -154,7 +156,8 @@ class Tasks:
             }
             folder = TaskFolder(attempt, wanted["name"])
             try:
-                state = folder.create(order)
+                is_there = len(launch["tasks"]) == 1 and self._spares.give(folder)
+                state = folder.create(order, is_there=is_there)
                 task = Task(folder, order, is_old=False)
                 self._add(task)
                 self._supervise(task, state)
@@ -219,11 +222,15 @@ class Tasks:
         self._forgotten[attempt] = None
         while len(self._forgotten) > FORGOTTEN:
             del self._forgotten[next(iter(self._forgotten))]
-        gone = [task for task in self.by_attempt.get(attempt, {}).values() if task.is_cleared]
+        known = self.by_attempt.get(attempt, {})
+        gone = [task for task in known.values() if task.is_cleared]
+        is_single = len(known) == 1
         for task in gone:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
             self._end_visits(task)
+            if is_single and self._spares.keep(task.folder):
+                continue
             if not _is_empty(task.folder.file("work")):
                 self._discard(task.folder)
             task.folder.remove()
