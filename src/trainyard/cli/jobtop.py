@@ -46,21 +46,22 @@ class Use:
 
 @click.command("top", cls=PlainVerb)
 @click.option("--once", is_flag=True, help="Show it once, as without a terminal.")
+@click.option("--devices", is_flag=True, help="Show each device of a task too, in a row of its own.")
 @duration_option("--interval", "Seconds between two looks.  [default: 2]")
 @click.argument("jobs", metavar="[JOB...]", nargs=-1, shell_complete=complete_job)
-def job_top_command(jobs: tuple[str, ...], once: bool, interval: float | None) -> int:
-    """Show what the tasks of jobs use: processors, memory, devices, network. All that run, or those named."""
-    return show(jobs, once=once, interval=interval)
+def job_top_command(jobs: tuple[str, ...], once: bool, devices: bool, interval: float | None) -> int:
+    """Show what the tasks of jobs use: processors, memory, devices, network, disks. All that run, or those named."""
+    return show(jobs, once=once, interval=interval, devices=devices)
 
 
-def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
+def show(names: Sequence[str], *, once: bool, interval: float | None, devices: bool = False) -> int:
     """Show the use of these jobs, or of all that run, once or until `q`."""
     invocation = current()
     output = invocation.output
 
     async def work(client: Client) -> int:
         async def look(_before: list[Use] | None) -> list[Use]:
-            return await fetch_uses(client, names)
+            return await fetch_uses(client, names, devices=devices)
 
         uses = await look(None)
         if invocation.json:
@@ -89,7 +90,7 @@ def show(names: Sequence[str], *, once: bool, interval: float | None) -> int:
         return 0
 
 
-async def fetch_uses(client: Client, names: Sequence[str]) -> list[Use]:
+async def fetch_uses(client: Client, names: Sequence[str], *, devices: bool = False) -> list[Use]:
     """What these jobs, or all that run, have used in the last minutes; by the server's clock, whose readings they are."""
     if names:
         jobs = [await find_job(client, name) for name in names]
@@ -106,12 +107,12 @@ async def fetch_uses(client: Client, names: Sequence[str]) -> list[Use]:
     for job, answer in zip(jobs, answers, strict=True):
         if isinstance(answer, BaseException):
             raise answer
-        found += uses_of(job, answer)
+        found += uses_of(job, answer, devices=devices)
     return found
 
 
-def uses_of(job: Job, answer: MetricsAnswer) -> Iterable[Use]:
-    """The tasks of the last attempt that were heard of."""
+def uses_of(job: Job, answer: MetricsAnswer, *, devices: bool = False) -> Iterable[Use]:
+    """The tasks of the last attempt that were heard of; with `devices`, each of theirs behind them."""
     by_task: dict[str, list[MetricSeries]] = {}
     for one in answer.series:
         if one.attempt == job.attempt:
@@ -125,6 +126,15 @@ def uses_of(job: Job, answer: MetricsAnswer) -> Iterable[Use]:
         means = {metric: sum(values) / len(values) for metric, values in now.items()}
         shared = frozenset(one.metric for one in several if one.of == "node")
         yield Use(job, task, means, _past([one for one in several if one.metric == shown]), top, shared)
+        if devices:
+            yield from _devices_of(job, task, several)
+
+
+def _devices_of(job: Job, task: str, several: Sequence[MetricSeries]) -> Iterable[Use]:
+    for index in sorted({one.device for one in several if one.device is not None}):
+        own = [one for one in several if one.device == index]
+        now = {one.metric: one.points[-1][1] for one in own}
+        yield Use(job, f"{task} #{index}", now, _past([one for one in own if one.metric == "gpu"]), 100.0)
 
 
 def _past(several: Sequence[MetricSeries]) -> tuple[float, ...]:
@@ -151,10 +161,12 @@ def _table(uses: Sequence[Use], bars: str) -> Table:
         Column("CPU", right=True),
         Column("Memory", right=True),
         Column("GPU%", right=True),
-        Column("GPU mem", right=True, drop=3),
-        Column("In/s", right=True, drop=1),
-        Column("Out/s", right=True, drop=2),
-        Column("Last 10 min", drop=4),
+        Column("GPU mem", right=True, drop=5),
+        Column("In/s", right=True, drop=3),
+        Column("Out/s", right=True, drop=4),
+        Column("Read/s", right=True, drop=1),
+        Column("Write/s", right=True, drop=2),
+        Column("Last 10 min", drop=6),
     ]
     rows = [
         [
@@ -166,6 +178,8 @@ def _table(uses: Sequence[Use], bars: str) -> Table:
             _size(use.now.get("gpu_memory"), MIB),
             _traffic(use, "in"),
             _traffic(use, "out"),
+            _traffic(use, "read"),
+            _traffic(use, "write"),
             sparkline(use.past, use.top, bars),
         ]
         for use in uses

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trainyard.cli.jobtop import _past, sparkline
+from types import SimpleNamespace
+
+from trainyard.cli.jobtop import _past, sparkline, uses_of
 from trainyard.client.shapes import MetricSeries
 
 
@@ -32,3 +34,20 @@ def test_there_are_as_many_bars_as_readings_when_there_are_few():
 
 def test_devices_are_shown_by_their_mean_when_there_are_several():
     assert _past([series([0.0]), series([1.0])]) == (0.5,)
+
+
+def test_a_device_that_does_nothing_is_seen_when_each_is_asked_for():
+    def of_device(metric, index, value):
+        return MetricSeries(
+            metric=metric, unit="", task="t", attempt=1, device=index, of="task", points=((0, value),)
+        )
+
+    given = [of_device("gpu", 0, 90.0), of_device("gpu", 1, 0.0), of_device("gpu_memory", 1, 5.0)]
+    job = SimpleNamespace(attempt=1, cpu=1.0, replicas=1)
+    answer = SimpleNamespace(series=given)
+    (whole,) = uses_of(job, answer)
+    assert whole.now["gpu"] == 45.0
+    assert [(one.task, one.now, one.past) for one in uses_of(job, answer, devices=True)][1:] == [
+        ("t #0", {"gpu": 90.0}, (90.0,)),
+        ("t #1", {"gpu": 0.0, "gpu_memory": 5.0}, (0.0,)),
+    ]
