@@ -14,8 +14,8 @@ import pytest
 
 import nvidia
 from trainyard.engines.nodes.agent import drivers, sampling
+from trainyard.engines.nodes.agent.kernel import MARK
 from trainyard.engines.nodes.agent.sampling import Sampler
-from trainyard.engines.nodes.agent.supervisor import MARK
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.runtime.figures import profile_script
 from trainyard.runtime.usage import devices_script
@@ -198,6 +198,22 @@ def test_a_profiler_is_forgotten_when_it_falls_silent(tools, sampler, asked, mon
     nvidia.install(tools, dcgmi="#!/bin/sh\nexit 1\n", smi=nvidia.smi(dmon=""))
     until(lambda: "total_energy_consumption" not in device_of(next(several)).figures)
     assert device_of(next(several)).figures["gpu_temp"] == 40
+
+
+def test_a_profiler_is_left_alone_when_the_server_does_not_want_it(tools, sampler, asked):
+    nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi())
+    wanted = "dcgm_groups=156\n" + script_of_profile()
+    several = frames(sampler, asked)
+    sampler.configure(0.01, devices_script(in_detail=True), "")
+    for _ in range(3):
+        assert "total_energy_consumption" not in device_of(next(several)).figures
+        assert not sampler._profiler.is_asked
+    # It is wanted now: at once, and not after the rest that follows where nobody could be asked.
+    sampler.configure(0.01, devices_script(in_detail=True), wanted)
+    until(lambda: "total_energy_consumption" in device_of(next(several)).figures)
+    sampler.stop()
+    sampler.configure(0.01, devices_script(in_detail=True), "")
+    assert "total_energy_consumption" not in device_of(next(several)).figures
 
 
 def test_it_is_asked_rarely_when_a_profiler_knows_nothing(tools, sampler, asked, tmp_path):

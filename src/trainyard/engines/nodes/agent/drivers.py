@@ -32,10 +32,12 @@ class Source:
         self._driver: Driver | None = None
         self._stuck: tuple[Driver, float] | None = None
 
-    def configure(self, script: str) -> None:
-        """Which script; another one has nothing learnt yet."""
-        if script != self._script:
-            self._script, self._forget_at = script, 0.0
+    def configure(self, script: str) -> bool:
+        """Which script; True where that is another one, which has nothing learnt yet."""
+        if script == self._script:
+            return False
+        self._script, self._forget_at = script, 0.0
+        return True
 
     @property
     def is_asked(self) -> bool:

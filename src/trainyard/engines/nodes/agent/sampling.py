@@ -13,7 +13,6 @@ from typing import Any
 
 from . import kernel
 from .drivers import Source
-from .supervisor import MARK
 from .tasks import Task
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -62,7 +61,8 @@ class Sampler:
         """How often, and how devices are asked; what takes its time is asked by `profile`."""
         self.seconds = seconds
         self._devices.configure(script)
-        self._profiler.configure(profile)
+        if self._profiler.configure(profile):
+            self._profile, self._profile_next = "", 0.0
         self._next = time.monotonic() + seconds
 
     def wait(self, now: float) -> float:
@@ -211,7 +211,7 @@ def processes_of(tasks: list[Task], processes: dict[int, Process]) -> list[tuple
         below = {pid for _, pids in found for pid in pids}
         elsewhere: dict[str, list[int]] = {}
         for pid in sorted(processes.keys() - below):
-            mark = kernel.mark_of_process(pid, MARK.encode())
+            mark = kernel.mark_of_process(pid, kernel.MARK.encode())
             if mark:
                 elsewhere.setdefault(mark, []).append(pid)
         found = [(task, pids + elsewhere.get(task.order.get("mark", ""), [])) for task, pids in found]
