@@ -100,6 +100,25 @@ async def test_it_is_said_what_is_wrong_when_a_storage_cannot_be_had(lab: Engine
         assert words in ended.message, ended
 
 
+async def test_tasks_without_it_run_and_one_with_it_can_be_ended_when_its_server_has_gone(
+    lab: EngineLab, server: str
+):
+    watched = await lab.start()
+    mount = network(f"{server}:/team")
+    await lab.launch(watched, launch_of("ls /data", "w1.1", view=View(mounts=(mount,))))
+    assert (await watched.ended("w1.1")).exit_code == 0
+    threads(0)
+    try:
+        await lab.launch(watched, launch_of("ls /data", "w2.1", view=View(mounts=(mount,))))
+        await lab.launch(watched, launch_of("echo on", "w3.1", view=View()))
+        assert (await watched.ended("w3.1")).exit_code == 0
+        await watched.engine.end("w2.1", ["local"], grace_seconds=1)
+        ended = await watched.ended("w2.1")
+        assert (ended.was_told, ended.message) == (True, "it was ended before it began")
+    finally:
+        threads(2)
+
+
 @pytest.mark.timeout(300)
 def test_jobs_of_a_platform_share_what_an_administrator_added(server: str, tmp_path: Path):
     with platforms.platform(tmp_path / "up") as up:

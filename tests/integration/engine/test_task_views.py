@@ -517,3 +517,24 @@ async def test_a_network_storage_is_found_where_it_is_mounted_and_refused_where_
     ended = await server.ended("w2.1")
     assert ended.exit_code == 126
     assert "127.0.0.1:/no/such cannot be mounted" in ended.message
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts")
+async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As with a storage whose server is gone; here the program hangs that would mount it."""
+    tool = tmp_path / "mount"
+    tool.write_text(f"#!/bin/sh\n: > {shlex.quote(str(tmp_path / 'asked'))}\nexec sleep 20\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    server = await lab.start()
+    mount = Mount(source="127.0.0.1:/gone", target="/data", kind="nfs")
+    await lab.launch(server, launch_of("true", view=View(mounts=(mount,))))
+    await server.until((tmp_path / "asked").exists)
+    await lab.launch(server, launch_of("echo on", "w2.1", view=View()))
+    assert (await server.ended("w2.1")).exit_code == 0
+    await server.engine.end("w1.1", ["local"], grace_seconds=0)
+    ended = await server.ended("w1.1")
+    assert (ended.exit_code, ended.was_told) == (137, True)
+    assert ended.message == "it was ended before it began"

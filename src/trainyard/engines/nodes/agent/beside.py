@@ -11,7 +11,7 @@ from . import kernel
 from .folder import TaskFolder, find_tombstone
 from .ground import Ground
 from .placing import RefusalError
-from .supervisor import MARK, base_environment, enter_working_folder, task_environment
+from .supervisor import base_environment, enter_working_folder, task_environment
 from .view import CONTAINER, IGNORE, place_of, wrap
 from .wire import NO_TASK, NOT_THERE
 
@@ -102,7 +102,7 @@ def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
     except OSError:
         return {}
     found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
-    return found if found.get(MARK) == order["mark"] else {}
+    return found if found.get(kernel.MARK) == order["mark"] else {}
 
 
 def find_shell() -> str:

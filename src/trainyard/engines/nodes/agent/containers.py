@@ -20,7 +20,7 @@ from .devices import device_nodes
 from .folder import TaskFolder, write_file
 from .ground import DOCKER, RUNTIMES, Runtime, find_runtime, has_runtime, run_briefly
 from .placing import Placed, RefusalError
-from .supervisor import MARK, base_environment, end_marked, mark_of
+from .supervisor import base_environment, end_marked, mark_of
 from .view import CONTAINER, Builder, Wrapped, place_of
 
 REMOVE_SECONDS = (
@@ -54,7 +54,9 @@ def wrap_image(folder: TaskFolder, order: dict[str, Any], words: list[str], env:
     own = [sys.executable, "-IS", sys.argv[0], "contain", os.getcwd(), folder.attempt, folder.name]
     # What the task was given is for its container: it leads neither us nor what we start on the node.
     ports = {name: env[name] for name in order.get("ports") or {} if name in env}
-    return Wrapped([*own, json.dumps(words)], {**base_environment(), **ports, MARK: order["mark"]}, CONTAINER)
+    return Wrapped(
+        [*own, json.dumps(words)], {**base_environment(), **ports, kernel.MARK: order["mark"]}, CONTAINER
+    )
 
 
 def no_runtime(view: dict[str, Any], problem: str) -> str:
@@ -198,7 +200,7 @@ class Box:
         """Variables of the task. Their values are in the environment and not among the words, which everybody on the node sees."""
         given = {**self.order["env"], **device_nodes(self.order)[1], "TRAINYARD_VIEW": "container"}
         given.update({name: os.environ[name] for name in self.order.get("ports") or {} if name in os.environ})
-        given[MARK] = self.order["mark"]
+        given[kernel.MARK] = self.order["mark"]
         given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
         given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
         home, user = self.view.get("home"), self.view.get("user")

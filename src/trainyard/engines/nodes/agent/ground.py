@@ -90,7 +90,9 @@ def find_program(name: str) -> str:
     return ""
 
 
-def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, str]:
+def run_briefly(
+    words: list[str], seconds: float = TRY_SECONDS, env: dict[str, str] | None = None
+) -> tuple[int, str]:
     """Run a program that takes no time; its status and what it said. Importing subprocess would make every agent larger."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     actions = [
@@ -99,7 +101,7 @@ def run_briefly(words: list[str], seconds: float = TRY_SECONDS) -> tuple[int, st
         (os.POSIX_SPAWN_DUP2, writer, 2),
     ]
     try:
-        pid = os.posix_spawn(words[0], words, os.environ, file_actions=actions)
+        pid = os.posix_spawn(words[0], words, os.environ if env is None else env, file_actions=actions)
     except OSError as error:
         os.close(reader)
         return 127, error.strerror or "cannot be run"

@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 
+MARK = "TRAINYARD_MARK"  # a variable that every process of a task begins with
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_KEEP_SIZE = 1

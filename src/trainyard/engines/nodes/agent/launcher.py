@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from .beside import find_shell
 from .crew import Crew, Member, flush_own_streams
+from .kernel import MARK
 from .probe import _devices as devices_of_drivers
-from .supervisor import MARK
 
 WRONG = 2  # the exit code for what a person has to change
 MORE = "TRAINYARD_LAUNCH_OPTIONS"  # by which a job that only says `launcher: own` can say more

@@ -31,7 +31,7 @@ class UnmountedError(Exception):
     """It cannot be reached as a folder; the message says why."""
 
 
-def folder_of(mount: dict[str, Any]) -> tuple[str, str]:
+def folder_of(mount: dict[str, Any], mark: str) -> tuple[str, str]:
     """Where a network file system is on this node, and what has to be opened below. UnmountedError where it is nowhere.
 
     Of one whose last folders are made for each user or job, the part above them is mounted, once for all.
@@ -41,11 +41,14 @@ def folder_of(mount: dict[str, Any]) -> tuple[str, str]:
     if found:
         return found, ""
     upper = str(options.get("base") or source)
-    folder = mounted_at(upper) or _mount(upper, str(mount["kind"]), str(options.get("options") or OPTIONS))
+    folder = mounted_at(upper)
+    if not folder:
+        env = {**os.environ, kernel.MARK: mark}  # it goes with the task, should that have to
+        folder = _mount(upper, str(mount["kind"]), str(options.get("options") or OPTIONS), env)
     return folder, source[len(upper.rstrip("/")) :].strip("/")
 
 
-def _mount(source: str, kind: str, options: str) -> str:
+def _mount(source: str, kind: str, options: str, env: dict[str, str]) -> str:
     if os.getuid():
         raise UnmountedError(f"{source} is not mounted on the node, and only root could do it")
     # Two storages may have the same source, and be mounted in different ways.
@@ -57,7 +60,7 @@ def _mount(source: str, kind: str, options: str) -> str:
     words = [find_program("mount"), "-t", kind, "-o", options, source, place]
     deadline = time.monotonic() + MOUNT_SECONDS
     while not mounted_at(source, place):
-        status, said = run_briefly(words, MOUNT_SECONDS)
+        status, said = run_briefly(words, MOUNT_SECONDS, env)
         why = said.strip().rpartition("\n")[2] or f"status {status}"
         is_transient = is_patient and any(word in why.lower() for word in TRANSIENT)
         if status == 0 or mounted_at(source, place):  # another task may have been quicker

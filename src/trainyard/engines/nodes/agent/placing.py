@@ -45,8 +45,9 @@ class Placed:
 class Places:
     """All storages of one task."""
 
-    def __init__(self, view: dict[str, Any]) -> None:
+    def __init__(self, view: dict[str, Any], mark: str) -> None:
         self._view = view
+        self._mark = mark
         self._placed: list[Placed] | None = None
 
     def all(self) -> list[Placed]:
@@ -70,7 +71,9 @@ class Places:
             raise RefusalError(
                 f"a storage cannot be shown at {mount['target']}: the node's own files are there"
             )
-        base, below = _found(mount) if mount["kind"] == NETWORK else _parts(source_of(mount), options)
+        base, below = (
+            _found(mount, self._mark) if mount["kind"] == NETWORK else _parts(source_of(mount), options)
+        )
         path = "/".join(part for part in (below, str(options.get("path") or "")) if part)
         is_made = bool(options.get("create"))
         if is_made:
@@ -175,10 +178,10 @@ def _parts(source: str, options: dict[str, Any]) -> tuple[str, str]:
     return base, source[len(base.rstrip("/")) :].strip("/")
 
 
-def _found(mount: dict[str, Any]) -> tuple[str, str]:
+def _found(mount: dict[str, Any], mark: str) -> tuple[str, str]:
     network = import_module(".network", __package__)  # few tasks have such a storage
     try:
-        folder, below = network.folder_of(mount)
+        folder, below = network.folder_of(mount, mark)
         return str(folder), str(below)
     except network.UnmountedError as error:
         raise RefusalError(f"the storage at {mount['target']} cannot be shown: {error}") from error

@@ -41,7 +41,6 @@ PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
 LEFTOVER_GRACE_SECONDS = 5.0  # at most, for what a program that has ended by itself left running
 KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
-MARK = "TRAINYARD_MARK"
 SIGNALLED, LAST_SIGNAL = 128, 64
 NO_LIMITS = ("limits_missing", "The node cannot hold tasks to their memory and cores.")
 POLLIN = int(select.POLLIN)
@@ -452,7 +451,7 @@ def signal_name(number: int) -> str:
 
 def mark_of(order: dict[str, Any]) -> bytes:
     """What every process of a task begins with in its environment."""
-    return f"{MARK}={order['mark']}".encode()
+    return f"{kernel.MARK}={order['mark']}".encode()
 
 
 def base_environment() -> dict[str, str]:
@@ -469,7 +468,7 @@ def task_environment(base: dict[str, str], folder: TaskFolder, order: dict[str, 
     return {
         **base,
         **order["env"],
-        MARK: order["mark"],
+        kernel.MARK: order["mark"],
         "TRAINYARD_TASK_DIR": os.path.abspath(folder.path),
         "TRAINYARD_AGENT": os.path.abspath(sys.argv[0]),  # which can launch the processes of a task
     }
@@ -529,7 +528,8 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
     lines = []
     if "ended" not in known:
         message = "its supervisor on the node was killed, and so was it"
-        if "started" not in known:
+        was_told = find_tombstone(folder.attempt) is not None
+        if "started" not in known or (was_told and known["at"] == "starting"):
             message = "it was ended before it began"
         lines.append(
             {
@@ -539,6 +539,7 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
                 "signal": 9,
                 "message": message,
                 "fenced": False,
+                "told": was_told,
             }
         )
     note(state, *lines, {"at": "cleared"})

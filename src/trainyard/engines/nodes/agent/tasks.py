@@ -14,16 +14,27 @@ from typing import Any
 
 from . import kernel
 from .beside import find_shell
-from .folder import ENDED, TASKS, TaskFolder, all_folders, note, remove_tree, write_tombstone
+from .folder import (
+    ENDED,
+    TASKS,
+    TaskFolder,
+    all_folders,
+    boot_seconds,
+    find_tombstone,
+    note,
+    remove_tree,
+    write_tombstone,
+)
 from .ground import Ground
 from .spares import Spares
 from .standby import BLOCK, UNBLOCK, Standby, quick_signal, serve
 from .starting import SIGNALS
-from .supervisor import MARK, Supervisor, base_environment, clear_orphaned, end_marked, mark_of
+from .supervisor import Supervisor, base_environment, clear_orphaned, end_marked, mark_of
 
 TRASH = "trash"
 MOST_FILES = 256  # an agent has a dozen open, and one for each supervisor that stands by
 
+STUCK_SECONDS = 3.0  # after the end of its grace, for a supervisor on a node that is very busy
 FORGOTTEN = 10_000  # attempts that are remembered after their files are gone, against orders that come late
 
 
@@ -105,12 +116,12 @@ class Tasks:
     def _end_strays(self) -> None:
         """End processes of tasks whose files are gone: the server is told that we do not know them, and may start them anew."""
         for pid in kernel.all_pids():
-            mark = kernel.mark_of_process(pid, MARK.encode())
+            mark = kernel.mark_of_process(pid, kernel.MARK.encode())
             if not mark.startswith(f"{self._mark}/"):
                 continue
             attempt, _, name = mark[len(self._mark) + 1 :].partition("/")
             if (attempt, name) not in self.by_key:
-                end_marked(f"{MARK}={mark}".encode(), 0, {os.getpid()}, grace=0.0)
+                end_marked(f"{kernel.MARK}={mark}".encode(), 0, {os.getpid()}, grace=0.0)
 
     def _add(self, task: Task) -> None:
         self.by_key[task.folder.attempt, task.folder.name] = task
@@ -274,8 +285,16 @@ class Tasks:
             self._give_up(task)
         elif not task.is_cleared and task.refresh():
             self._changed(task)
+        if task.history["at"] == "starting" and task.folder.attempt in self._ended:
+            self._unstick(task)
         if not task.is_cleared and not task.pid and not task.folder.is_locked():
             self._revive(task)
+
+    def _unstick(self, task: Task) -> None:
+        """Who prepares a task may wait for a storage whose server is gone, and hear nothing but this."""
+        deadline = find_tombstone(task.folder.attempt)
+        if deadline is not None and boot_seconds() > deadline + STUCK_SECONDS:
+            task.signal(signal.SIGKILL)
 
     def _give_up(self, task: Task) -> None:
         """Somebody removed the files of a task: nothing can be said of it but that nothing runs."""

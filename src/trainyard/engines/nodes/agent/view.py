@@ -135,7 +135,7 @@ class Builder:
         self.view: dict[str, Any] = order["view"]
         self.env = dict(env)
         self.words: list[str] = [ground.bwrap]
-        self.places = Places(self.view)
+        self.places = Places(self.view, order["mark"])
 
     @classmethod
     def for_container(cls, folder: TaskFolder, order: dict[str, Any]) -> Builder:

@@ -15,8 +15,9 @@ from .containers import SHELL, Box, name_of, no_runtime, runtime_of
 from .folder import TaskFolder
 from .ground import DOCKER, Runtime, run_briefly
 from .hearing import Hearing
+from .kernel import MARK
 from .placing import RefusalError
-from .supervisor import MARK, end_marked
+from .supervisor import end_marked
 from .view import place_of
 from .wire import NO_TASK
 
