@@ -46,7 +46,7 @@ docs: $(VENV)/.installed
 	$(BIN)/zensical build --strict
 
 debian:
-	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind bubblewrap podman runc prometheus gcc docker.io
+	@scripts/debian tmux openssh-server openssh-client rsync postgresql openmpi-bin busybox iproute2 procps git valgrind bubblewrap podman runc prometheus gcc docker.io user-mode-linux kmod nfs-kernel-server
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@scripts/debian $(PYTHON)-venv

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import kernel_lab
 import pytest
 
@@ -33,5 +35,6 @@ def test_tasks_are_held_to_their_limits_when_a_user_was_given_a_part_of_the_one_
     succeed(GIVEN + kernel_lab.tests(LIMITS, "-k", "view0 or processor"))
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/sbin/rpc.nfsd"), reason="nfs-kernel-server is not installed")
 def test_tasks_see_network_storages_when_the_kernel_mounts_them():
     succeed(kernel_lab.tests("tests/integration/engine/inside_storages.py"))
