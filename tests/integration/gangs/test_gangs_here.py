@@ -221,7 +221,8 @@ def test_the_command_runs_in_the_workers_when_only_npus_are_to_be_had_and_else_t
         {"name": "atlas", "address": {"backend": "local"}, "devices": {"Ascend910": 4}},
     )
     try:
-        command = 'echo "role=$DLWS_ROLE_NAME npu=$DLWS_IS_NPU_JOB"'
+        # As the manual's commands begin; the variables are kept, and the user is nobody else.
+        command = """sudo -E bash -c 'echo "role=$DLWS_ROLE_NAME npu=$DLWS_IS_NPU_JOB"; [ "$DLWS_UID" = "$(id -u)" ]'"""
         with pytest.raises(urllib.error.HTTPError) as refused:
             up.submit(command, kind="PSDistJob", roles=[worker(replicas=2, devices=1)])
         said = json.loads(refused.value.read())

@@ -254,7 +254,10 @@ def test_the_manuals_nvidia_job_has_its_variables_and_files():
         assert late[f"DLWS_SD_worker{number}_SSH_PORT"] == f"%port:worker-{number}:ssh%"
     assert 40000 <= ports["worker-0"] < 50000
     assert late["DLWS_SD_worker1_IP"] == "%address:worker-1%"
-    assert late["DLWS_SD_SELF_IP"] == "10.0.0.1"
+    assert late["DLWS_SD_SELF_IP"] == late["DLWS_SD_ps0_IP"], "scripts look for themselves among all"
+    assert (late["DLWS_UID"], late["DLWS_GID"]) == ("%id:user%", "%id:group%")
+    assert late["PATH"] == "%folder:/pod/bin/sudo%:%env:PATH%", "the manual's commands begin with sudo -E"
+    assert files["/pod/bin/sudo"].startswith("#!")
     assert files["/job/hostfile"] == "%name:worker-0:worker-0% slots=8\n%name:worker-1:worker-1% slots=8\n"
     assert files["/home/ada/ib_config"] == files["/job/ib_config"]
     assert files["/job/ib_config"].startswith("%name:worker-0:ib-worker-0% slots=8\n")

@@ -8,6 +8,8 @@ at once, and ps0 stands by. That is what the platform did when its manual was wr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 from trainyard.lib.shell import quote
 from trainyard.server.kinds import ascend, mpi
@@ -20,6 +22,7 @@ IB_CONFIG = "/job/ib_config"
 EXPORTED = "/pod.env"
 INIT_ENV = "/dlts-runtime/env/init.env"
 JOB_COMMAND = "/pod/job_command.sh"
+SUDO = "/pod/bin/sudo"
 WORKER = "worker"
 
 
@@ -49,17 +52,29 @@ def part(gang: Gang, place: Place) -> Part:
         INIT_ENV: "".join(f"export {name}={value}\n" for name, value in discovery.items()),
         EXPORTED: "%exports%",
         JOB_COMMAND: gang.spec.command + "\n",
+        SUDO: _sudo(),
     }
     if ascend.is_npu(place.device_type):
         files |= gang.once("npu_files", lambda: _npu_files(gang, f"{home}/.npu/{gang.job_id}"))
-        env |= _npu_environment(place)
+        env |= _npu_environment(place, gang.job_id)
         # The old name is asked for by versions that read the old form only.
         late |= {
             "RANK_TABLE_FILE": path(f"{home}/.npu/{gang.job_id}/hccl_1.0.json"),
             "MINDSPORE_HCCL_CONFIG_PATH": path(f"{home}/.npu/{gang.job_id}/hccl_ms.json"),
         }
-    late |= {"OMPI_MCA_orte_default_hostfile": path(HOSTFILE), **discovery}
+    late |= {
+        "DLWS_UID": "%id:user%",
+        "DLWS_GID": "%id:group%",
+        "PATH": f"%folder:{SUDO}%:%env:PATH%",
+        "OMPI_MCA_orte_default_hostfile": path(HOSTFILE),
+        **discovery,
+    }
     return Part(env=env, late=late, files=files)
+
+
+@cache
+def _sudo() -> str:
+    return Path(__file__).with_name("sudo.sh").read_text(encoding="utf-8")
 
 
 def _role(gang: Gang, place: Place) -> str:
@@ -100,10 +115,12 @@ def _environment(gang: Gang, place: Place) -> dict[str, str]:
 
 def _discovery(gang: Gang, place: Place) -> dict[str, str]:
     """Where everybody is: no dash between role and number here, other than in names of hosts."""
+    # The same words as in the list of all: scripts look for themselves in it.
+    own = place.address if gang.is_alone else f"%address:{place.name}%"
     found = {
-        "DLWS_SD_SELF_IP": place.address,
+        "DLWS_SD_SELF_IP": own,
         "DLWS_SD_SELF_SSH_PORT": ssh_port(place),
-        "DLWS_SD_SELF_IB_IP": place.address,
+        "DLWS_SD_SELF_IB_IP": own,
         "DLWS_SD_SELF_HOST_IP": place.address,
     }
     return {**found, **gang.once("discovery", lambda: _peers(gang))}
@@ -136,12 +153,13 @@ def _addresses(place: Place) -> Mapping[int, str]:
     return {index: place.device_addresses.get(index, "") for index in place.devices}
 
 
-def _npu_environment(place: Place) -> dict[str, str]:
+def _npu_environment(place: Place, job_id: str) -> dict[str, str]:
     return {
         "VISIBLE_IDS": ",".join(map(str, place.devices)),
         "NPU_IPS": ",".join(f"{index}:{address}" for index, address in _addresses(place).items()),
         "DEVICE_ID": "0",
         "DEVICE_INDEX": "0",
+        "JOB_ID": job_id,
         "SOC_VERSION": "Ascend910",
         "ASCEND_GLOBAL_LOG_LEVEL": "3",
         "ASCEND_GLOBAL_EVENT_ENABLE": "0",

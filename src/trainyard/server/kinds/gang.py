@@ -7,6 +7,9 @@ Texts that a kind writes may hold marks, which the task's entry fills in when al
     %port:worker-0:MASTER_PORT%  the port that a task took for a variable of `Part.ports`
     %port:worker-0:ssh%       the port of its ssh
     %path:/etc/mpi/hostfile%  where a file was really written: elsewhere where the task has no file view of its own
+    %folder:/pod/bin/sudo%    the folder of such a file
+    %env:PATH%                a variable as the task has it so far
+    %id:user%, %id:group%     as whom the task runs, in numbers
 """
 
 from __future__ import annotations

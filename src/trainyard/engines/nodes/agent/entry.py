@@ -21,7 +21,7 @@ from typing import Any
 from . import gate, kernel
 from .gate import NO_ENVIRONMENT, NO_PEERS, EntryError
 
-MARK = re.compile(r"%(host|name|address|port|path):([^%\n]*)%")
+MARK = re.compile(r"%(host|name|address|port|path|folder|env|id):([^%\n]*)%")
 CHANGED = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
@@ -205,6 +205,12 @@ class Entry:
             wanted, _, otherwise = value.partition("|")
             place = self.paths.get(wanted, wanted)
             return otherwise if otherwise and place != wanted else place
+        if what == "folder":
+            return os.path.dirname(self.paths.get(value, value))
+        if what == "env":
+            return self.env.get(value, "")
+        if what == "id":
+            return str(os.getuid() if value == "user" else os.getgid())
         task, _, rest = value.partition(":")
         if what == "port" and rest == gate.SSH:
             return str(self.peers[task]["ssh_port"])
