@@ -18,6 +18,10 @@ from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_
 
 # Why a workload that runs is told to go and to come back.
 GROWING = "growing"
+# As the books say it when they pause a job.
+OVER_BUDGET = (
+    "Held: the month's budget is used up. It starts again when the budget is raised and somebody resumes it."
+)
 SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung", GROWING})
 # Why a workload is held that other ones have to end before.
 WAITS_FOR_JOBS = "waits_for_jobs"
@@ -99,9 +103,8 @@ def follow_wish(draft: Draft, record: WorkloadRecord, now: float) -> WorkloadRec
             record, State.CANCELLED, now, reason="stopped", message="Stopped before it started."
         )
     if record.desired == Desired.PAUSE and state is State.WAITING:
-        return draft.advance(
-            record, State.HELD, now, reason="paused", message="Paused: out of the queue until resumed."
-        )
+        said = _why_paused(record, "Paused: out of the queue until resumed.")
+        return draft.advance(record, State.HELD, now, reason="paused", message=said)
     if record.desired == Desired.RUN and state is State.HELD and record.reason != WAITS_FOR_JOBS:
         return draft.advance(record, State.WAITING, now, reason="queued", message="In the queue.")
     return record
@@ -129,7 +132,13 @@ def follow_wish_of_holder(draft: Draft, job: Job, now: float) -> None:
     if cancelled:
         finish(draft, job, now, ending, reason="stopped", message="Stopped.")
     else:
-        finish(draft, job, now, ending, reason="paused", message="Paused: it starts again when resumed.")
+        said = _why_paused(record, "Paused: it starts again when resumed.")
+        finish(draft, job, now, ending, reason="paused", message=said)
+
+
+def _why_paused(record: WorkloadRecord, by_a_person: str) -> str:
+    """What is said of it: who finds their job held should not have to guess that money is the reason."""
+    return OVER_BUDGET if record.message == OVER_BUDGET else by_a_person
 
 
 # -- the end

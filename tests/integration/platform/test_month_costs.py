@@ -139,6 +139,11 @@ def test_a_budget_warns_holds_and_stops_when_it_is_used_up(up):
     with caught.value as answer:
         assert answer.code == 409
         assert "budget" in json.loads(answer.read())["message"]
+    assert "budget is used up" in cli(up, "jobs", "explain", running)
+    with pytest.raises(urllib.error.HTTPError) as caught:  # it would be held again within the minute
+        up.call("PUT", f"/api/v1/jobs/{running}/desired", {"desired": "run"})
+    with caught.value as answer:
+        assert answer.code == 409
     table = cli(up, "budgets")
     assert workspace["name"] in table
     assert "stop" in table

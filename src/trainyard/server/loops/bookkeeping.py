@@ -33,6 +33,7 @@ from trainyard.server.store import (
 )
 from trainyard.server.store.usage import BudgetRecord, MachineDay
 from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.workflow import OVER_BUDGET
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import HOLDING, Desired, State
 
@@ -200,7 +201,7 @@ def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
     key = "workspace_id" if budget.subject == "workspace" else "user_id"
     held = workloads.wanted(c, states, **{key: budget.subject_id})
     for record in held:
-        workloads.save(c, replace(record, desired=Desired.PAUSE))
+        workloads.save(c, replace(record, desired=Desired.PAUSE, message=OVER_BUDGET))
     events.append_many(
         c,
         [
@@ -210,7 +211,7 @@ def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
                 subject_id=record.id,
                 workspace_id=record.workspace_id,
                 code="budget_held",
-                message="The month's budget is used up; it is held until somebody resumes it.",
+                message=OVER_BUDGET,
                 state=record.state.value,
                 actor=ACTOR,  # by which the conductor knows that a wish has changed
             )

@@ -27,6 +27,7 @@ from trainyard.server.services.submitting import (
     keep_answer,
     submit_in,
 )
+from trainyard.server.services.usage import refuse_resuming
 from trainyard.server.store import users, workloads
 from trainyard.server.store.idempotency import KeyTakenError
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
@@ -272,8 +273,13 @@ class Jobs:
         said = {Desired.CANCEL: "stopped", Desired.PAUSE: "paused", Desired.RUN: "resumed"}
         return await self._change(
             actor, job_id, f"jobs.{codes[desired]}", f"{codes[desired]}_wanted",
-            f"{actor.name} wants it {said[desired]}.", change, version=version,
+            f"{actor.name} wants it {said[desired]}.", change, version=version, then=self._afford,
         )  # fmt: skip
+
+    def _afford(self, connection: Connection, record: WorkloadRecord) -> WorkloadRecord:
+        if record.desired is Desired.RUN:
+            refuse_resuming(connection, self._context.now(), record)
+        return record
 
     async def set_priority(
         self,

@@ -16,6 +16,7 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs, refuse_wish, require_own
 from trainyard.server.services.secrecy import for_eyes_of
+from trainyard.server.services.usage import refuse_resuming
 from trainyard.server.store import workloads
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec import sweep
@@ -87,6 +88,8 @@ class Sweeps:
                     refuse_wish(record, desired)
                 except ConflictError:  # it is past that; its mates may not be
                     continue
+                if desired is Desired.RUN:
+                    refuse_resuming(connection, self._context.now(), record)
                 saved = workloads.save(connection, replace(record, desired=desired))
                 self._context.tell(
                     connection, actor, Subject.WORKLOAD, record.id, f"{_CODES[desired]}_wanted",

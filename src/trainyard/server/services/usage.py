@@ -19,6 +19,8 @@ from trainyard.server.services.context import Context
 from trainyard.server.services.places import find_workspace
 from trainyard.server.store import settings, usage, users, workloads, workspaces
 from trainyard.server.store.usage import GROUPS, BudgetRecord, MachineDay, UseRecord
+from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.spec.workload import State
 
 BOOKED = "booked_at"
 PRICES = "prices"
@@ -195,6 +197,12 @@ def refuse_over_budget(c: Connection, now: float, workspace_id: str, user_id: st
                 f"{whose} for this month is used up ({budget.amount:.2f}).",
                 hint="Ask an administrator to raise it, or wait for the next month.",
             )
+
+
+def refuse_resuming(c: Connection, now: float, record: WorkloadRecord) -> None:
+    """ConflictError where a job that is held should go on with a budget that is used up: it would be held again."""
+    if record.state in {State.HELD, State.FINISHING}:
+        refuse_over_budget(c, now, record.workspace_id, record.user_id)
 
 
 def load_prices(c: Connection) -> Prices:
