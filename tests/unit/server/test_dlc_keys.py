@@ -207,3 +207,27 @@ def test_arguments_are_read_in_every_spelling():
     assert parse_arguments("--enable-job-restart --job-hang-interval=5 --enable_local_detection False") == {
         "enable-job-restart": "true", "job-hang-interval": "5", "enable-local-detection": "false",
     }  # fmt: skip
+
+
+def roles_of(text: str) -> dict[str, Any]:
+    return {role.name: role for role in job(text, kind="TFJob").roles}
+
+
+def test_a_role_has_what_the_workers_have_when_it_says_only_something_else():
+    found = roles_of(
+        "chief=true\nworkers=2\nps=1\nworker_image=a/b:1\nworker_cpu=4\nworker_memory=8\nchief_command=lead\nps_cpu=2"
+    )
+    chief, server = found["chief"], found["ps"]
+    assert (chief.image, chief.cpu, chief.memory_mib, chief.command) == ("a/b:1", 4.0, 8192, "lead")
+    assert (server.image, server.cpu, server.memory_mib) == ("a/b:1", 2.0, 0), "amounts go together"
+
+
+def test_a_command_of_the_workers_is_theirs_alone():
+    found = roles_of("chief=true\nworkers=1\nworker_command=work")
+    assert (found["worker"].command, found["chief"].command) == ("work", "")
+
+
+def test_arguments_without_their_switch_are_told():
+    values = {"name": "n", "command": "x", "workspace_id": "w", "aimaster_args": "--enable-job-restart"}
+    assert any("aimaster_enable" in one for one in request_of(values).remarks)
+    assert not request_of({**values, "aimaster_enable": "true"}).remarks

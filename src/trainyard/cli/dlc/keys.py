@@ -35,6 +35,7 @@ OF_ROLE = {
     "command": "a command of its own",
     "restart_policy": "Always, Never, OnFailure or ExitCode",
 }
+AMOUNTS = ("cpu", "gpu", "gpu_type", "memory", "shared_memory", "spec")
 JOB = {
     "name": "name of the job",
     "kind": "PyTorchJob, TFJob, XGBoostJob, MPIJob, BatchJob …",
@@ -43,7 +44,7 @@ JOB = {
     "priority": "1 to 9, 9 first",
     "resource_id": "id of the quota",
     "interactive": "true: wait for the end, and end with its result",
-    "chief": "true: one of the workers is the chief",
+    "chief": "true: a chief beside the workers",
     "data_sources": "ids of data sets, with commas",
     "data_source_uris": "scheme://address/path::/mount, with commas",
     "code_source": "id of a code source",
@@ -163,6 +164,8 @@ def _remarks(values: Mapping[str, str]) -> list[str]:
             near = get_close_matches(key, KNOWN, n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
             found.append(f"unknown key {key} is passed over{guess}")
+    if values.get("aimaster_args") and not _boolean(values, "aimaster_enable"):
+        found.append("aimaster_args has no effect without aimaster_enable=true.")
     return found
 
 
@@ -184,14 +187,19 @@ def _specs(values: Mapping[str, str]) -> list[dict[str, Any]]:
     for role in ROLES:
         if counts[role] < 1:
             continue
-        source = role if any(f"{role}_{key}" in values for key in OF_ROLE) else "worker"
-        found.append(_spec(values, role, source, counts[role]))
+        found.append(_spec(values, role, counts[role]))
     return found
 
 
-def _spec(values: Mapping[str, str], role: str, source: str, count: int) -> dict[str, Any]:
+def _spec(values: Mapping[str, str], role: str, count: int) -> dict[str, Any]:
+    # The amounts go together: a server with cores of its own has not the workers' GPUs beside them.
+    sized = role if any(f"{role}_{key}" in values for key in AMOUNTS) else "worker"
+
     def value(key: str) -> str:
-        return values.get(f"{source}_{key}", "")
+        if key in AMOUNTS:
+            return values.get(f"{sized}_{key}", "")
+        own = values.get(f"{role}_{key}", "")
+        return own if own or key == "command" else values.get(f"worker_{key}", "")
 
     spec: dict[str, Any] = {
         "EcsSpec": value("spec"),
