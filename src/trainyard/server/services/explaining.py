@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import InvalidError
-from trainyard.scheduling import Admit, Reason, Scheduler, Snapshot, Wait
+from trainyard.scheduling import Admit, NodeState, Reason, Scheduler, Snapshot, Wait
 from trainyard.scheduling.diagnosis import waits
 from trainyard.scheduling.explain import EN, LANGUAGES, explain, remedy
 from trainyard.scheduling.reasons import Code
@@ -287,7 +287,9 @@ def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  
 def _with_trouble(said: Explanation, reason: Reason, view: _View, language: str) -> Explanation:
     """Who waits for machines is told why they cannot be bought."""
     if reason.code is Code.ACQUIRING:
-        pools = [reason.subject] if reason.subject else list(view.troubles)
+        # Without a pool's name, room is held on machines that are coming: what troubles other pools is not its own.
+        coming = {node.pool for node in view.snapshot.nodes if node.state is NodeState.COMING}
+        pools = [reason.subject] if reason.subject else sorted(coming)
     elif reason.code in _NO_ROOM:  # whether a pool could help is not known where its figures are not
         promised = {pool.name for pool in view.snapshot.pools if pool.promise is not None}
         pools = [pool for pool in view.troubles if pool not in promised]
