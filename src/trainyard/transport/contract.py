@@ -179,6 +179,21 @@ class TransportContract:
         same((await transport.run(script, timeout=PATIENCE_SECONDS)).stdout, b"done\n")
         await transport.run(f'kill "$(cat {quote(mark)})"')
 
+    async def test_children_in_the_background_do_not_hold_up_the_answer_when_they_print(
+        self, transport: Transport
+    ) -> None:
+        """Again and again, and as much as they can."""
+        for program in ("while :; do echo more; sleep 0.001; done", "exec yes"):
+            mark = self.mark_file("printing")
+            script = (
+                f"sh -c 'echo $$ > {mark}; {program}' & until test -s {mark}; do sleep 0.01; done; echo done"
+            )
+            try:
+                done = await transport.run(script, timeout=3 * PATIENCE_SECONDS)
+                same(b"done\n" in done.stdout, True)
+            finally:
+                await transport.run(f'kill "$(cat {mark})"; rm {mark}')
+
     async def test_values_are_exact_when_the_environment_is_hostile(self, transport: Transport) -> None:
         """Nothing is expanded, split or trimmed."""
         env = {f"VALUE_{number}": value for number, value in enumerate(HOSTILE_VALUES)}

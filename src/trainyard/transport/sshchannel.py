@@ -25,6 +25,7 @@ READ_AHEAD = 512 * 1024
 ANNOUNCEMENT = b"\x1etrainyard "
 ANNOUNCE_SECONDS = 3.0  # for a login shell that hangs in its start-up files; its command never began
 CLOSE_SECONDS = 1.0
+MOST_ROUNDS = 10  # through the far side's loop, which reads half a pipe or more in each
 LONGEST_GREETING = 1024 * 1024
 UNKNOWN_SIGNAL_STATUS = 128  # OpenSSH names only POSIX's signals; the number of another is not told
 
@@ -292,14 +293,16 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         """Wait for the end of output once the status is known, but not for children left in the background.
 
         They keep the channel open. Every `look` is a round through the far side's loop, which reads what is left in
-        the pipe before it answers: two rounds without a byte, and there is nothing left.
+        the pipe before it answers: two rounds without a byte, and there is nothing left. Children that print again and
+        again are never quiet.
         """
         await asyncio.wait([self.closed], timeout=0.05)
-        quiet = 0
-        while not self.closed.done() and quiet < 2:
+        quiet = rounds = 0
+        while not self.closed.done() and quiet < 2 and rounds < MOST_ROUNDS:
             before = self.activity
             await look()
             quiet = quiet + 1 if self.activity == before else 0
+            rounds += 1
 
 
 class SshProcess:
