@@ -404,7 +404,7 @@ def _document(path: str) -> tuple[WorkloadSpec, Sequence[Axis]]:
             f"{path} is neither YAML nor TOML by its name.",
             hint="Name it .yaml or .toml, or pipe YAML into `-f -`.",
         )
-    return parse(Path(path).read_text(encoding="utf-8"), kind, source=path)
+    return parse(Path(path).read_text(encoding="utf-8-sig"), kind, source=path)
 
 
 def _changed(spec: WorkloadSpec | None, command: str, options: dict[str, Any]) -> WorkloadSpec:

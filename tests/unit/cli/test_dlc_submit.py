@@ -26,3 +26,15 @@ def test_a_file_of_another_kind_is_refused_when_the_command_names_one(tmp_path):
             obj=Session(),
             catch_exceptions=False,
         )
+
+
+def test_the_first_key_of_a_file_counts_when_an_editor_has_put_a_mark_before_it(tmp_path):
+    path = tmp_path / "windows.params"
+    path.write_bytes(b"\xef\xbb\xbfkind=TFJob\r\nname=x\r\ncommand=true\r\n")
+    with pytest.raises(InvalidError, match="says kind=TFJob"):
+        CliRunner().invoke(
+            dlc,
+            ["submit", "pytorchjob", "--job_file", str(path)],
+            obj=Session(),
+            catch_exceptions=False,
+        )

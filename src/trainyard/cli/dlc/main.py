@@ -118,7 +118,9 @@ def _submit(
     values = {key: value for key, value in given.items() if value is not None}
     if params_file is not None:
         try:
-            text = Path(params_file).expanduser().read_text(encoding="utf-8")
+            text = (
+                Path(params_file).expanduser().read_text(encoding="utf-8-sig")
+            )  # some editors begin with a mark
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise InvalidError(
