@@ -69,6 +69,12 @@ PATTERNS: Sequence[Pattern] = (
          "检查任务的 mounts 与 `trainyard storages`，或询问管理员。"),
     ),
     _pattern(
+        "image_pull", "image", r"^(?:trainyard: )?[Tt]he image \S+ cannot be fetched|ErrImagePull|ImagePullBackOff|manifest unknown|(?i:pull access denied)|"
+        r"unauthorized: (?:authentication required|access to the requested resource)|requested access to the resource is denied",
+        ("the image could not be fetched", "镜像拉取失败"),
+        ("Check the image's name and the sign-in for its registry.", "检查镜像名称与镜像仓库登录信息。"),
+    ),
+    _pattern(
         "device_memory", "memory", r"(?i)cuda out of memory|torch\.(?:\w+\.)?outofmemoryerror|CUDA_ERROR_OUT_OF_MEMORY|"
         r"npu out of memory|cublas_status_alloc_failed|OOM when allocating tensor|"
         r"device memory (?:pool )?malloc failed|_bfc\) ran out of memory(?!.*not a failure)",
@@ -116,12 +122,6 @@ PATTERNS: Sequence[Pattern] = (
         r"We couldn't connect to 'https?:|CondaHTTPError|^fatal: unable to access",
         ("something was to be fetched from the network and did not come", "从网络获取数据超时或失败"),
         ("Try again, or put what it needs on a storage.", "重试，或将所需文件放到存储中。"),
-    ),
-    _pattern(
-        "image_pull", "image", r"ErrImagePull|ImagePullBackOff|manifest unknown|(?i:pull access denied)|"
-        r"unauthorized: (?:authentication required|access to the requested resource)|requested access to the resource is denied",
-        ("the image could not be fetched", "镜像拉取失败"),
-        ("Check the image's name and the sign-in for its registry.", "检查镜像名称与镜像仓库登录信息。"),
     ),
     _pattern(
         "module_missing", "runtime", r"\bNo module named\b|ImportError: cannot import name",

@@ -119,6 +119,10 @@ from trainyard.server.diagnosis import diagnose
         ("the storage at /sets cannot be shown: it is not there", "storage_refused"),
         ("trainyard: the folder etc of the storage at /sets is a link or no folder", "storage_refused"),
         ("the node has no /no/such/folder for the storage at /mnt/x", "storage_refused"),
+        (
+            "the image localhost/x:1 cannot be fetched (not reached): dial tcp 127.0.0.1:443: connection refused",
+            "image_pull",
+        ),
         ("out of memory: it used more than its 100 MiB", "memory"),
         ("python: can't open file '/work/trian.py': [Errno 2] No such file or directory", "file_missing"),
         (
