@@ -196,7 +196,7 @@ async def test_a_task_is_no_root_when_its_agent_is_none_and_the_daemon_is_roots(
     await server.until(lambda: server.log("w1.1") == f"{USER}\n".encode())
     assert (own / "f").stat().st_uid == USER
     process = await server.engine.exec("w1.1", "worker-0", "local", "id -u; ls a", None)
-    assert await read_all(process) == f"{USER}\nb\n".encode()
+    assert (await read_all(process), await process.wait()) == (f"{USER}\nb\n".encode(), 0)
     await server.engine.end("w1.1", ["local"], grace_seconds=20)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (143, True)
