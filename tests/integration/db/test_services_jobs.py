@@ -354,3 +354,17 @@ async def test_the_quota_is_shown_with_what_is_used(cast: Cast):
         "speech",
         "vision",
     }
+
+
+@pytest.mark.parametrize("said", ["Nvidia", "nvidia_gpu_amd64", "gpu"])
+async def test_a_job_gets_the_model_there_is_when_it_says_what_forms_call_devices(cast: Cast, said: str):
+    record = await cast.services.jobs.submit(cast.ann, cast.job(roles=(RoleSpec(devices=1, device=said),)))
+    assert record.spec.roles[0].device == "V100"
+
+
+async def test_a_job_waits_for_what_it_named_when_there_is_nothing_of_the_kind(cast: Cast):
+    asked = cast.job(kind="PSDistJob", roles=(RoleSpec(devices=8, device="huawei_npu_arm64"),))
+    record = await cast.services.jobs.submit(cast.ann, asked)
+    assert [role.device for role in record.spec.roles if role.devices] == ["huawei_npu_arm64"]
+    told = await cast.services.jobs.dry_run(cast.ann, cast.job(roles=(RoleSpec(devices=1, device="A100"),)))
+    assert told.reason == "NeverFits", "a model is meant as it is said"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -11,10 +12,14 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor
+from trainyard.server.kinds import ascend
 from trainyard.server.store import nodes, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.store.workspaces import WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
+
+# What forms call devices whatever their model, which is what nodes say.
+_FAMILY = re.compile(r"(nvidia|(nvidia_)?gpu|(huawei_)?npu|ascend)(_(amd64|arm64))?", re.IGNORECASE)
 
 
 def find_workspace(connection: Connection, actor: Actor, text: str) -> WorkspaceRecord:
@@ -63,19 +68,31 @@ class Devices:
         return [node for node in found if node.desired != nodes.NodeDesired.GONE]
 
     def settle(self, spec: WorkloadSpec, place: WorkspaceRecord) -> WorkloadSpec:
-        """A fitted job whose devices have a type where that matters: where there are several types, or its kind goes by it."""
-        if all(role.device or not role.devices for role in spec.roles):
+        """A fitted job whose devices have a type where that matters.
+
+        It does where there are several types, where its kind goes by it, and where it says only what forms call them.
+        """
+        open_roles = [role.name for role in spec.roles if role.devices and _is_open(role.device)]
+        if not open_roles:
             return spec
         several = len({name for node in self._nodes for name in _types(node)}) > 1
-        if not (several or kinds.find_kind(spec.kind).needs_device):
+        named = any(role.device for role in spec.roles if role.name in open_roles)
+        if not (several or named or kinds.find_kind(spec.kind).needs_device):
             return spec
         roles = tuple(
-            replace(role, device=_type_for(role, self._nodes, place))
-            if role.devices and not role.device
-            else role
+            replace(role, device=_type_for(role, self._nodes, place)) if role.name in open_roles else role
             for role in spec.roles
         )
         return kinds.fit(replace(spec, roles=roles))
+
+
+def _is_open(device: str) -> bool:
+    return not device or _FAMILY.fullmatch(device) is not None
+
+
+def _is_meant(device: str, name: str) -> bool:
+    """Whether somebody who says this, or nothing, can have devices of a type."""
+    return not device or ascend.is_npu(device) == ascend.is_npu(name)
 
 
 def _type_for(role: RoleSpec, known: Iterable[NodeRecord], place: WorkspaceRecord) -> str:
@@ -85,14 +102,18 @@ def _type_for(role: RoleSpec, known: Iterable[NodeRecord], place: WorkspaceRecor
         for node in known
         if (not role.nodes or node.name in role.nodes) and role.labels.items() <= node.labels.items()
         for name in _types(node)
+        if _is_meant(role.device, name)
     }
+    if role.device in found:
+        return role.device
     found = {name for name in found if place.quota.nominal.get(name)} or found
     if len(found) > 1:
+        asks = f"asks for {role.device}" if role.device else "does not say which devices it wants"
         raise InvalidError(
-            f"The role {role.name} does not say which devices it wants, and there are {', '.join(sorted(found))}.",
+            f"The role {role.name} {asks}, and there are {', '.join(sorted(found))}.",
             hint="Set its device (gpu_type in a params file) to one of them.",
         )
-    return next(iter(found), "")
+    return next(iter(found), role.device)
 
 
 def _types(node: NodeRecord) -> list[str]:
