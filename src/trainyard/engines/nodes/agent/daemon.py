@@ -32,6 +32,7 @@ LOG = "agent.log"
 LOG_BYTES = 1024 * 1024
 EPOCH = "epoch"
 SWEEP_SECONDS = 1.0
+SWEEP_ALL_SECONDS = 10.0  # those who say themselves when something happens
 POLL_SECONDS = 0.05  # where inotify has no watch left
 IDLE_SECONDS = 600.0  # without a server and with nothing running: go
 OUTPUT_ROOM = 2 * 1024 * 1024  # not more waits for the server to read
@@ -88,6 +89,7 @@ class Agent:
         self.is_leaving = False
         self.last_contact = 0.0
         self.last_sweep = 0.0
+        self.last_sweep_of_all = 0.0
         self.last_shipped = 0.0
         self.last_busy = time.monotonic()
 
@@ -320,7 +322,7 @@ class Agent:
         for watch, mask in self.watcher.read():
             task = self.by_watch.get(watch)
             if mask & kernel.IN_Q_OVERFLOW:
-                self.last_sweep = 0.0
+                self.last_sweep = self.last_sweep_of_all = 0.0
             elif task is not None:
                 self.tasks.look(task)
             elif not mask & kernel.IN_IGNORED:
@@ -333,11 +335,18 @@ class Agent:
         now = time.monotonic()
         if now - self.last_sweep >= (POLL_SECONDS if self.unwatched else SWEEP_SECONDS):
             self.last_sweep = now
+            is_all = now - self.last_sweep_of_all >= SWEEP_ALL_SECONDS
+            if is_all:
+                self.last_sweep_of_all = now
             for task in list(self.tasks.by_key.values()):
-                if not task.is_cleared:
+                if not task.is_cleared and (is_all or not self._is_heard_of(task)):
                     self.tasks.look(task)
             self.shipper.look_everywhere()
             self.tasks.standby.dismiss()
+
+    def _is_heard_of(self, task: Task) -> bool:
+        """Whether we are told when its state changes, and when its supervisor dies: that is our child, and its file is watched."""
+        return task.pid > 0 and task not in self.unwatched and task.history["at"] == "running"
 
     def _report(self, task: Task) -> dict[str, Any]:
         known = task.history
