@@ -6,14 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import container_lab
+import engine_lab
 import pytest
 from container_lab import PLAIN, Containers
 from engine_lab import WAIT, EngineLab, Watched, launch_of
 
-from trainyard.engines.api import Entry, Mount, TaskNoted, TaskStarted, View
+from trainyard.engines.api import Entry, Mount, NodeSeen, TaskNoted, TaskStarted, View
 from trainyard.transport.api import TerminalSize, read_all
 
 
@@ -313,6 +315,22 @@ async def test_an_image_is_refused_when_the_node_has_nothing_to_run_it(
     ended = await server.ended("w1.1")
     assert ended.exit_code == 126
     assert "no/such:1" in ended.message and "podman" in ended.message
+
+
+async def test_a_node_is_known_to_run_containers_when_it_began_to_after_we_met_it(
+    lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("podman", "docker"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(engine_lab, "QUICK", replace(engine_lab.QUICK, refresh=0.1, equip=0.1))
+    server = await lab.start()
+    assert {seen.facts.containers for seen in server.find(NodeSeen)} == {""}  # type: ignore[attr-defined]
+    (tmp_path / "ready").write_text("#!/bin/sh\necho podman version 4.3.1\n")
+    (tmp_path / "ready").chmod(0o755)
+    (tmp_path / "ready").rename(tmp_path / "podman")
+    await server.until(lambda: server.find(NodeSeen)[-1].facts.containers == "podman")  # type: ignore[attr-defined]
 
 
 async def test_it_is_said_when_an_image_has_no_python_for_what_comes_before_the_command(

@@ -40,6 +40,7 @@ class Patience:
     refused_backoff: float = 30.0  # no python3: a person has to come first
     sample: float = 10.0  # between two looks at what tasks use
     refresh: float = 30.0  # between two looks at disk and clock of a node that answers
+    equip: float = 300.0  # between two looks at a node that runs no containers: its docker may start after us, or be installed
 
 
 LEAST_SKEW_SECONDS = 1.0  # less is the way, not the clock
@@ -83,6 +84,7 @@ class NodeLink:
         self._process: Process | None = None
         self._probe: dict[str, Any] | None = None
         self._probed_boot = ""  # devices may be others after a node was started anew
+        self._probed = 0.0
         self._welcomed: dict[str, Any] = {}
         self._probing: asyncio.Task[None] | None = None
         self._heard = time.monotonic()
@@ -308,7 +310,11 @@ class NodeLink:
             skew = pong["time"] - (sent + time.time()) / 2
             if self._probe is None or self._probed_boot != welcome["boot"]:
                 self._probe = await self.program.probe()
-                self._probed_boot = welcome["boot"]
+                self._probed_boot, self._probed = welcome["boot"], time.monotonic()
+            elif not self._probe.get("containers") and time.monotonic() - self._probed > self._patience.equip:
+                self._probed = time.monotonic()
+                with contextlib.suppress(Error, TimeoutError):  # it is what it was, then
+                    self._probe = await self.program.probe()
         except (Error, TimeoutError) as error:
             self._reason = _as_error(error, self.address.name)
             await self._say_lost(is_refused=False)
