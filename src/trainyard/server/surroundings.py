@@ -41,10 +41,7 @@ class Surroundings:
 
     def address_of(self, node: str) -> str:
         """Where other nodes reach it."""
-        record = self.nodes.get(node)
-        if record is None:
-            return ""
-        return str(record.options.get("address") or record.facts.get("address") or "")
+        return address_of(self.nodes.get(node))
 
     def device_addresses(self, node: str, place: int) -> Mapping[int, str]:
         """The devices' own addresses, by number. `place` is the node's among those of the job, for devices that are made up."""
@@ -53,6 +50,13 @@ class Surroundings:
             return {}
         found = entry_addresses(record.options) or entry_addresses(record.facts)
         return found or (simulated_addresses(place) if record.simulated else {})
+
+
+def address_of(record: NodeRecord | None) -> str:
+    """Where other nodes reach a node; empty where nobody has said."""
+    if record is None:
+        return ""
+    return str(record.options.get("address") or record.facts.get("address") or "")
 
 
 def needs_store(job: Job) -> bool:

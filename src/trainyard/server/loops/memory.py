@@ -14,7 +14,7 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Preempt, Request, Scheduler, Snapshot
 from trainyard.scheduling.forecast import Forecast
-from trainyard.server import avoiding, enlarging, hanging, snapshot, watching, workflow
+from trainyard.server import avoiding, enlarging, hanging, seating, snapshot, watching, workflow
 from trainyard.server.draft import Draft, Job, split_attempt
 from trainyard.server.hanging import Hung
 from trainyard.server.loops.acting import Ended, NotLaunched
@@ -297,7 +297,8 @@ class Memory:
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
             record = self.waiting.pop(admitted.id)
-            self.held[record.id] = workflow.admit(draft, record, admitted, now)
+            slots = seating.by_address(record.spec, admitted.slots, self.roster.find)
+            self.held[record.id] = workflow.admit(draft, record, replace(admitted, slots=slots), now)
         for told in cycle.preempts:
             self._preempt(draft, told, now)
         for one in claimants & self.scheduler.entries.keys():
