@@ -220,6 +220,12 @@ def label_command(name: str, labels: tuple[str, ...]) -> int:
     metavar="N=ADDRESS",
     help="The address of NPU N in the devices' own network; all of them; the word none: as it says itself.",
 )
+@click.option(
+    "--broken",
+    multiple=True,
+    metavar="TYPE=N[,N...]",
+    help="Devices that nobody gets, by their numbers; all of them; the word none: all are well.",
+)
 def set_command(
     name: str,
     images: str | None,
@@ -228,8 +234,9 @@ def set_command(
     no_visible: bool,
     address: str | None,
     device_ips: tuple[str, ...],
+    broken: tuple[str, ...],
 ) -> int:
-    """Say what a node does with images, what tasks see of it, and where it and its NPUs are reached."""
+    """Say what a node does with images, what tasks see of it, where it and its NPUs are reached, and which devices are broken."""
     from trainyard.client.shapes import NodeChange
 
     options: dict[str, object] = {}
@@ -243,9 +250,26 @@ def set_command(
         options["address"] = address or None
     if device_ips:
         options["device_ips"] = _device_ips(device_ips)
-    if not options:
+    if not options and not broken:
         raise InvalidError("There is nothing to set.", hint="See `trainyard nodes set --help`.")
-    return _tell([run(lambda client: client.nodes.change(name, NodeChange(options=options)))], "is set")
+    change = NodeChange(options=options or None, unhealthy=_broken(broken) if broken else None)
+    return _tell([run(lambda client: client.nodes.change(name, change))], "is set")
+
+
+def _broken(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """`V100=3,5`; the word none alone: all are well."""
+    if list(given) == ["none"]:
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for text in given:
+        kind, _, numbers = text.partition("=")
+        words = numbers.split(",")
+        if not kind or not all(word.isdecimal() for word in words):
+            raise InvalidError(
+                f"{text!r} names no devices.", hint="Write --broken V100=3,5, or --broken none."
+            )
+        found[kind] = (*found.get(kind, ()), *map(int, words))
+    return found
 
 
 def _device_ips(given: Sequence[str]) -> dict[str, str] | None:
@@ -320,17 +344,26 @@ def node_table(nodes: Sequence[Node]) -> Table:
             node.state if node.desired == "ready" or node.state != "ready" else str(node.desired),
             f"{node.cpu:g}",
             f"{node.memory_mib / 1024:.0f}G",
-            ", ".join(f"{count} {kind}" for kind, count in node.devices.items())
+            ", ".join(
+                f"{count} {kind}" + (f" ({len(those)} broken)" if (those := node.unhealthy.get(kind)) else "")
+                for kind, count in node.devices.items()
+            )
             + (" (declared)" if node.simulated and node.devices else "")
             or "-",
             "-" if node.tasks is None else str(node.tasks),
             node.pool,
             age(node.seen_at),
-            node.reason or "-",
+            node.reason or _driver_says(node) or "-",
         ]
         for node in nodes
     ]
     return Table(columns, rows)
+
+
+def _driver_says(node: Node) -> str:
+    """What a driver said instead of an answer: without it, nobody knows where the devices of a node that is well have gone."""
+    said = node.facts.get("device_errors")
+    return "; ".join(map(str, said)) if isinstance(said, list | tuple) and not node.simulated else ""
 
 
 def _counts(words: tuple[str, ...]) -> dict[str, int]:

@@ -315,6 +315,7 @@ class NodeChange:
     taints: tuple[str, ...] | None = None
     pool: str | None = None
     devices: Mapping[str, int] | None = None
+    unhealthy: Mapping[str, tuple[int, ...]] | None = None  # devices that nobody gets, by type: all of them
     fence_seconds: int | None = None
     options: Mapping[str, object] | None = None  # images, isolation, visible; one that is null goes
 

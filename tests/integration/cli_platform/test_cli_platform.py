@@ -352,3 +352,26 @@ def test_ctrl_c_ends_the_looking_and_not_the_job(program, up, words):
     assert child.exitstatus == 130
     assert up.job(job)["state"] == "running"
     program("jobs", "stop", job)
+
+
+def test_a_broken_device_is_given_to_nobody_when_an_administrator_says_so(program, up):
+    node = "broken-one"
+    assert program("nodes", "add", node, "--local", "--device", "T4=2", "--label", "of=test").returncode == 0
+    assert "no devices" in program("nodes", "set", node, "--broken", "T4").stderr
+    assert program("nodes", "set", node, "--broken", "T4=0").returncode == 0
+    try:
+        assert "2 T4 (1 broken) (declared)" in program("nodes", "ls", COLUMNS="200").stdout
+        assert program.json("nodes", "show", node)["unhealthy"] == {"T4": [0]}
+        submit = ("jobs", "submit", "--device", "T4", "--cpu", "0.1")
+        first = program(*submit, "--name", "well", "--devices", "1", "sleep", "600").stdout.strip()
+        up.until(first, "running")
+        (task,) = program.json("jobs", "tasks", first)
+        assert (task["node"], task["devices"]) == (node, [1])
+        second = program(*submit, "--name", "unlucky", "--devices", "1", "true").stdout.strip()
+        assert "devices" in program("jobs", "explain", second).stdout
+        assert program("nodes", "set", node, "--broken", "none").returncode == 0
+        up.until(second, "succeeded")
+        assert program("jobs", "stop", first).returncode == 0
+        up.until(first, "cancelled")
+    finally:
+        program("nodes", "rm", node, "--force")

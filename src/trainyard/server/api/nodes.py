@@ -63,7 +63,7 @@ async def get_node(request: Request, name: Name) -> Response:
 
 @router.patch("/{name}", responses=described(Node))
 async def change_node(request: Request, name: Name, change: NodeChange) -> Response:
-    """Change labels, taints, pool, declared devices or fence; what is left out stays."""
+    """Change labels, taints, pool, declared or unhealthy devices, or fence; what is left out stays."""
     changes = {key: value for key in NodeChange.__slots__ if (value := getattr(change, key)) is not None}
     record = await parts_of(request).services.nodes.change(
         await actor_of(request), name, version=if_match(request), **changes

@@ -131,7 +131,7 @@ class Nodes:
     async def change(
         self, actor: Actor, name: str, *, version: int | None = None, **changes: Any
     ) -> NodeRecord:
-        """Change labels, taints, pool, topology, declared devices, fence_seconds or what is reserved; None: stays."""
+        """Change labels, taints, pool, topology, declared or unhealthy devices, fence_seconds or what is reserved; None: stays."""
         require(actor, "nodes:write")
         given = {key: value for key, value in changes.items() if value is not None}
         allowed = {
@@ -140,6 +140,7 @@ class Nodes:
             "pool",
             "topology",
             "devices",
+            "unhealthy",
             "fence_seconds",
             "reserved_cpu",
             "reserved_memory_mib",
@@ -152,6 +153,10 @@ class Nodes:
         for key in ("taints", "topology"):
             if key in given:
                 given[key] = tuple(given[key])
+        if "unhealthy" in given:
+            given["unhealthy"] = {
+                kind: sorted(set(those)) for kind, those in given["unhealthy"].items() if those
+            }
         if "devices" in given:
             given["simulated"] = bool(given["devices"])
 
@@ -279,6 +284,9 @@ def _check(record: NodeRecord) -> None:
     for kind, count in record.devices.items():
         if not checks.DEVICE.match(kind) or not 0 <= count <= DEVICES:
             raise checks.FieldError("devices", f"has {kind[:40]!r}: {count}", hint='Write {"V100": 8}.')
+    for kind, indices in record.unhealthy.items():
+        if not checks.DEVICE.match(kind) or not all(0 <= index < DEVICES for index in indices):
+            raise checks.FieldError("unhealthy", f"has {kind[:40]!r}", hint='Write {"V100": [3]}.')
     for part in record.topology:
         checks.check_text("topology", part, longest=63, empty=False)
     numbers = {

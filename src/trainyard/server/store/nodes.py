@@ -61,7 +61,7 @@ class NodeRecord:
     reserved_memory_mib: int = 0
     devices: Mapping[str, int] = field(default_factory=dict)
     simulated: bool = False
-    unhealthy: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    unhealthy: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by type, those that nobody gets
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     topology: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def can_run_images(record: NodeRecord) -> bool:
 
 _NAMES = tuple(one.name for one in fields(NodeRecord))
 # What the leader writes, and what people write: neither makes the other's write stale.
-_SEEN = ("state", "reason", "boot_id", "facts", "failures", "avoid_until", "seen_at", "unhealthy")
+_SEEN = ("state", "reason", "boot_id", "facts", "failures", "avoid_until", "seen_at")
 _NUMBERS = ("cpu", "memory_mib")
 _MEASURED = (*_NUMBERS, "devices")  # the leader's where the node tells, people's where they declare
 _WISHED = tuple(name for name in _NAMES if name not in {*_SEEN, "name", "created_at", "version"})
