@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+import urllib.error
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -253,6 +254,32 @@ def test_quotas_types_events_and_help_are_shown(dlc, up, tmp_path):
     assert "--params_file" in dlc("help", "create", "job").stdout
     assert "_DLC_COMPLETE" in dlc("completion", "bash").stdout
     assert dlc("--version").stdout.strip()
+
+
+def test_jobs_are_found_by_a_pattern_when_they_are_on_no_first_page(dlc, up):
+    oldest = up.submit("true", name="needle 中文", needs_approval=True)
+    for number in range(3):
+        up.submit("true", name=f"hay {number}", needs_approval=True)
+    table = dlc("get", "job", "--page_size", "2", "--display_name_regex", "^needle").stdout
+    assert oldest in table
+    assert len(table.splitlines()) == 2
+    found = dlc("get", "job", "--page_size", "2", "--page_num", "2", "--display_name_regex", "^hay").stdout
+    assert len(found.splitlines()) == 2
+    assert len(dlc("get", "job", "--resource_id", "nobodys").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("priority", ["abc", [1], {"a": 1}, "\u00b2", 10])
+def test_a_priority_is_refused_when_it_is_none(up, priority):
+    job = up.submit("true", needs_approval=True)
+    assert status(up, "PUT", f"/api/v1/jobs/{job}", {"Priority": priority}) == 400
+    assert status(up, "GET", "/api/v1/jobs?PageNumber=%C2%B2") == 400
+
+
+def status(up, method: str, path: str, body: object = None) -> int:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        up.call(method, path, body, **{"x-acs-version": "2020-12-03"})
+    with refused.value as answer:
+        return answer.code
 
 
 def test_an_access_key_signs(up, tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
 from typing import Any
 
 import click
@@ -13,6 +14,8 @@ import click
 from trainyard.cli.dlc.connection import Connection
 from trainyard.cli.dlc.session import ENDED, POLL_SECONDS, F, Session, pass_session, with_globals
 from trainyard.lib.errors import InvalidError
+
+FULL_PAGE = 100  # the most that the server gives at once
 
 
 @click.group("get")
@@ -68,27 +71,33 @@ get_group.add_command(get_job_command, "jobs")
 
 
 def _list_jobs(connection: Connection, given: dict[str, Any]) -> None:
-    answer = connection.call(
-        "GET",
-        "/api/v1/jobs",
-        {
-            "WorkspaceId": given["workspace_id"],
-            "DisplayName": given["display_name"],
-            "JobType": given["job_type"],
-            "Status": given["status"],
-            "ResourceId": given["resource_id"],
-            "StartTime": given["start_time"],
-            "EndTime": given["end_time"],
-            "PageNumber": given["page_num"],
-            "PageSize": given["page_size"],
-        },
-    )
     try:
         wanted = re.compile(given["display_name_regex"])
     except re.error as error:
         raise InvalidError(
             f"--display_name_regex does not read: {error}.", hint="Write it like '^bert-.*'."
         ) from error
+    query = {
+        "WorkspaceId": given["workspace_id"],
+        "DisplayName": given["display_name"],
+        "JobType": given["job_type"],
+        "Status": given["status"],
+        "StartTime": given["start_time"],
+        "EndTime": given["end_time"],
+    }
+    number, size = given["page_num"], given["page_size"]
+    if given["display_name_regex"] or given["resource_id"]:
+        # The server knows neither, so its pages are others than those that were asked for.
+        chosen = (
+            job
+            for job in _all_jobs(connection, query)
+            if wanted.search(job["DisplayName"]) and given["resource_id"] in ("", job["ResourceId"])
+        )
+        jobs = list(islice(chosen, max(0, number - 1) * size, max(0, number * size)))
+    else:
+        jobs = connection.call("GET", "/api/v1/jobs", {**query, "PageNumber": number, "PageSize": size})[
+            "Jobs"
+        ]
     rows = [
         (
             _word(job["DisplayName"]),
@@ -100,11 +109,21 @@ def _list_jobs(connection: Connection, given: dict[str, Any]) -> None:
             str(job["Duration"]),
             job["Status"],
         )
-        for job in answer["Jobs"]
-        if wanted.search(job["DisplayName"])
+        for job in jobs
     ]
     head = ("DisplayName", "JobId", "JobType", "WorkspaceId", "User", "CreateTime", "Duration", "Status")
     click.echo(columns(head, rows))
+
+
+def _all_jobs(connection: Connection, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All that the server has, page by page."""
+    for number in count(1):
+        jobs = connection.call("GET", "/api/v1/jobs", {**query, "PageNumber": number, "PageSize": FULL_PAGE})[
+            "Jobs"
+        ]
+        yield from jobs
+        if len(jobs) < FULL_PAGE:
+            return
 
 
 @get_group.command("pod")

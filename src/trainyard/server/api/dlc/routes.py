@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
 from trainyard.server.api.dlc import metrics, podlogs, views
 from trainyard.server.api.dlc.door import BODY_LIMIT, Identification, answer, problem
+from trainyard.server.api.dlc.fields import whole
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.parts import Parts
 from trainyard.server.auth.actor import Actor
@@ -51,7 +53,7 @@ class Call:
         text = self.query.get(name, "")
         if not text:
             return default
-        if not text.isdigit() or int(text) < 1:
+        if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) < 1:
             raise InvalidError(f"{name} {text!r} is not a positive number.", hint="Write it like 10.")
         return min(int(text), most)
 
@@ -78,7 +80,7 @@ class Call:
         name = views.task_of(record.id, self.path["pod"])
         attempt = None
         uid = self.query.get("PodUid", "")
-        if uid.startswith(f"{record.id}.") and uid.split(".")[1].isdigit():
+        if uid.startswith(f"{record.id}.") and re.fullmatch("[0-9]{1,9}", uid.split(".")[1]):
             attempt = int(uid.split(".")[1])
         tasks = await self.services.jobs.tasks(self.actor, record.id, attempt=attempt)
         found = [task for task in tasks if task.name == name]
@@ -157,8 +159,8 @@ async def get_job(call: Call) -> Response:
 async def update_job(call: Call) -> Response:
     """PUT jobs/{id}: its priority, while that still has an effect."""
     record = await call.job()
-    if (priority := call.body.get("Priority")) is not None:
-        record = await call.services.jobs.set_priority(call.actor, record.id, int(priority))
+    if priority := whole(call.body, "Priority", 0):
+        record = await call.services.jobs.set_priority(call.actor, record.id, priority)
     return answer({"JobId": record.id})
 
 
