@@ -94,6 +94,15 @@ TROUBLES: Sequence[Trouble] = (
     ),
 )  # fmt: skip
 UNKNOWN = "购买机器时出错：{message}"
+# What cannot be so any more when the provider has told what machines are and cost.
+_ENDED_BY_AN_ANSWER = frozenset({"denied", "region", "types_left_out", "unreachable"})
+_STILL_DENIED = re.compile("may not", re.IGNORECASE)  # looking is allowed, and buying is not
+
+
+def is_over(message: str) -> bool:
+    """Whether a pool's trouble has ended when its provider has told types and prices."""
+    code = next((one.code for one in TROUBLES if one.line.search(message)), "")
+    return code in _ENDED_BY_AN_ANSWER and not _STILL_DENIED.search(message)
 
 
 def in_chinese(message: str) -> str:

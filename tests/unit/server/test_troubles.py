@@ -7,7 +7,7 @@ import string
 import pytest
 
 from trainyard.backends.aliyun import codes
-from trainyard.server.troubles import TROUBLES, in_chinese
+from trainyard.server.troubles import TROUBLES, in_chinese, is_over
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,24 @@ def test_every_group_of_a_pattern_is_used_and_none_is_missing_when_it_is_told():
         wanted = {name for _, name, *_ in string.Formatter().parse(one.chinese) if name}
         assert wanted == set(one.line.groupindex), one.code
     assert len({one.code for one in TROUBLES}) == len(TROUBLES)
+
+
+@pytest.mark.parametrize(
+    ("message", "ended"),
+    [
+        (
+            "The access key's secret is wrong: Alibaba Cloud does not accept the signature. Copy it again.",
+            True,
+        ),
+        ("There are no keys for Alibaba Cloud. Set ALIYUN_ACCESS_KEY_ID and ALIYUN_ACCESS_KEY_SECRET.", True),
+        ("No region of Alibaba Cloud is set. Set ALIYUN_DEFAULT_REGION.", True),
+        ("Not bought, for nobody sells them or they have other devices: a, b.", True),
+        ("ecs.cn-beijing.example does not answer.", True),
+        ("The account may not call RunInstances with this access key.", False),
+        ("Nobody in cn-beijing has ecs.g6.large for 0.01 an hour or less. Raise it.", False),
+        ("cpu-x-0 shows none of the devices of ecs.gn6v: its image may lack the driver.", False),
+        ("", False),
+    ],
+)
+def test_a_trouble_is_over_when_an_answer_proves_it(message, ended):
+    assert is_over(message) is ended

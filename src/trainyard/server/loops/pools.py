@@ -37,6 +37,7 @@ from trainyard.server.services.hints import EVENTS, POOLS, Hints
 from trainyard.server.store import events, nodes, pools
 from trainyard.server.store.nodes import NodeDesired, NodeRecord
 from trainyard.server.store.pools import MachineRecord, PoolRecord, Stage
+from trainyard.server.troubles import is_over
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.machine import Machine, MachineState
 
@@ -311,11 +312,14 @@ class Pools:
         message = ""
         if left_out:
             message = f"Not bought, for nobody sells them or they have other devices: {', '.join(left_out)}."
-        if shapes == pool.shapes and currency == pool.currency and not message:
+        cured = not message and is_over(pool.message)
+        if shapes == pool.shapes and currency == pool.currency and not message and not cured:
             return
 
         def work(c: Connection) -> None:
             pools.learn(c, pool.name, shapes=shapes, currency=currency)
+            if cured:
+                pools.learn(c, pool.name, message="")
             if message and pool.message != message:
                 pools.learn(c, pool.name, message=message)
                 events.append(c, _event(pool.name, "types_left_out", message, self._now()))
