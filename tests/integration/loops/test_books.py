@@ -171,6 +171,18 @@ async def test_a_job_costs_the_same_when_its_node_has_gone_home(office, is_booke
     assert row.device_type == "V100"
 
 
+async def test_a_job_costs_the_same_when_the_driver_of_its_node_fails(office):
+    office.job("long", node="n1", device="")
+    node = NodeRecord(name="n1", created_at=0.0, devices={"V100": 1})
+    office.db.write_now(lambda c: nodes.insert_node(c, node))
+    office.clock.advance(60)
+    await office.books.look()
+    office.db.write_now(lambda c: nodes.save_seen(c, [replace(node, devices={})]))
+    office.clock.advance(60)
+    await office.books.look()
+    assert office.spent() == pytest.approx(120)
+
+
 async def test_a_month_that_is_over_stays_as_it_was_when_prices_change(office):
     office.clock.advance(30 * DAY)  # the last day of January
     office.job("long")

@@ -119,8 +119,8 @@ class Bookkeeping:
 
 
 def _device_of(c: Connection, kinds: Mapping[str, str], booked: str, node: str) -> str:
-    """The type of a node's devices; of one that is gone, what its job was booked with, or what its pool knows."""
-    return kinds[node] if node in kinds else booked or pools.device_of(c, node)
+    """The type of a node's devices; of one that is gone, or whose driver does not answer, what its job was booked with, or what its pool knows."""
+    return kinds.get(node) or booked or pools.device_of(c, node)
 
 
 def _has_devices(record: WorkloadRecord) -> bool:
