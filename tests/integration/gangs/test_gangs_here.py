@@ -238,6 +238,14 @@ def test_the_command_runs_in_the_workers_when_only_npus_are_to_be_had_and_else_t
         up.call("DELETE", "/api/v1/nodes/atlas")
 
 
+def test_there_is_a_process_for_each_gpu_when_our_launcher_starts_them(up):
+    command = 'echo "process $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE"'
+    job, lines = run(up, command, launcher="own", roles=[worker(replicas=2, devices=2)])
+    assert job["state"] == "succeeded", lines
+    told = sorted(line.partition("] ")[2] for line in lines if "process" in line)
+    assert told == [f"process {rank} of 4, {rank % 2} of 2" for rank in range(4)]
+
+
 def test_a_kind_that_nobody_knows_is_refused_with_the_nearest(up):
     with pytest.raises(urllib.error.HTTPError) as refused:
         up.submit("true", kind="PyTorchJobs")

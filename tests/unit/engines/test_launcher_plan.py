@@ -57,6 +57,10 @@ def test_one_process_is_started_when_there_is_no_device():
         ({"CUDA_VISIBLE_DEVICES": "GPU-8d31-a,GPU-8d31-b"}, ["0", "1"]),
         ({"NVIDIA_VISIBLE_DEVICES": "all", "TRAINYARD_NUM_DEVICES": "2"}, ["0", "1"]),
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, ["0"]),
+        # As tasks of the platform have it: the other maker's devices are hidden.
+        ({"ASCEND_RT_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "4,6"}, ["0", "1"]),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "4,6", "CUDA_VISIBLE_DEVICES": ""}, ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "0,1"}, ["0"]),  # a process's own word counts
         ({"VISIBLE_IDS": "0,1", "TRAINYARD_NUM_DEVICES": "8"}, ["0", "1"]),
         ({"DLWS_NUM_GPU_PER_WORKER": "2"}, ["0", "1"]),
         ({"PET_NPROC_PER_NODE": "auto", "NPROC_PER_NODE": "2"}, ["0", "1"]),
@@ -91,6 +95,11 @@ def test_a_process_sees_its_own_device_alone_when_asked():
     assert variables(environ, "CUDA_VISIBLE_DEVICES", "DEVICE_ID", one_device=True) == [
         ("4", "0"),
         ("6", "0"),
+    ]
+    environ |= {"ASCEND_RT_VISIBLE_DEVICES": ""}
+    assert variables(environ, "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", one_device=True) == [
+        ("4", ""),
+        ("6", ""),
     ]
     (first, _) = members({}, devices="2,3", one_device=True)
     assert first.env["ASCEND_RT_VISIBLE_DEVICES"] == first.env["CUDA_VISIBLE_DEVICES"] == "2"

@@ -38,14 +38,11 @@ SCHEDULER_PORT = "8118"  # as MindSpore's own launcher has it
 MEETING_PORT = "29500"  # as torchrun has it, where a job says a place but no port
 FIRST_WORKER = "DLWS_SD_worker0_IP"  # in the compatible jobs the first task of all is a parameter server
 
-# Which devices this process may use, by what says so. The first that is set decides.
+# Which devices this process may use, by what says so: of those of a process the first that names any, else of those of a
+# container. NB: a task with GPUs has an empty variable for NPUs, and one with NPUs for GPUs: each hides only its own maker's.
 VISIBLE = (
-    "ASCEND_RT_VISIBLE_DEVICES",
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "VISIBLE_IDS",
-    "ASCEND_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
+    ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    ("VISIBLE_IDS", "ASCEND_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
 )
 COUNTS = ("TRAINYARD_NUM_DEVICES", "DLWS_NUM_GPU_PER_WORKER", "PET_NPROC_PER_NODE", "NPROC_PER_NODE")
 HIDDEN = ("", "none", "void", "-1", "NoDevFiles")
@@ -237,10 +234,10 @@ def find_devices(settings: Mapping[str, Any], environ: Mapping[str, str]) -> tup
         raise LaunchError(f"{settings['processes']} processes cannot be started", "Ask for one or more.")
     if settings["devices"]:
         return _chosen(settings["devices"]), False
-    for name in VISIBLE:
-        value = environ.get(name)
-        if value is not None and value != "all":
-            return ([] if value in HIDDEN else _listed(value)), True
+    for names in VISIBLE:
+        values = [environ[name] for name in names if environ.get(name, "all") != "all"]
+        if values:
+            return _listed(next((value for value in values if value not in HIDDEN), "")), True
     for name in COUNTS:
         if environ.get(name, "").isdigit():
             return [str(index) for index in range(int(environ[name]))], False
@@ -488,8 +485,8 @@ def _looked_up(host: str) -> str:
 
 
 def visibility(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
-    """One device only, under the names that hide devices; those that are set already, else both common ones."""
-    names = [name for name in VISIBLE[:3] if name in environ] or VISIBLE[:2]
+    """One device only, under the names that hide devices; those that show some already, else both common ones."""
+    names = [name for name in VISIBLE[0] if environ.get(name, "") not in HIDDEN] or VISIBLE[0][:2]
     return dict.fromkeys(names, place.physical)
 
 
