@@ -15,12 +15,13 @@ from trainyard.cli.output import Output
 from trainyard.cli.platform import complete_workspace, run
 from trainyard.cli.table import Column, Table
 from trainyard.cli.verb import PlainVerb, common_options
-from trainyard.lib.errors import InvalidError
+from trainyard.lib.errors import DeniedError, InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
     from trainyard.client.shapes import PoolUse, PriceList, Use, UseReport
 
+OTHER = "other"  # of a type that has no price of its own
 BY = ("user", "workspace", "job", "device", "day")
 
 
@@ -82,31 +83,52 @@ def report_command(month: str, path: str, machines: bool, excel: bool) -> int:
 @click.argument("prices", metavar="[NAME=PRICE...]", nargs=-1)
 @click.option("--currency", default="", metavar="CNY", help="What they are in.")
 def prices_command(prices: tuple[str, ...], currency: str) -> int:
-    """Show or set what an hour costs: of a device by type, of `cpu` (a core), of `memory` (a GiB)."""
+    """Show or set what an hour costs: of a device by type or of any `other`, of `cpu` (a core), of `memory` (a GiB)."""
     invocation = current()
     given = dict(_price(text) for text in prices)
 
-    async def work(client: Client) -> PriceList:
+    async def work(client: Client) -> tuple[PriceList, set[str] | None]:
         known = await client.usage.prices()
-        if not given and not currency:
-            return known
-        devices = {**known.devices, **{k: v for k, v in given.items() if k not in {"cpu", "memory"}}}
-        return await client.usage.set_prices(
-            currency=currency or known.currency,
-            devices={name: price for name, price in devices.items() if price},
-            cpu=given.get("cpu", known.cpu),
-            memory=given.get("memory", known.memory),
-        )
+        if given or currency:
+            named = {"" if k == OTHER else k: v for k, v in given.items() if k not in {"cpu", "memory"}}
+            devices = {**known.devices, **named}
+            known = await client.usage.set_prices(
+                currency=currency or known.currency,
+                devices={name: price for name, price in devices.items() if price},
+                cpu=given.get("cpu", known.cpu),
+                memory=given.get("memory", known.memory),
+            )
+        return known, await _device_types(client)
 
-    found = run(work)
+    found, types = run(work)
     if invocation.json:
         invocation.output.json(record(found))
         return 0
     rows = [["cpu", f"{found.cpu:g}", "core"], ["memory", f"{found.memory:g}", "GiB"]]
-    rows = [[name, f"{price:g}", "device"] for name, price in sorted(found.devices.items())] + rows
+    named = sorted(found.devices.items(), key=lambda one: (not one[0], one[0]))
+    rows = [[name or OTHER, f"{price:g}", "device"] for name, price in named] + rows
     columns = [Column("What"), Column(f"{found.currency}/hour", right=True), Column("Of one")]
     Table(columns, rows).print(invocation.output)
+    if types is not None:
+        _tell_missing(invocation.output, found, types)
     return 0
+
+
+async def _device_types(client: Client) -> set[str] | None:
+    """Of all nodes; None for a token that may not see them."""
+    try:
+        return {kind async for node in client.nodes.list() for kind in node.devices}
+    except DeniedError:
+        return None
+
+
+def _tell_missing(output: Output, found: PriceList, types: set[str]) -> None:
+    """A price under a wrong name is no price: the bill would say nothing of it."""
+    priced = found.devices.keys()
+    for kind in sorted(types - priced if priced and "" not in priced else ()):
+        output.note(f"{kind} has no price: its hours cost nothing")
+    for kind in sorted(priced - types - {""}):
+        output.note(f"no node has {kind} now")
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -93,6 +93,24 @@ def test_a_month_is_told_by_job_user_and_device_when_jobs_have_run(up):
     )
 
 
+def test_a_price_that_misses_its_devices_is_told_when_it_is_set(up):
+    def prices(*words: str) -> tuple[str, str]:
+        env = {**up.env, "TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
+        words = (sys.executable, "-m", "trainyard.cli.main", "usage", "prices", *words)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        return done.stdout, done.stderr
+
+    before = up.call("GET", "/api/v1/prices")["devices"]
+    _, told = prices("v100=3", "V100=0")
+    assert "no node has v100 now" in told
+    assert "V100 has no price: its hours cost nothing" in told
+    table, told = prices("v100=0", "other=2")
+    assert table.splitlines()[1].split() == ["other", "2", "device"]
+    assert told == ""
+    assert up.call("GET", "/api/v1/prices")["devices"] == {"": 2.0}
+    assert prices("other=0", *(f"{name}={price}" for name, price in before.items()))[1] == ""
+
+
 def test_rows_add_up_to_their_total_when_a_month_is_opened_as_a_table(up, tmp_path):
     for number in range(4):  # short ones, whose costs have many digits
         body = {
