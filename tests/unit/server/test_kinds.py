@@ -373,10 +373,12 @@ def test_a_launcher_that_starts_all_runs_once_and_reaches_the_others(launcher):
 
 
 @pytest.mark.parametrize("launcher", [Launcher.OWN, Launcher.TORCHRUN])
-def test_a_launcher_in_every_task_counts_only_those_that_train(launcher):
-    """The parameter server of a job on NPUs stands by: nobody may wait for it, or look for the others there."""
-    workers = RoleSpec(replicas=2, device="Ascend910", devices=8)
+@pytest.mark.parametrize("device", ["Ascend910", "V100"])
+def test_a_launcher_in_every_task_counts_only_those_that_train(launcher, device):
+    """The parameter server stands by, whatever the devices: nobody may wait for it, or look for the others there."""
+    workers = RoleSpec(replicas=2, device=device, devices=8)
     gang = gang_of("PSDistJob", workers, launcher=launcher)
+    assert [place.name for place in gang.places if place.runs] == ["worker-0", "worker-1"]
     for rank, name in enumerate(("worker-0", "worker-1")):
         env, late, _ = given(gang, name)
         wanted = {"NNODES": "2", "NODE_RANK": str(rank), "WORLD_SIZE": "2", "RANK": str(rank)}

@@ -27,7 +27,9 @@ WORKER = "worker"
 
 
 def command_on(spec: WorkloadSpec) -> CommandOn:
-    """Where the command of a distributed job runs, by the kind of its devices."""
+    """Where the command of a distributed job runs: by the kind of its devices, or where a launcher has them to start for."""
+    if spec.launcher:
+        return CommandOn.WORKERS
     devices = {role.device for role in spec.roles if role.devices}
     return CommandOn.WORKERS if any(ascend.is_npu(name) for name in devices) else CommandOn.FIRST
 
