@@ -247,7 +247,11 @@ def test_a_span_of_time_of_a_log_is_printed_when_it_is_asked_for(dlc, up, tmp_pa
 def test_quotas_types_events_and_help_are_shown(dlc, up, tmp_path):
     job = submitted(dlc, tmp_path, SAMPLE)
     up.until(job, "succeeded")
-    assert json.loads(dlc("get", "quota").stdout)["TotalCount"] >= 1
+    quotas = json.loads(dlc("get", "quota").stdout)
+    assert quotas["TotalCount"] >= 1
+    whole = next(one["Min"] for one in quotas["Quotas"] if not one["ParentQuotaId"])
+    assert float(whole["CPU"]) < 1000, "cores, as jobs ask for them"
+    assert whole["Memory"].endswith("Gi")
     assert "ecs.gn6v-c8g1.16xlarge" in dlc("get", "specs").stdout
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", dlc("get", "job", job, "--events_only").stdout)
     assert json.loads(dlc("describe", "job", job).stdout)["Events"]

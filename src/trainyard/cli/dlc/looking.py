@@ -118,11 +118,11 @@ def _list_jobs(connection: Connection, given: dict[str, Any]) -> None:
 def _all_jobs(connection: Connection, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """All that the server has, page by page."""
     for number in count(1):
-        jobs = connection.call("GET", "/api/v1/jobs", {**query, "PageNumber": number, "PageSize": FULL_PAGE})[
-            "Jobs"
-        ]
-        yield from jobs
-        if len(jobs) < FULL_PAGE:
+        answer = connection.call(
+            "GET", "/api/v1/jobs", {**query, "PageNumber": number, "PageSize": FULL_PAGE}
+        )
+        yield from answer["Jobs"]
+        if number * FULL_PAGE >= answer["TotalCount"]:  # NB: a page may have fewer, of some statuses
             return
 
 

@@ -289,9 +289,9 @@ async def list_quotas(call: Call) -> Response:
             "QuotaName": one.name,
             "ParentQuotaId": f"quota{one.parent}" if one.parent else "",
             "ResourceType": "ECS",
-            "Min": dict(one.nominal or {}),
-            "Max": dict(one.limit or {}),
-            "Used": dict(one.used),
+            "Min": views.amounts(one.nominal or {}),
+            "Max": views.amounts(one.limit or {}),
+            "Used": views.amounts(one.used),
             "Queuing": one.waiting,
             "Running": one.running,
             "Workspaces": [{"WorkspaceId": one.id, "WorkspaceName": one.name}]

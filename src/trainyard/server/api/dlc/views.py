@@ -66,6 +66,16 @@ def status_of(record: WorkloadRecord) -> str:
     return STATUS[state]
 
 
+def amounts(held: Mapping[str, int]) -> dict[str, Any]:
+    """Resources in the units that jobs ask for them: cores and GiB, and devices by their type."""
+    found: dict[str, Any] = {name: count for name, count in held.items() if name not in {"cpu", "memory"}}
+    if "cpu" in held:
+        found["CPU"] = f"{held['cpu'] / 1000:g}"
+    if "memory" in held:
+        found["Memory"] = f"{held['memory'] / 1024:.4g}Gi"
+    return found
+
+
 def job_view(
     record: WorkloadRecord,
     tasks: Sequence[TaskRecord] = (),
