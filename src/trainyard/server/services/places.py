@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 
@@ -72,6 +72,7 @@ class Devices:
 
         It does where there are several types, where its kind goes by it, and where it says only what forms call them.
         """
+        spec = self._spelt(spec)
         open_roles = [role.name for role in spec.roles if role.devices and _is_open(role.device)]
         if not open_roles:
             return spec
@@ -84,6 +85,34 @@ class Devices:
             for role in spec.roles
         )
         return kinds.fit(replace(spec, roles=roles))
+
+    @cached_property
+    def _types(self) -> frozenset[str]:
+        return nodes.device_types(self._connection)
+
+    def _spelt(self, spec: WorkloadSpec) -> WorkloadSpec:
+        """A job whose types are written as nodes write them: `v100` is V100, and `Ascend910B3` is Ascend 910B3."""
+        named = {role.device for role in spec.roles if role.devices and not _is_open(role.device)}
+        found = {name: spelt for name in named if (spelt := spelling(name, self._types)) != name}
+        if not found:
+            return spec
+        roles = (replace(role, device=found.get(role.device, role.device)) for role in spec.roles)
+        return replace(spec, roles=tuple(roles))
+
+
+def spelling(name: str, types: Collection[str]) -> str:
+    """The one of these types that somebody means, whatever the letters and blanks; the name itself, where none or several fit."""
+    if name in types:
+        return name
+    meant = _bare(name)
+    found = [one for one in types if _bare(one) == meant]
+    if not found and meant == "910":  # as manuals call all of them: nodes say 910A, 910B3
+        found = [one for one in types if _bare(one).startswith(meant)]
+    return found[0] if len(found) == 1 else name
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("ascend")
 
 
 def _is_open(device: str) -> bool:

@@ -148,6 +148,12 @@ def list_nodes(connection: Connection, *, engine: str = "") -> list[NodeRecord]:
     return [_record(row) for row in connection.execute(query)]
 
 
+def device_types(connection: Connection) -> frozenset[str]:
+    """All types of devices that nodes have."""
+    found = connection.execute(select(nodes.c.devices)).scalars()
+    return frozenset(kind for devices in found for kind, count in devices.items() if count)
+
+
 def save(connection: Connection, record: NodeRecord) -> NodeRecord:
     """Write what can change, if the stored version is still `record.version`; else StaleError."""
     return save_named(connection, _UPDATE, record, _values(record, _WISHED), table=nodes, what="node")
