@@ -51,7 +51,8 @@ def containers(request: pytest.FixtureRequest) -> Iterator[Containers]:
 def up(containers: Containers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[platforms.Up]:
     folder = tmp_path_factory.mktemp("gangs 中文 $(x) 'q'")
     with platforms.platform(folder, "--cpu", "64", env=containers.env) as found:
-        found.call("PATCH", "/api/v1/nodes/local", {"options": {"images": "refuse"}})
+        images = "docker" if containers.kind == "docker" else "refuse"
+        found.call("PATCH", "/api/v1/nodes/local", {"options": {"images": images}})
         yield found
 
 
