@@ -89,7 +89,7 @@ PATTERNS: Sequence[Pattern] = (
         ("Ask for more shared memory, or use fewer workers of the data loader.", "增大共享内存或减少 DataLoader worker。"),
     ),
     _pattern(
-        "memory", "memory", r"(?i)\bout of memory\b(?!.*not a failure)|oom-?kill|\bMemoryError\b|std::bad_alloc|"
+        "memory", "memory", r"(?i)(?<!may have run )\bout of memory\b(?!.*not a failure)|oom-?kill|\bMemoryError\b|std::bad_alloc|"
         r"cannot allocate memory|is killed by signal: Killed|java\.lang\.OutOfMemoryError",
         ("memory ran out", "内存不足"), ("Ask for more memory.", "申请更多内存。"),
     ),
@@ -147,8 +147,9 @@ PATTERNS: Sequence[Pattern] = (
          "使用包含它的镜像：CUDA、CANN 与框架的版本需要匹配。"),
     ),
     _pattern(
-        "line_ends", "runtime", r"\^M: bad interpreter|\$'\\r': command not found|/python3?\\r'?: No such file",
-        ("a script has the line ends of Windows", "脚本使用了 Windows 换行符"),
+        "line_ends", "runtime", r"\^M: bad interpreter|\$'\\r': command not found|/python3?\\r'?: No such file|"
+        r"cannot execute: required file not found",
+        ("what runs a script was not found, mostly for the script has the line ends of Windows", "找不到脚本解释器，多因脚本使用了 Windows 换行符"),
         ("Take them out with `sed -i 's/\\r$//' FILE`.", "用 `sed -i 's/\\r$//' 文件` 去掉。"),
     ),
     _pattern(
@@ -266,7 +267,8 @@ PATTERNS: Sequence[Pattern] = (
     _pattern(
         "permission", "runtime", r"PermissionError|Permission denied|Read-only file system|权限不够",
         ("a file may not be read or written", "没有读写权限"),
-        ("Write below your own folders, or have the storage mounted for writing.", "写入自己的目录，或以可写方式挂载存储。"),
+        ("Write below your own folders, or have the storage mounted for writing. A script that is run needs `chmod +x`.",
+         "写入自己的目录，或以可写方式挂载存储；要运行的脚本需要 `chmod +x`。"),
         weak=True,
     ),
     _pattern(
@@ -302,7 +304,7 @@ PATTERNS: Sequence[Pattern] = (
         ("the program ended with an exception", "程序抛出异常"), ("Read the traceback above that line.", "查看该行之前的堆栈。"),
     ),
     _pattern(
-        "killed", "memory", r"^(?:.*:\s+\d+ )?(?:Killed\b|已杀死)|\bSignal 9 \(SIGKILL\)|exited on signal 9\b",
+        "killed", "memory", r"^(?:.*:\s+\d+ )?(?:Killed\b|已杀死)|\bSignal 9 \(SIGKILL\)|(?:exited on|ended by) signal 9\b",
         ("a process was killed, mostly because memory ran out", "进程被强制结束，多为内存不足"),
         ("Ask for more memory, or use fewer processes.", "申请更多内存或减少进程数。"),
     ),

@@ -66,6 +66,8 @@ from trainyard.server.diagnosis import diagnose
         ("bash: line 1:   112 Killed                  python train.py", "killed"),
         ("traceback : Signal 9 (SIGKILL) received by PID 3312", "killed"),
         ("bash：行1: 1234 已杀死               python train.py", "killed"),
+        ("ended by signal 9 (SIGKILL); the node may have run out of memory", "killed"),
+        ("/job/command: line 1: ./y.sh: cannot execute: required file not found", "line_ends"),
         ("double free or corruption (!prev)", "aborted"),
         ("EI0004: The ranktable is invalid,Reason:[The ranktable check failed].", "rank_table"),
         (
