@@ -161,14 +161,16 @@ def _print_pools(output: Output, found: Sequence[PoolUse]) -> None:
         Column("starting", right=True, drop=1),
         Column("Billed", right=True),
     ]
+    # Of small sums more digits, so that the parts are seen to be of one sum.
+    digits = 2 if all(one.cost >= 1 for one in found) else 4
     rows = [
         [
             one.pool,
-            f"{one.machine_hours:.1f}",
-            f"{one.used_cost:.2f}",
-            f"{one.idle_cost:.2f}",
-            f"{one.starting_cost:.2f}",
-            f"{one.cost:.2f} {one.currency}".strip(),
+            f"{one.machine_hours:.2f}",
+            f"{one.used_cost:.{digits}f}",
+            f"{one.idle_cost:.{digits}f}",
+            f"{one.starting_cost:.{digits}f}",
+            f"{one.cost:.{digits}f} {one.currency}".strip(),
         ]
         for one in found
     ]
