@@ -195,7 +195,7 @@ def _npu_files(gang: Gang, folder: str) -> dict[str, str]:
 
 
 def _train_script(gang: Gang, folder: str) -> str:
-    """The loop that users of the original copy: one process for each device. With the ranks of this server."""
+    """The loop that users of the original copy: one process for each device. With the ranks of this server, and an end."""
     devices = max(len(one.devices) for one in gang.places)
     return "\n".join(
         [
@@ -203,14 +203,26 @@ def _train_script(gang: Gang, folder: str) -> str:
             f"export RANK_SIZE={sum(len(one.devices) for one in gang.places)}",
             f"export RANK_TABLE_FILE={quote(folder + '/hccl_ms.json')}",
             "export HCCL_CONNECT_TIMEOUT=200",
-            f"for ((i = 0; i < {devices}; i++)); do",
+            "status=0 all=()",
+            "trap 'status=143; kill $(jobs -p) 2>/dev/null' SIGTERM SIGINT",
+            f"for ((i = 0; i < {devices} && status == 0; i++)); do",
             "    export DEVICE_ID=$i",
             f"    export RANK_ID=$((DLWS_ROLE_IDX * {devices} + i))",
             '    mkdir -p "./train_parallel$RANK_ID"',
             '    (cd "./train_parallel$RANK_ID" && exec "$@") &',
+            "    all+=($!)",
             "done",
-            "trap 'kill $(jobs -p)' SIGTERM SIGINT",
-            "wait",
+            "# The others would wait without end for one that has failed.",
+            f"for ((i = 0; i < {devices} && status == 0; i++)); do",
+            "    wait -n",
+            "    one=$?",
+            "    # 127: older shells have forgotten who ended before they were asked.",
+            "    ((one == 0 || one == 127)) || { status=$one; kill $(jobs -p) 2>/dev/null; }",
+            "done",
+            'for one in "${all[@]}"; do',
+            "    wait $one; one=$?; ((status)) || status=$one",
+            "done",
+            "exit $status",
             "",
         ]
     )
