@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Patience:
     refused_backoff: float = 30.0  # no python3: a person has to come first
     sample: float = 10.0  # between two looks at what tasks use
     refresh: float = 30.0  # between two looks at disk and clock of a node that answers
-    equip: float = 300.0  # between two looks at a node that runs no containers: its docker may start after us, or be installed
+    equip: float = 300.0  # between two looks at a node that lacks something: docker may start after us, a driver be mended
 
 
 LEAST_SKEW_SECONDS = 1.0  # less is the way, not the clock
@@ -311,7 +311,7 @@ class NodeLink:
             if self._probe is None or self._probed_boot != welcome["boot"]:
                 self._probe = await self.program.probe()
                 self._probed_boot, self._probed = welcome["boot"], time.monotonic()
-            elif not self._probe.get("containers") and time.monotonic() - self._probed > self._patience.equip:
+            elif _lacks(self._probe) and time.monotonic() - self._probed > self._patience.equip:
                 self._probed = time.monotonic()
                 with contextlib.suppress(Error, TimeoutError):  # it is what it was, then
                     self._probe = await self.program.probe()
@@ -372,6 +372,11 @@ class NodeLink:
             if not answer.done():
                 answer.set_exception(UnreachableError(error.message, hint=error.hint))
         self._waiting.clear()
+
+
+def _lacks(probe: Mapping[str, Any]) -> bool:
+    """Whether a node may have more by now than it had: it ran no containers, or its driver did not answer."""
+    return not probe.get("containers") or bool(probe.get("device_errors"))
 
 
 def _as_error(error: Exception, name: str) -> Error:
