@@ -342,3 +342,34 @@ async def test_a_node_is_tried_again_when_the_clock_was_set_back_while_it_was_av
     record = known.find("n")
     assert record is not None
     assert record.avoid_until is None
+
+
+async def test_a_job_that_ended_is_booked_until_all_of_it_is_known_and_not_again(office):
+    def set_price(c, price: float) -> None:
+        settings.save(c, PRICES, {"currency": "CNY", "devices": {"V100": price}, "cpu": 0.0, "memory": 0.0})
+
+    office.job("mine")
+    office.clock.advance(60)
+    await office.books.look()
+    ended = {"ended_at": office.now}
+
+    def end(c) -> None:
+        c.execute(tables.workloads.update().values(state=State.SUCCEEDED.value, **ended))
+        c.execute(tables.tasks.update().values(**ended))
+
+    office.db.write_now(end)
+    await office.books.look()
+    assert office.spent() == 60
+    office.db.write_now(lambda c: set_price(c, 7200.0))
+    await office.books.look()  # its last readings may not be written yet
+    assert office.spent() == 120
+    office.clock.advance(bookkeeping.SETTLED_SECONDS + 1)
+    await office.books.look()
+    office.db.write_now(lambda c: set_price(c, 3600.0))
+    await office.books.look()
+    assert office.spent() == 120
+    # One that goes on is booked again.
+    office.db.write_now(lambda c: c.execute(tables.workloads.update().values(state="running", ended_at=None)))
+    office.db.write_now(lambda c: c.execute(tables.tasks.update().values(ended_at=None)))
+    await office.books.look()
+    assert office.spent() > 120

@@ -31,6 +31,7 @@ from trainyard.server.store import (
     workloads,
     workspaces,
 )
+from trainyard.server.store.tasks import tasks_of_all_attempts
 from trainyard.server.store.usage import BudgetRecord, MachineDay
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.workflow import OVER_BUDGET
@@ -43,6 +44,7 @@ OVERLAP_SECONDS = 600.0  # a job that ended so long before the last pass is look
 BATCH = 200
 # After the clock was set by more than some minutes: a year that never was would use up every budget, and hold all jobs.
 LEAP_SECONDS = 900.0
+SETTLED_SECONDS = 120.0  # after its end, nothing more comes of a job: its last readings are written
 ACTOR = "budget"
 
 
@@ -55,6 +57,7 @@ class Bookkeeping:
         self._hints = hints
         self._every = sample_seconds
         self._leaps = Leaps(term.clock, patience=LEAP_SECONDS)
+        self._closed: set[str] = set()  # ended, and in the books for good
 
     async def run(self) -> None:
         """One pass after another, until cancelled."""
@@ -71,10 +74,10 @@ class Bookkeeping:
             logger.warning("the clock was set: the books wait until it has gone on for a while")
             return
         now = self._now()
-        ids = await self._term.db.read(lambda c: _changed(c, now))
+        ids = await self._open_ids(now)
         for begin in range(0, len(ids), BATCH):
             part = ids[begin : begin + BATCH]
-            await self._term.write(lambda c, part=part: self._book(c, part, now))  # type: ignore[misc]
+            self._closed |= await self._term.write(lambda c, part=part: self._book(c, part, now))  # type: ignore[misc]
         machines, days, first_day = await self._term.db.read(lambda c: _machines(c, now))
         if machines:
             await self._term.write(
@@ -88,16 +91,25 @@ class Bookkeeping:
     def _now(self) -> float:
         return self._term.clock.now().timestamp()
 
-    def _book(self, c: Connection, ids: list[str], now: float) -> None:
+    async def _open_ids(self, now: float) -> list[str]:
+        """Jobs that hold something, and those that ended since the books were written last; not those that are done with."""
+        started, ended = await self._term.db.read(lambda c: _changed(c, now))
+        self._closed &= set(ended)  # older ones are not looked at anyway
+        self._closed -= set(started)
+        return [one for one in dict.fromkeys([*started, *ended]) if one not in self._closed]
+
+    def _book(self, c: Connection, ids: list[str], now: float) -> set[str]:
+        """Write what jobs have used; those of them for which that was the last time."""
         prices = load_prices(c)
         kinds = {one.name: next(iter(one.devices), "") for one in nodes.list_nodes(c)}
         booked = usage.device_types(c, ids)
         found = []
-        for record in workloads.load_many(c, ids).values():
+        records, tasks = workloads.load_many(c, ids), tasks_of_all_attempts(c, ids)
+        for record in records.values():
             idle = samples.idle_seconds(c, record.id, self._every) if _has_devices(record) else {}
             found += uses_of(
                 record,
-                workloads.tasks(c, record.id),
+                tasks.get(record.id, ()),
                 now=now,
                 prices=prices,
                 device_of=partial(_device_of, c, kinds, booked.get(record.id, "")),
@@ -106,6 +118,7 @@ class Bookkeeping:
         # A month that is over stays as it was, whatever things cost by now.
         first_day = max(0, min(int(_since(c, now) // DAY), days_of(month_of(now)).start))
         usage.replace_days(c, ids, found, first_day=first_day)
+        return {one.id for one in records.values() if one.ended_at and one.ended_at < now - SETTLED_SECONDS}
 
     def _check(self, c: Connection, now: float) -> bool:
         """Compare budgets with the month; warn, hold and stop. True where somebody has to look."""
@@ -146,11 +159,11 @@ def _machines(c: Connection, now: float) -> tuple[list[str], list[MachineDay], i
     return names, found, first_day
 
 
-def _changed(c: Connection, now: float) -> list[str]:
+def _changed(c: Connection, now: float) -> tuple[list[str], list[str]]:
     """Jobs that hold something, and those that ended since the books were written last."""
     since = _since(c, now)
     started = workloads.started_ids(c, HOLDING | {State.WAITING, State.HELD})
-    return list(dict.fromkeys([*started, *workloads.ended_since(c, since)]))
+    return started, workloads.ended_since(c, since)
 
 
 def _spent(c: Connection, month: int) -> Mapping[tuple[str, str], float]:

@@ -102,6 +102,16 @@ def tasks_of(connection: Connection, attempts: Iterable[tuple[str, int]]) -> dic
     return found
 
 
+def tasks_of_all_attempts(connection: Connection, ids: Iterable[str]) -> dict[str, list[TaskRecord]]:
+    """The tasks of many workloads, of all their attempts, oldest first, by workload."""
+    found: dict[str, list[TaskRecord]] = {}
+    for part in chunks(ids):
+        query = select(table).where(table.c.workload_id.in_(part))
+        for row in connection.execute(query.order_by(table.c.workload_id, table.c.attempt, table.c.rank)):
+            found.setdefault(row.workload_id, []).append(_record(row))
+    return found
+
+
 def tasks_holding(connection: Connection, states: Collection[State] = HOLDING) -> dict[str, list[TaskRecord]]:
     """The tasks of the present attempt of every workload in these states, by workload."""
     query = (
