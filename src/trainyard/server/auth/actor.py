@@ -42,10 +42,11 @@ class Actor:
     token_kind: str = "token"  # noqa: S105  # what sort it is; or "session"
     must_change_password: bool = False
 
-    @property
-    def workspace_ids(self) -> Collection[str] | None:
-        """The workspaces whose things they see; None: all."""
-        return None if self.is_admin else self.roles.keys()
+    def places(self, scope: str) -> Collection[str] | None:
+        """The workspaces whose things they and their token may see; None: all."""
+        if self.is_admin:
+            return None if covers(self.scopes, scope) else ()
+        return [one for one in self.roles if self.can(scope, one)]
 
     def can_see(self, workspace_id: str) -> bool:
         """Whether there is such a workspace, as far as they may know."""

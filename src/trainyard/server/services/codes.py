@@ -205,10 +205,7 @@ def _check(record: CodeSourceRecord, token: str) -> None:
 
 
 def _all(connection: Connection, actor: Actor) -> list[CodeSourceRecord]:
-    places = actor.workspace_ids
-    if places is not None:
-        places = [one for one in places if actor.can("sources:read", one)]
-    return code_sources.list_sources(connection, places)
+    return code_sources.list_sources(connection, actor.places("sources:read"))
 
 
 def _visible(connection: Connection, actor: Actor, text: str) -> CodeSourceRecord:

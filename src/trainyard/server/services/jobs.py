@@ -430,7 +430,7 @@ def require_own(actor: Actor, record: Owned, scope: str, *, what: str = "job") -
 def _criteria(connection: Connection, actor: Actor, query: JobQuery) -> dict[str, Any] | None:
     """What the store is asked; None where nothing can match."""
     criteria: dict[str, Any] = {
-        "workspace_ids": actor.workspace_ids,
+        "workspace_ids": actor.places("jobs:read"),
         "states": query.states,
         "kind": query.kind,
         "name_part": query.name_part,
@@ -444,8 +444,6 @@ def _criteria(connection: Connection, actor: Actor, query: JobQuery) -> dict[str
         record = find_workspace(connection, actor, query.workspace)
         require(actor, "jobs:read", record.id)
         criteria["workspace_ids"] = [record.id]
-    elif not actor.is_admin:
-        criteria["workspace_ids"] = [one for one in actor.roles if actor.can("jobs:read", one)]
     if query.mine:
         criteria["user_id"] = actor.user_id
     elif query.user:

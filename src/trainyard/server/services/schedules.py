@@ -250,10 +250,7 @@ def _following(record: ScheduleRecord, now: float) -> float | None:
 
 
 def _all(connection: Connection, actor: Actor) -> list[ScheduleRecord]:
-    places = actor.workspace_ids
-    if places is not None:
-        places = [one for one in places if actor.can("jobs:read", one)]
-    return schedules.list_schedules(connection, places)
+    return schedules.list_schedules(connection, actor.places("jobs:read"))
 
 
 def _visible(connection: Connection, actor: Actor, text: str) -> ScheduleRecord:

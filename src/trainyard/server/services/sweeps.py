@@ -108,9 +108,7 @@ class Sweeps:
         """The newest sweeps of the actor's workspaces."""
 
         def work(connection: Connection) -> list[SweepView]:
-            places = actor.workspace_ids
-            if places is not None:
-                places = [one for one in places if actor.can("jobs:read", one)]
+            places = actor.places("jobs:read")
             found = workloads.origins(
                 connection, PREFIX, places, user_id=actor.user_id if mine else "", limit=MOST_LISTED
             )

@@ -44,7 +44,7 @@ class Workspaces:
 
     async def list(self, actor: Actor, *, with_archived: bool = False) -> Sequence[WorkspaceRecord]:
         """The workspaces that the actor belongs to, by name; all for an administrator."""
-        ids = None if actor.is_admin else [one for one in actor.roles if actor.can("workspaces:read", one)]
+        ids = actor.places("workspaces:read")
         return await self._context.db.read(
             lambda c: workspaces.list_workspaces(c, ids=ids, with_archived=with_archived)
         )
