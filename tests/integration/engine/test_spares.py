@@ -38,6 +38,16 @@ async def test_a_folder_is_used_again_and_nothing_of_its_last_task_is_in_it(lab:
     assert len(os.listdir(lab.root() / "spare")) == 0
 
 
+async def test_a_log_without_blocks_of_the_disk_is_emptied_too(lab: EngineLab):
+    server = await lab.start()
+    await run(lab, server, "truncate -s 5 ../log", "w1.1")
+    log = lab.root() / "tasks" / "w1.1" / "worker-0" / "log"
+    assert (log.stat().st_size, log.stat().st_blocks) == (5, 0)
+    await forget(lab, server, "w1.1")
+    assert await run(lab, server, "echo short", "w2.1") == 0
+    assert server.log("w2.1") == b"short\n"
+
+
 async def test_a_folder_goes_when_its_task_left_something_or_put_something_else_in_its_place(lab: EngineLab):
     server = await lab.start()
     precious = lab.home / "precious"

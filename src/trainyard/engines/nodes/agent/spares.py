@@ -67,6 +67,8 @@ def _is_plain(folder: TaskFolder) -> bool:
             is_ours = found.st_mode == stat.S_IFREG | 0o600 and found.st_nlink == 1 and found.st_uid == user
             if entry.name not in FILES or not is_ours:
                 return False
-            if entry.name == "log" and found.st_blocks:
+            if (
+                entry.name == "log" and found.st_size
+            ):  # NB: small files, and those with holes, may have no blocks
                 os.truncate(entry.path, 0)
     return True
