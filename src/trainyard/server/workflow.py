@@ -241,7 +241,7 @@ def grace_left(job: Job, now: float, tick: float) -> float:
         if job.leaves_at is None:
             job.leaves_at = tick + max(0.0, record.leave_by - now)
         return max(0.0, job.leaves_at - tick)
-    return 0.0 if record.ending == State.SUCCEEDED else float(record.spec.grace_seconds)
+    return float(record.spec.grace_seconds)
 
 
 def _listed(names: list[str]) -> str:

@@ -57,6 +57,17 @@ def test_workers_become_a_master_and_workers_when_a_pytorch_job_has_only_these(u
     assert lines.count(begin) == 3
 
 
+def test_the_other_tasks_may_save_their_work_when_the_first_one_decides(up):
+    command = (
+        'if [ $RANK = 0 ]; then until [ -e "$FLAG" ]; do sleep 0.05; done; exit 0; fi; '
+        "trap 'echo saved; exit 0' TERM; touch \"$FLAG\"; while :; do sleep 0.05; done"
+    )
+    given = {"roles": [worker(replicas=2)], "env": {"FLAG": str(up.folder / "ready")}}
+    job, lines = run(up, command, kind="PyTorchJob", success="first", **given)
+    assert job["state"] == "succeeded", lines
+    assert "saved" in lines
+
+
 def test_two_jobs_have_ports_of_their_own_when_they_share_a_node(up):
     command = f"""exec {sys.executable} -c '
 import os, socket, time
