@@ -523,9 +523,10 @@ async def test_a_network_storage_is_found_where_it_is_mounted_and_refused_where_
 async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
     lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As with a storage whose server is gone; here the program hangs that would mount it."""
+    """As with a storage whose server is gone; here the program hangs that would mount it, and does not go when it is asked to."""
     tool = tmp_path / "mount"
-    tool.write_text(f"#!/bin/sh\n: > {shlex.quote(str(tmp_path / 'asked'))}\nexec sleep 20\n")
+    asked = shlex.quote(str(tmp_path / "asked"))
+    tool.write_text(f"#!/bin/sh\ntrap '' TERM HUP\n: > {asked}\nexec sleep 1000\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     server = await lab.start()

@@ -101,7 +101,9 @@ def run_briefly(
         (os.POSIX_SPAWN_DUP2, writer, 2),
     ]
     try:
-        pid = os.posix_spawn(words[0], words, os.environ if env is None else env, file_actions=actions)
+        given = os.environ if env is None else env
+        # Supervisors have signals blocked meanwhile, and who hangs has to hear them.
+        pid = os.posix_spawn(words[0], words, given, file_actions=actions, setsigmask=())
     except OSError as error:
         os.close(reader)
         return 127, error.strerror or "cannot be run"

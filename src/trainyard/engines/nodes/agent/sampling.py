@@ -204,7 +204,8 @@ def processes_of(tasks: list[Task], processes: dict[int, Process]) -> list[tuple
     found = []
     for task in tasks:
         root = int(task.history.get("pid", 0))
-        if task.history["at"] == "running" and root in processes:
+        is_on = task.history["at"] == "running" and "clearing" not in task.history
+        if is_on and root in processes:
             found.append((task, descendants(processes, root)))
     if any((task.order.get("view") or {}).get("image") for task, _ in found):
         # What runs in a container of docker's is below its service, and not below us.

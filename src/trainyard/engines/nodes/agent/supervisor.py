@@ -515,6 +515,7 @@ def _is_in(pid: int, session: int) -> bool:
 def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> None:
     """End what is left of a task whose supervisor was killed, and write its end. Runs in a process of its own."""
     known = folder.history()
+    note(state, {"pid": os.getpid(), "clearing": True})  # who has the lock is the one whose number is there
     # The number of a session is not given to a new process while anybody is in it. Where another has the number of its
     # first process, one without the mark, the session has gone.
     session, mark = int(known.get("child", 0)), mark_of(order)

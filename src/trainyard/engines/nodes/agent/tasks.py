@@ -292,6 +292,8 @@ class Tasks:
 
     def _unstick(self, task: Task) -> None:
         """Who prepares a task may wait for a storage whose server is gone, and hear nothing but this."""
+        if "clearing" in task.history or task.pid not in (0, task.history.get("pid")):
+            return  # who clears up after it needs its time, and is not to be killed again and again
         deadline = find_tombstone(task.folder.attempt)
         if deadline is not None and boot_seconds() > deadline + STUCK_SECONDS:
             task.signal(signal.SIGKILL)
