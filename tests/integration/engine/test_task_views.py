@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -539,3 +542,28 @@ async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (137, True)
     assert ended.message == "it was ended before it began"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_program_that_is_held_does_not_begin_when_who_holds_it_dies(tmp_path: Path):
+    begun = tmp_path / "begun"
+    dying = (
+        "import os, subprocess, sys; from trainyard.engines.nodes.agent.held import Held; held = Held(); "
+        "words = ['bwrap', *held.options, '--bind', '/', '/', 'touch', sys.argv[1]]; "
+        "child = subprocess.Popen(words, close_fds=False, stdout=2); held.started(); print(child.pid, held.pid(), flush=True); os._exit(0)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", dying, str(begun)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+    pids = [int(word) for word in said.stdout.split()]
+    try:
+        time.sleep(0.3)  # it had all that it waits for
+        assert not begun.exists()
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)

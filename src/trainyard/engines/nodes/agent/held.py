@@ -14,7 +14,10 @@ class Held:
 
     def __init__(self) -> None:
         self._told, self._tells = os.pipe2(os.O_CLOEXEC)
-        self._waits, self._goes = os.pipe2(os.O_CLOEXEC)
+        waits, self._goes = os.pipe2(os.O_CLOEXEC)
+        # Bubblewrap takes the end of the pipe for a word. So it can write there itself: should we die, it waits until it is ended.
+        self._waits = os.open(f"/proc/self/fd/{waits}", os.O_RDWR | os.O_CLOEXEC)
+        os.close(waits)
         for handle in (self._tells, self._waits):
             os.set_inheritable(handle, True)
         self.options = ["--info-fd", str(self._tells), "--block-fd", str(self._waits)]
