@@ -23,7 +23,9 @@ def by_address(
     if len(slots) == 1 or not any(role.devices for role in spec.roles):
         return tuple(slots)
     nodes = {slot.node: find(slot.node) for slot in slots}
-    if not any(is_npu(name) for record in nodes.values() if record is not None for name in record.devices):
+    there = {name for record in nodes.values() if record is not None for name in record.devices}
+    wanted = {role.device for role in spec.roles if role.devices}
+    if not any(map(is_npu, there if "" in wanted else wanted)):
         return tuple(slots)
     addresses = {name: address_of(record) for name, record in nodes.items()}
     found: list[Slot] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -82,3 +83,13 @@ def test_tasks_of_different_shapes_keep_their_nodes():
     )
     slots = (Slot("big", "a", ALL), Slot("small", "b", ALL))
     assert by_address(spec_of("job", "", *roles), slots, cluster("Ascend910").get) == slots
+
+
+def test_places_stay_as_they_are_when_the_nodes_have_npus_that_the_job_does_not_ask_for():
+    nodes = {
+        name: replace(node, devices={"V100": 8, "Ascend910": 8}) for name, node in cluster("V100").items()
+    }
+    spec = spec_of("PyTorchJob", "V100")
+    names = [role.name for role in spec.roles for _ in range(role.replicas)]
+    slots = tuple(Slot(role, node, ALL) for role, node in zip(names, "abc", strict=True))
+    assert by_address(spec, slots, nodes.get) == slots
