@@ -357,9 +357,9 @@ def test_ctrl_c_ends_the_looking_and_not_the_job(program, up, words):
 def test_a_broken_device_is_given_to_nobody_when_an_administrator_says_so(program, up):
     node = "broken-one"
     assert program("nodes", "add", node, "--local", "--device", "T4=2", "--label", "of=test").returncode == 0
-    assert "no devices" in program("nodes", "set", node, "--broken", "T4").stderr
-    assert program("nodes", "set", node, "--broken", "T4=0").returncode == 0
     try:
+        assert "no devices" in program("nodes", "set", node, "--broken", "T4").stderr
+        assert program("nodes", "set", node, "--broken", "T4=0").returncode == 0
         assert "2 T4 (1 broken) (declared)" in program("nodes", "ls", COLUMNS="200").stdout
         assert program.json("nodes", "show", node)["unhealthy"] == {"T4": [0]}
         submit = ("jobs", "submit", "--device", "T4", "--cpu", "0.1")
@@ -368,7 +368,7 @@ def test_a_broken_device_is_given_to_nobody_when_an_administrator_says_so(progra
         (task,) = program.json("jobs", "tasks", first)
         assert (task["node"], task["devices"]) == (node, [1])
         second = program(*submit, "--name", "unlucky", "--devices", "1", "true").stdout.strip()
-        assert "devices" in program("jobs", "explain", second).stdout
+        assert "T4" in program("jobs", "explain", second).stdout
         assert program("nodes", "set", node, "--broken", "none").returncode == 0
         up.until(second, "succeeded")
         assert program("jobs", "stop", first).returncode == 0
