@@ -49,7 +49,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GangYard]:
 
 
 def worker(**more: Any) -> dict[str, Any]:
-    return {"name": "worker", "cpu": 0.1, **more}
+    return {"name": "worker", "cpu": 0.5, **more}
 
 
 def spread(count: int, **more: Any) -> list[dict[str, Any]]:
