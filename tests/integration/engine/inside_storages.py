@@ -69,14 +69,15 @@ async def test_a_node_mounts_a_storage_once_and_tasks_read_and_write_in_it(lab: 
     above = {"base": f"{server}:/team", "create": True}
     deep = network(f"{server}:/team/ada", "/job", options={**above, "path": "1"})
     locked = network(f"{server}:/team", "/locked", read_only=True)
-    command = "cat /data/set; echo mine > /job/f; cat /locked/ada/1/f; (echo > /locked/x) 2>/dev/null || echo locked"
+    command = "cat /data/set; echo mine > /job/$N; cat /locked/ada/1/$N; (echo > /locked/x) 2>/dev/null || echo locked"
     for attempt in ("w1.1", "w2.1"):
-        await lab.launch(watched, launch_of(command, attempt, view=View(mounts=(wide, deep, locked))))
+        view = View(mounts=(wide, deep, locked))
+        await lab.launch(watched, launch_of(command, attempt, view=view, env={"N": attempt}))
     for attempt in ("w1.1", "w2.1"):
         ended = await watched.ended(attempt)
         assert ended.exit_code == 0, (ended, watched.log(attempt))
         assert watched.log(attempt) == b"numbers\nmine\nlocked\n"
-    assert (EXPORTS / "team" / "ada" / "1" / "f").read_text() == "mine\n"
+    assert (EXPORTS / "team" / "ada" / "1" / "w1.1").read_text() == "mine\n"
     assert len(mounts()) == 1, mounts()
 
 
