@@ -28,6 +28,8 @@ async def test_a_folder_is_used_again_and_nothing_of_its_last_task_is_in_it(lab:
     assert await run(lab, server, f"echo {'long ' * 9000}; exit 3", "w1.1") == 3
     before = numbers(tasks / "w1.1" / "worker-0")
     await forget(lab, server, "w1.1")
+    kept = [path for path in (lab.root() / "spare").rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if b"long" in path.read_bytes()]
     assert await run(lab, server, "echo short; ls; pwd -P > ~/place", "w2.1") == 0
     after = numbers(tasks / "w2.1" / "worker-0")
     # Its state is another one where the last supervisor has not closed it yet.

@@ -1,6 +1,6 @@
 """Folders of tasks that are forgotten, kept for tasks to come: making and deleting files costs more than writing them anew.
 
-A spare has the files that every task has, empty or not, and nothing else. None of them is called `state`: a folder that
+A spare has the files that every task has, empty, and nothing else. None of them is called `state`: a folder that
 was put into its place, and not taken yet, is one that never was a task's.
 """
 
@@ -15,6 +15,7 @@ from .folder import OLD_STATE, TASKS, TaskFolder, remove_tree
 SPARES = "spare"
 MOST = 128  # as many as are forgotten at once
 FILES = frozenset({"command", "task.json", "log", "state"})
+EMPTIED = frozenset({"command", "task.json", "log"})  # whose words, variables and output may be secret
 
 
 class Spares:
@@ -56,7 +57,7 @@ class Spares:
 
 
 def _is_plain(folder: TaskFolder) -> bool:
-    """Whether a folder has only files of ours, which nobody has put something else in the place of; its log is emptied."""
+    """Whether a folder has only files of ours, which nobody has put something else in the place of; what was said in them goes."""
     user = os.getuid()
     with os.scandir(folder.path) as entries:
         for entry in entries:
@@ -67,8 +68,6 @@ def _is_plain(folder: TaskFolder) -> bool:
             is_ours = found.st_mode == stat.S_IFREG | 0o600 and found.st_nlink == 1 and found.st_uid == user
             if entry.name not in FILES or not is_ours:
                 return False
-            if (
-                entry.name == "log" and found.st_size
-            ):  # NB: small files, and those with holes, may have no blocks
+            if entry.name in EMPTIED and found.st_size:  # NB: some files with a size have no blocks
                 os.truncate(entry.path, 0)
     return True
