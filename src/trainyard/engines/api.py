@@ -45,7 +45,7 @@ class View:
     home: str = ""  # where the task's user lives, as the task sees it
     user: str = ""  # its name, as the task sees it
     hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
-    images: str = ""  # of the node: "ignore", or "" to refuse an image that it cannot run
+    images: str = ""  # of the node: "ignore"; "podman", "docker": by this one; else by either
     isolation: str = (
         ""  # closed where the node can; "required": closed; "open": adds mounts, hides nothing; "off"
     )

@@ -59,31 +59,36 @@ def _mount(source: str, kind: str, options: str, env: dict[str, str]) -> str:
         options += ",retry=0"  # we try again ourselves, and know then what the matter is
     words = [find_program("mount"), "-t", kind, "-o", options, source, place]
     deadline = time.monotonic() + MOUNT_SECONDS
-    while not mounted_at(source, place):
+    while not is_mounted(place):
         status, said = run_briefly(words, MOUNT_SECONDS, env)
+        if status == 0 or is_mounted(place):  # another task may have been quicker
+            break
         why = said.strip().rpartition("\n")[2] or f"status {status}"
         is_transient = is_patient and any(word in why.lower() for word in TRANSIENT)
-        if status == 0 or mounted_at(source, place):  # another task may have been quicker
-            break
         if not is_transient or time.monotonic() > deadline:
             raise UnmountedError(f"{source} cannot be mounted: {why}")
         time.sleep(PAUSE_SECONDS)
     return place
 
 
-def mounted_at(source: str, place: str = "") -> str:
-    """Where something is mounted: at a place of ours, or without one by the node's owner; empty where it is not."""
-    wanted = os.fsencode(source.rstrip("/"))
-    for line in kernel.read_file("/proc/self/mounts").splitlines():
-        device, where, _ = line.split(b" ", 2)
-        if _plain(device).rstrip(b"/") == wanted:
-            found = os.fsdecode(_plain(where))
-            if found == place if place else not found.startswith(f"{FOLDER}/"):
-                return found
-    return ""
+def mounted_at(source: str) -> str:
+    """Where the node's owner has mounted something; empty where it is not."""
+    wanted = source.rstrip("/")
+    places = (place for device, place in _mounts() if device.rstrip("/") == wanted)
+    return next((place for place in places if not place.startswith(f"{FOLDER}/")), "")
 
 
-def _plain(text: bytes) -> bytes:
+def is_mounted(place: str) -> bool:
+    """Whether something is mounted at a place of ours. Its server is not asked: that may be gone."""
+    return any(one == place for _, one in _mounts())
+
+
+def _mounts() -> list[tuple[str, str]]:
+    lines = kernel.read_file("/proc/self/mounts").splitlines()
+    return [(_plain(device), _plain(place)) for device, place, *_ in (line.split(b" ") for line in lines)]
+
+
+def _plain(text: bytes) -> str:
     for escape, letter in ESCAPES:
         text = text.replace(escape, letter)
-    return text
+    return os.fsdecode(text)
