@@ -13,7 +13,7 @@ else
         mount -t devtmpfs dev /dev && mkdir -p /dev/pts /dev/shm && mount -t devpts -o ptmxmode=666 pts /dev/pts &&
         mount -t tmpfs -o mode=1777 shm /dev/shm && mount -t tmpfs run /run && mkdir /run/host /run/own &&
         mount -t hostfs host /run/host -o "$host" && mount --bind /usr/lib/uml/modules /lib/modules &&
-        umount -l /old && rmdir /old && ip link set lo up && cat "$host/began" >/run/host/up &&
+        umount -l /old && rmdir /old && ip link set lo up && echo up >/run/host/up &&
         HOME=/run/own sh "$host/job" >/run/host/said 2>&1
     echo $? >/run/host/status
 fi

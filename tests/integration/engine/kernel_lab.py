@@ -41,7 +41,6 @@ def run(job: str, *, seconds: float) -> Inside:
         host = Path(folder)
         shutil.copy(INIT, host / "init")
         (host / "init").chmod(0o755)
-        (host / "began").write_text("up\n")
         (host / "job").write_text(f"cd {shlex.quote(str(ROOT))} || exit\n{job}\n")
         words = [LINUX, f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"]
         words += [f"init={host}/init", f"uml_dir={host}/uml", "con=null", "con0=null,fd:1", "quiet"]

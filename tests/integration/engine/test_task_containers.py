@@ -303,13 +303,18 @@ async def test_an_image_is_ignored_with_a_word_when_the_node_is_set_so(lab: Engi
     assert [note.code for note in server.find(TaskNoted, "w1.1")] == ["image_ignored"]  # type: ignore[attr-defined]
 
 
+def hide_runtimes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put programs that do not work before those of the node."""
+    for name in ("podman", "docker"):
+        (folder / name).write_text("#!/bin/sh\nexit 1\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 async def test_an_image_is_refused_when_the_node_has_nothing_to_run_it(
     lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for name in ("podman", "docker"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hide_runtimes(tmp_path, monkeypatch)
     server = await lab.start()
     await lab.launch(server, launch_of("true", view=View(image="no/such:1")))
     ended = await server.ended("w1.1")
@@ -320,10 +325,7 @@ async def test_an_image_is_refused_when_the_node_has_nothing_to_run_it(
 async def test_a_node_is_known_to_run_containers_when_it_began_to_after_we_met_it(
     lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for name in ("podman", "docker"):
-        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hide_runtimes(tmp_path, monkeypatch)
     monkeypatch.setattr(engine_lab, "QUICK", replace(engine_lab.QUICK, refresh=0.1, equip=0.1))
     server = await lab.start()
     assert {seen.facts.containers for seen in server.find(NodeSeen)} == {""}  # type: ignore[attr-defined]

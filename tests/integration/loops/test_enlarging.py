@@ -120,14 +120,23 @@ async def begin(yard: GrowingYard, **given: object) -> tuple[str, str]:
     return blocker, job
 
 
-async def leaving(yard, monkeypatch):
+async def leaving(yard, monkeypatch, **given):
     """A job that was told to go for a larger start, and takes its time."""
-    blocker, job = await begin(yard)
+    blocker, job = await begin(yard, **given)
     monkeypatch.setattr(PatientEngine, "is_patient", True)
     yard.leap(150)
     yard.world.finish(blocker)
     await yard.until(job, State.FINISHING)
     return job
+
+
+async def close_all(yard):
+    """Let no node take anything more, and see that the scheduler knows."""
+    for name in ("a", "b"):
+        await yard.cordon(name)
+    async with asyncio.timeout(20):
+        while yard.conductor.memory.scheduler.cluster.ready:
+            await asyncio.sleep(0.01)
 
 
 async def test_an_elastic_job_grows_when_it_has_run_long_enough_and_there_is_room(yard):
@@ -252,11 +261,7 @@ async def test_a_growing_job_comes_back_when_a_node_is_lost_while_it_goes(yard, 
 
 async def test_a_growing_job_stands_in_line_again_when_all_nodes_are_closed_while_it_goes(yard, monkeypatch):
     job = await leaving(yard, monkeypatch)
-    for name in ("a", "b"):
-        await yard.cordon(name)
-    async with asyncio.timeout(20):
-        while yard.conductor.memory.scheduler.cluster.ready:
-            await asyncio.sleep(0.01)
+    await close_all(yard)
     monkeypatch.setattr(PatientEngine, "is_patient", False)
     depart(yard, job)
     waits = await yard.until(job, State.WAITING)
@@ -284,11 +289,7 @@ async def test_a_time_limit_goes_on_when_a_job_grows(yard):
 
 
 async def test_a_time_limit_goes_on_when_the_leader_dies_while_a_job_grows(yard, monkeypatch):
-    blocker, job = await begin(yard, max_run_seconds=400)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
+    job = await leaving(yard, monkeypatch, max_run_seconds=400)
     await yard.kill()
     monkeypatch.setattr(PatientEngine, "is_patient", False)
     await yard.lead()
@@ -299,16 +300,8 @@ async def test_a_time_limit_goes_on_when_the_leader_dies_while_a_job_grows(yard,
 
 
 async def test_a_time_limit_goes_on_when_the_larger_places_are_lost(yard, monkeypatch):
-    blocker, job = await begin(yard, max_run_seconds=400)
-    monkeypatch.setattr(PatientEngine, "is_patient", True)
-    yard.leap(150)
-    yard.world.finish(blocker)
-    await yard.until(job, State.FINISHING)
-    for name in ("a", "b"):
-        await yard.cordon(name)
-    async with asyncio.timeout(20):
-        while yard.conductor.memory.scheduler.cluster.ready:
-            await asyncio.sleep(0.01)
+    job = await leaving(yard, monkeypatch, max_run_seconds=400)
+    await close_all(yard)
     monkeypatch.setattr(PatientEngine, "is_patient", False)
     depart(yard, job)
     async with asyncio.timeout(20):
