@@ -15,7 +15,7 @@ from .folder import OLD_STATE, TASKS, TaskFolder, remove_tree
 SPARES = "spare"
 MOST = 128  # as many as are forgotten at once
 FILES = frozenset({"command", "task.json", "log", "state"})
-EMPTIED = frozenset({"command", "task.json", "log"})  # whose words, variables and output may be secret
+EMPTIED = ("command", "task.json", "log")  # whose words, variables and output may be secret
 
 
 class Spares:
@@ -37,6 +37,10 @@ class Spares:
             if _is_plain(folder):
                 os.rename(folder.file("state"), folder.file(OLD_STATE))  # from here on it is nobody's
                 os.rename(f"{TASKS}/{folder.attempt}", path)
+                # Only now: a folder in its own place is a task's until the server has heard that it is forgotten.
+                for name in EMPTIED:
+                    with contextlib.suppress(FileNotFoundError):  # one that never began has no log
+                        os.truncate(f"{path}/{folder.name}/{name}", 0)
                 self._free.append((path, folder.name))
                 return True
         return False
@@ -57,7 +61,7 @@ class Spares:
 
 
 def _is_plain(folder: TaskFolder) -> bool:
-    """Whether a folder has only files of ours, which nobody has put something else in the place of; what was said in them goes."""
+    """Whether a folder has only files of ours, which nobody has put something else in the place of."""
     user = os.getuid()
     with os.scandir(folder.path) as entries:
         for entry in entries:
@@ -68,6 +72,4 @@ def _is_plain(folder: TaskFolder) -> bool:
             is_ours = found.st_mode == stat.S_IFREG | 0o600 and found.st_nlink == 1 and found.st_uid == user
             if entry.name not in FILES or not is_ours:
                 return False
-            if entry.name in EMPTIED and found.st_size:  # NB: some files with a size have no blocks
-                os.truncate(entry.path, 0)
     return True
