@@ -7,7 +7,7 @@ QUICK = tests/unit tests/contract tests/house tests/faults
 # (RERUN). One that shows up there twice has a race: find it.
 PYTEST = $(BIN)/python -m pytest -q --reruns 1 --rerun-show-tracebacks -rsxXfE
 
-.PHONY: demo test test-frameworks quick check bench docs clean debian
+.PHONY: demo test test-deep test-frameworks quick check bench docs clean debian
 
 demo: $(VENV)/.installed
 	@scripts/debian tmux
@@ -18,7 +18,11 @@ test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
 	$(PYTEST) -n 2 -m "not slow" $(QUICK)
 	$(PYTEST) -n 2 -m slow $(QUICK)
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder tests/integration tests/e2e
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not deep" tests/integration tests/security tests/e2e
+
+# The long form of the suites: thousands of fuzzed requests, attacks and idle connections. Not part of `test`: minutes each.
+test-deep: $(VENV)/.installed debian
+	$(PYTEST) -n 2 --dist loadfile -m deep --timeout=900 tests/integration tests/security
 
 # Real PyTorch, Horovod, MindSpore and TensorFlow on nodes of the platform. Not part of `test`: they are five gigabytes.
 test-frameworks: $(VENV)/.installed debian
