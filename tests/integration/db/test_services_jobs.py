@@ -215,7 +215,7 @@ async def test_a_held_job_is_its_owners_to_resume_when_it_was_submitted_so(cast:
 
 
 async def test_secrets_stay_with_their_owner_when_somebody_else_clones_a_job(cast: Cast):
-    env = {"WANDB_API_KEY": "k", "DB_PASSWORD": "p", "EPOCHS": "3", "SSH_PRIVATE": "x"}
+    env = {"DB_PASS": "k", "GITHUB_PAT": "p", "EPOCHS": "3", "DATABASE_URL": "postgres://me:x@db/y"}
     record = await cast.services.jobs.submit(cast.ann, cast.job(env=env, roles=(RoleSpec(env=env),)))
     own = await cast.services.jobs.clone(cast.ann, record.id, {"name": "again", "priority": 7})
     assert (own.name, own.priority, own.spec.env) == ("again", 7, env)

@@ -150,6 +150,21 @@ def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else():
     assert job_view(record, now=1.0)["JobSpecs"][0]["ImageConfig"]["Password"] == "***"
 
 
+def test_image_sign_ins_and_variables_are_hidden_when_a_job_of_the_compatible_door_is_shown():
+    body = {
+        "JobSpecs": [{"Image": "i", "ImageConfig": {"Username": "u", "Auth": "dTpw", "DockerRegistry": "r"}}],
+        "CredentialConfig": {"AliyunEnvRoleKey": "k", "Enabled": True},
+    }
+    spec = WorkloadSpec(name="n", env={"GITHUB_PAT": "p4t", "EPOCHS": "3"})
+    record = WorkloadRecord(
+        id="d", name="n", kind="PyTorchJob", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0, dlc=body
+    )  # fmt: skip
+    view = job_view(record, now=1.0)
+    assert view["JobSpecs"][0]["ImageConfig"] == {"Username": "u", "Auth": "***", "DockerRegistry": "r"}
+    assert view["Envs"] == {"GITHUB_PAT": "***", "EPOCHS": "3"}
+    assert shown(body)["CredentialConfig"] == {"AliyunEnvRoleKey": "***", "Enabled": True}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,14 +12,12 @@ from pathlib import Path
 
 from trainyard.backends.local import remote_shell
 from trainyard.backends.local.folder import KEEPER, MARK, MachineFolder, Record
+from trainyard.lib.secret_names import is_secret_name
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Device, DeviceKind
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-_SECRET = re.compile(
-    r"(?i)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|ACCESS_?KEY|API_?KEY|PRIVATE_?KEY|SSH_AUTH_SOCK)"
-)
 # Ours and the family's; another terminal, shell, session or launcher; places in the person's real home.
 _FOREIGN = re.compile(
     r"(TRAINYARD_|ALIYUN_|NCLUSTER_|FASTGPU_|TMUX|STY$|SSH_|OMPI_|PMIX_|PMI_|HYDRA_|SLURM_|XDG_|BASH_|PROMPT_COMMAND$"
@@ -91,4 +89,4 @@ def write_profiles(home: Path, environ: Mapping[str, str]) -> None:
 
 
 def _is_dropped(name: str) -> bool:
-    return bool(_FOREIGN.match(name) or _SECRET.search(name))
+    return bool(_FOREIGN.match(name) or is_secret_name(name))

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from trainyard.lib.errors import InvalidError
+from trainyard.lib.log import redact_data
 
 ROLES = ("worker", "master", "ps", "chief", "evaluator", "graphlearn", "head", "launcher")
 # How many of a role: spelling → role.
@@ -147,12 +148,8 @@ def request_of(values: Mapping[str, str]) -> Wanted:
 
 
 def shown(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The request as it is printed: terminals and logs are no place for passwords."""
-    specs = [
-        {**one, "ImageConfig": {**one["ImageConfig"], "Password": "***"}} if "ImageConfig" in one else one
-        for one in body["JobSpecs"]
-    ]
-    return {**body, "JobSpecs": specs}
+    """The request as it is printed: terminals and logs are no place for secrets."""
+    return redact_data(body)
 
 
 def _remarks(values: Mapping[str, str]) -> list[str]:

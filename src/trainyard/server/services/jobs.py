@@ -19,7 +19,7 @@ from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
 from trainyard.server.services.needs import open_needs, waits_on
 from trainyard.server.services.places import find_workspace
-from trainyard.server.services.secrecy import for_eyes_of, is_secret, masked, without_secrets
+from trainyard.server.services.secrecy import for_eyes_of, masked, without_secrets
 from trainyard.server.services.submitting import (
     NEEDS_APPROVAL,
     answered,
@@ -459,7 +459,6 @@ __all__ = [
     "JobQuery",
     "Jobs",
     "RoleSpec",
-    "is_secret",
     "masked",
     "refuse_wish",
     "without_secrets",

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from trainyard.lib.log import redact
+from trainyard.lib.log import HIDDEN, redact_data
+from trainyard.lib.secret_names import is_secret
 from trainyard.server.auth.actor import Actor
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.spec.workload import WorkloadSpec
 
-# In a name, and at its end: max_tokens and TOKENIZERS_PARALLELISM are what training is about.
-_WORDS = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "PRIVATE")
-_ENDINGS = ("TOKEN", "KEY")
-
 
 def without_secrets(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same job without the variables that are named like secrets."""
+    """The same job without the variables that are secrets: for whoever copies a job of somebody else's."""
     roles = tuple(replace(role, env=_open_env(role.env)) for role in spec.roles)
     return replace(spec, env=_open_env(spec.env), roles=roles)
 
 
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret, by the rule that logs are cleaned by, and a wider one."""
-    words = name.upper()
-    wide = words.endswith(_ENDINGS) or any(word in words for word in _WORDS)
-    return wide or redact(f"{name}=x") != f"{name}=x"
-
-
 def masked(spec: WorkloadSpec) -> WorkloadSpec:
-    """The same job with *** for every value that is named like a secret, for everybody but its owner."""
+    """The same job with *** for every value that is a secret, for everybody but its owner."""
     roles = tuple(replace(role, env=_masked_env(role.env)) for role in spec.roles)
     return replace(spec, env=_masked_env(spec.env), roles=roles)
 
@@ -40,26 +29,13 @@ def for_eyes_of(actor: Actor, record: WorkloadRecord) -> WorkloadRecord:
     has_env = record.spec.env or any(role.env for role in record.spec.roles)
     if record.user_id == actor.user_id or not (has_env or record.dlc):
         return record
-    dlc = (
-        None
-        if record.dlc is None
-        else {name: _masked_data(name, value) for name, value in record.dlc.items()}
-    )
+    dlc = None if record.dlc is None else redact_data(record.dlc)
     return replace(record, spec=masked(record.spec), dlc=dlc)
 
 
-def _masked_data(name: str, value: Any) -> Any:
-    """The same for what the compatible door was given, whatever is inside what."""
-    if isinstance(value, Mapping):
-        return {key: _masked_data(str(key), inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_masked_data(name, inner) for inner in value]
-    return "***" if isinstance(value, str) and value and is_secret(name) else value
-
-
 def _open_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if not is_secret(name)}
+    return {name: value for name, value in env.items() if not is_secret(name, value)}
 
 
 def _masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: "***" if is_secret(name) else redact(value) for name, value in env.items()}
+    return {name: HIDDEN if is_secret(name, value) else value for name, value in env.items()}

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.lib.log import redact_data
 from trainyard.server.api.dlc.translate import EcsSpec
+from trainyard.server.services.secrecy import masked
 from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.events import Event
 from trainyard.spec.workload import FINAL, State, TaskState
@@ -86,7 +88,7 @@ def job_view(
     cluster: str = "trainyard",
 ) -> dict[str, Any]:
     """One job, with the keys that `get job` prints."""
-    asked = dict(record.dlc or {})
+    asked = redact_data(record.dlc or {})
     status = status_of(record)
     view: dict[str, Any] = {
         "JobId": record.id,
@@ -100,13 +102,13 @@ def job_view(
         "ResourceId": asked.get("ResourceId") or "",
         "ResourceLevel": "L0",
         "Priority": record.priority,
-        "JobSpecs": _without_passwords(asked.get("JobSpecs") or _job_specs(record)),
+        "JobSpecs": asked.get("JobSpecs") or _job_specs(record),
         "UserCommand": record.spec.command,
         "CodeSource": asked.get("CodeSource") or {},
         "DataSources": asked.get("DataSources") or [],
         "ThirdpartyLibDir": asked.get("ThirdpartyLibDir") or "",
         "ThirdpartyLibs": asked.get("ThirdpartyLibs") or [],
-        "Envs": dict(record.spec.env),
+        "Envs": dict(masked(record.spec).env),
         "EnabledDebugger": False,
         "ElasticSpec": asked.get("ElasticSpec") or {},
         "Settings": asked.get("Settings") or {},
@@ -204,16 +206,6 @@ def _reason_message(record: WorkloadRecord, status: str) -> str:
     if status == "Succeeded":
         return f"{kind} {record.id} is successfully completed."
     return record.message
-
-
-def _without_passwords(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The roles as they were asked for, but for the sign-ins of their images."""
-    return [
-        {**one, "ImageConfig": {**one["ImageConfig"], "Password": "***"}}
-        if one.get("ImageConfig")
-        else dict(one)
-        for one in specs
-    ]
 
 
 def _job_specs(record: WorkloadRecord) -> list[dict[str, Any]]:
