@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.server.log_search import matcher, search
 from trainyard.server.logs import SEGMENTS, LogStore
-from trainyard.server.logviews import follow_merged, merged, merged_tail, search
+from trainyard.server.logviews import follow_merged, merged, merged_tail
 
 JOB = "dlc1abc"
 KEY = (JOB, 1, "worker-0")
@@ -146,20 +147,20 @@ def test_words_and_expressions_are_found_in_binary_output(tmp_path: Path):
     store = LogStore(tmp_path)
     text = b"epoch 1 loss 0.5\n\xff\x00\xfe\rLOSS 7\nepoch 22 loss 0.25\n\nlast loss"
     store.append(*KEY, 0, text, 4.0)
-    found = search(store, *KEY, "loss")
+    found = search(store, *KEY, matcher("loss"))
     assert [line.offset for line in found.lines] == [0, text.index(b"epoch 22"), text.index(b"last")]
-    assert len(search(store, *KEY, "LOSS", ignores_case=True).lines) == 4
-    by_expression = search(store, *KEY, r"epoch [0-9]{2} ", is_regex=True)
+    assert len(search(store, *KEY, matcher("LOSS", ignores_case=True)).lines) == 4
+    by_expression = search(store, *KEY, matcher(r"epoch [0-9]{2} ", is_regex=True))
     assert [line.data for line in by_expression.lines] == [b"epoch 22 loss 0.25"]
-    first = search(store, *KEY, "loss", limit=1)
+    first = search(store, *KEY, matcher("loss"), limit=1)
     assert first.next_offset is not None
-    assert len(search(store, *KEY, "loss", offset=first.next_offset).lines) == 2
-    partly = search(store, *KEY, "loss", scan_bytes=20)
+    assert len(search(store, *KEY, matcher("loss"), offset=first.next_offset).lines) == 2
+    partly = search(store, *KEY, matcher("loss"), scan_bytes=20)
     assert partly.next_offset is not None
     with pytest.raises(InvalidError):
-        search(store, *KEY, "(", is_regex=True)
+        matcher("(", is_regex=True)
     with pytest.raises(InvalidError):
-        search(store, *KEY, "")
+        matcher("")
 
 
 def test_tasks_are_merged_by_the_time_of_their_lines(tmp_path: Path):

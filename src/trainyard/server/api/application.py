@@ -14,6 +14,7 @@ from trainyard.engines.api import Engine, Visitor
 from trainyard.server.api import problems
 from trainyard.server.api.answers import answer
 from trainyard.server.api.changes import Answers, Changes
+from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.guard import Guard
 from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
 from trainyard.server.api.parts import Parts
@@ -23,6 +24,9 @@ from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.terminals import Terminals
+
+# Searches of logs that run side by side, each on a thread; and how many one user may have under way, the waiting included.
+SEARCHES, SEARCHES_OF_ONE = 2, 4
 
 DESCRIPTION = f"""\
 Nouns in the path. Every request but those for health, version and signing in needs a token: `Authorization: Bearer ty_…`.
@@ -55,6 +59,7 @@ def create_api(
         changes=changes,
         answers=Answers(changes),
         identities=Identities(services, settings),
+        searches=ConcurrencyLimit(SEARCHES, each=SEARCHES_OF_ONE, what="searches"),
     )
     return app
 

@@ -22,7 +22,7 @@ from starlette.responses import Response, StreamingResponse
 
 from trainyard.client.shapes import LogLine as LogLineShape
 from trainyard.lib.errors import InvalidError, NotFoundError
-from trainyard.server import logviews
+from trainyard.server import log_search, logviews
 from trainyard.server.api import views
 from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
@@ -31,6 +31,7 @@ from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.streams import END, EventStream, message
 from trainyard.server.auth.actor import Actor
+from trainyard.server.log_search import Matches
 from trainyard.server.logs import LogStore
 from trainyard.server.logviews import LogLine
 from trainyard.server.store.workloads import WorkloadRecord
@@ -83,7 +84,7 @@ async def list_log_lines(
         found, following = await asyncio.to_thread(
             logviews.merged, parts.logs, job_id, source.attempt, offsets, limit=limit
         )
-    is_over = len(found) < limit and source.record.state in FINAL
+    is_over = logviews.is_last(found, limit=limit) and source.record.state in FINAL
     shown = [_line(line, source.attempt) for line in found]
     return answer(page(shown, None if is_over else _cursor(source, following)))
 
@@ -93,7 +94,7 @@ async def search_log(
     request: Request,
     job_id: Id,
     text: Annotated[str, Query(min_length=1, max_length=1000, description="What to look for.")],
-    regex: Annotated[bool, Query(description="It is a POSIX extended expression.")] = False,
+    regex: Annotated[bool, Query(description="It is an RE2 expression.")] = False,
     ignore_case: Annotated[bool, Query()] = False,
     task: Task = "",
     attempt: Attempt = None,
@@ -102,31 +103,41 @@ async def search_log(
 ) -> Response:
     """Find lines with a text in them, task by task. A page may be empty and still have a `next`: the log is long."""
     parts = parts_of(request)
-    source = await _source(parts, await actor_of(request), job_id, task, attempt)
+    actor = await actor_of(request)
+    source = await _source(parts, actor, job_id, task, attempt)
     places = _offsets(cursor, source) if cursor else dict.fromkeys(source.tasks, 0)
-    found: list[LogLine] = []
-    for name in source.tasks:
-        if places.get(name, 0) < 0:  # searched to its end on an earlier page
-            continue
-        result = await asyncio.to_thread(
-            logviews.search,
-            parts.logs,
-            job_id,
-            source.attempt,
-            name,
-            text,
-            is_regex=regex,
-            ignores_case=ignore_case,
-            offset=places.get(name, 0),
-            limit=limit - len(found),
-        )
-        found += result.lines
-        places[name] = -1 if result.next_offset is None else result.next_offset
-        if len(found) >= limit or result.next_offset is not None:
-            break
+    matches = log_search.matcher(text, is_regex=regex, ignores_case=ignore_case)
+    async with parts.searches.held_by(actor.user_id):
+        found = await asyncio.to_thread(_search, parts.logs, source, matches, places, limit)
     is_over = all(places.get(name, 0) < 0 for name in source.tasks)
     shown = [_line(line, source.attempt) for line in found]
     return answer(page(shown, None if is_over else _cursor(source, places)))
+
+
+def _search(
+    logs: LogStore, source: _Source, matches: Matches, places: dict[str, int], limit: int
+) -> list[LogLine]:
+    """Look through task after task while there is time, and note in `places` how far that went; -1: to the end."""
+    found: list[LogLine] = []
+    deadline = time.monotonic() + log_search.SEARCH_SECONDS
+    for name in source.tasks:
+        if places.get(name, 0) < 0:  # searched to its end on an earlier page
+            continue
+        result = log_search.search(
+            logs,
+            source.record.id,
+            source.attempt,
+            name,
+            matches,
+            offset=places.get(name, 0),
+            limit=limit - len(found),
+            seconds=deadline - time.monotonic(),
+        )
+        found += result.lines
+        places[name] = -1 if result.next_offset is None else result.next_offset
+        if not logviews.is_last(found, limit=limit) or result.next_offset is not None:
+            break
+    return found
 
 
 @router.get(

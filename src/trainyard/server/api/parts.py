@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 
 from trainyard.engines.api import Engine
 from trainyard.server.api.changes import Answers, Changes
+from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.identity import Identities
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
@@ -28,6 +29,7 @@ class Parts:
     changes: Changes
     answers: Answers
     identities: Identities
+    searches: ConcurrencyLimit
 
 
 def parts_of(connection: HTTPConnection) -> Parts:
