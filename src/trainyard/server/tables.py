@@ -59,7 +59,7 @@ tokens = Table(
         "digest", String(64), nullable=False, unique=True
     ),  # SHA-256 of the token: the token is never stored
     Column("scopes", JSON, nullable=False),  # names from auth/scopes.py; ["*"]: all that the user may
-    Column("kind", String(16), nullable=False, default="token"),  # or "session": made by a sign-in
+    Column("kind", String(16), nullable=False, default="token"),  # see services/signing.py
     # The secret of an access key, which has to be read to check a signature: sealed with a key outside the database.
     Column("sealed", LargeBinary, nullable=True),
     Column("created_at", Float, nullable=False),
@@ -264,6 +264,14 @@ idempotency = Table(
     Column("status", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False, index=True),
+)
+
+nonces = Table(  # of signed requests that were taken, until their time is over: none is taken twice
+    "nonces",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),  # of the access key and its nonce
+    Column("expires_at", Float, nullable=False, index=True),
+    sqlite_with_rowid=False,
 )
 
 leases = Table(

@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,7 +114,7 @@ class Connection:
         if not account.username:
             raise DeniedError("dlc has neither a user nor an access key.", hint="Run `dlc config` first.")
         data = {"username": account.username, "password": account.password, "kind": "token", "name": "dlc"}
-        answer = self._exchange("POST", "/api/v1/session", [], json.dumps(data).encode(), {})
+        answer = self._exchange("POST", "/api/v1/session", [], json.dumps(data).encode(), dict)
         self._account = replace(account, token=str(answer.get("token", "")))
         if self._path is not None:
             save_account(self._path, self._account)
@@ -124,13 +124,15 @@ class Connection:
     ) -> dict[str, Any]:
         data = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
         host = urllib.parse.urlsplit(self._base).netloc
-        headers = {"host": host, "x-acs-version": VERSION}
+        plain = {"host": host, "x-acs-version": VERSION}
         if key:
-            headers["idempotency-key"] = key
-        if self._account.access_id:
-            headers |= self._signature(method, path, pairs, headers, data)
-        else:
-            headers["authorization"] = f"Bearer {self._account.token}"
+            plain["idempotency-key"] = key
+
+        def headers() -> dict[str, str]:
+            if self._account.access_id:
+                return plain | self._signature(method, path, pairs, plain, data)
+            return {**plain, "authorization": f"Bearer {self._account.token}"}
+
         return self._exchange(method, path, pairs, data, headers)
 
     def _signature(
@@ -149,13 +151,22 @@ class Connection:
         return {**added, "authorization": f"{acs3.SCHEME} {credential},Signature={signature}"}
 
     def _exchange(
-        self, method: str, path: str, pairs: list[tuple[str, str]], data: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        pairs: list[tuple[str, str]],
+        data: bytes,
+        headers: Callable[[], dict[str, str]],
     ) -> dict[str, Any]:
+        """Send, and send again what was not taken. `headers` is asked each time: a signature is good for one request."""
         address = self._base + path + (f"?{acs3.canonical_query(pairs)}" if pairs else "")
-        request = urllib.request.Request(  # noqa: S310  # http or https, as configured
-            address, method=method, data=data or None, headers={**headers, "content-type": "application/json"}
-        )
         for attempt in range(TRIES):
+            request = urllib.request.Request(  # noqa: S310  # http or https, as configured
+                address,
+                method=method,
+                data=data or None,
+                headers={**headers(), "content-type": "application/json"},
+            )
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310  # same
                     return _object(answer.read())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Hashable
 
 from trainyard.lib.clock import Clock
 from trainyard.server.auth.actor import LimitedError
 
+# Of an IPv6 address so many bits count: a home or a virtual machine has all that begin so.
+IPV6_BITS = 64
 # So many keys are remembered; who floods us with more only makes us forget the idlest.
 KEYS = 20_000
 
@@ -54,3 +57,16 @@ class Limiter:
         self._buckets.move_to_end(key)
         while len(self._buckets) > KEYS:
             self._buckets.popitem(last=False)
+
+
+def limited(address: str) -> str:
+    """Under what an address is counted: itself, or its network where anybody has more of them than they could count."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), IPV6_BITS), strict=False).network_address)

@@ -1,4 +1,4 @@
-"""What is old goes: logs and records of ended jobs, events, keys of repeated requests. One pass now and then, by the leader."""
+"""What is old goes: logs and records of ended jobs, events, keys of repeated requests, nonces of signed ones. One pass now and then, by the leader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.leader import Term
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import audit, device_figures, events, idempotency, samples, tokens, workloads
+from trainyard.server.store import (
+    audit,
+    device_figures,
+    events,
+    idempotency,
+    nonces,
+    samples,
+    tokens,
+    workloads,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +78,7 @@ class Retention:
         events.delete_before(c, now - settings.event_days * DAY)
         audit.delete_before(c, now - settings.audit_days * DAY)
         idempotency.delete_before(c, now - DAY)
+        nonces.delete_before(c, now)
         tokens.delete_expired(c, now)
         samples.delete_before(c, now)
         device_figures.delete_before(c, now)

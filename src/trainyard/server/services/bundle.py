@@ -19,6 +19,7 @@ from trainyard.server.services.keys import Keys
 from trainyard.server.services.metrics import Metrics
 from trainyard.server.services.names import Names
 from trainyard.server.services.nodes import Nodes
+from trainyard.server.services.nonces import Nonces
 from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
@@ -55,6 +56,7 @@ class Services:
         )
         self.seal = Seal(settings.data / "sealing.key")
         self.keys = Keys(context, self.signing, self.seal)
+        self.nonces = Nonces(db)
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs, sample_seconds=settings.sample_seconds)
         self.context = context

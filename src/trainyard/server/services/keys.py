@@ -62,12 +62,21 @@ class Keys:
         return key
 
     async def find(self, key_id: str, *, address: str = "") -> tuple[Actor, str]:
-        """Whose key it is, and its secret to check a signature with; UnauthenticatedError where it is nobody's."""
-        digest = digest_of(key_id)
-        record = await self._context.db.read(lambda c: tokens.find_by_digest(c, digest))
-        if record is None or record.kind != KIND or record.sealed is None:
-            raise UnauthenticatedError(
-                "The access key is not known.", hint="Make one with `trainyard login --access-key`."
-            )
-        actor = await self._signing.actor_of(digest, address=address)
-        return actor, self._seal.open_up(record.sealed, key_id).decode()
+        """Whose key it is, and its secret to check a signature with; UnauthenticatedError where it is nobody's.
+
+        Anybody can name a key: who has shown that they have its secret is counted by `signing.count`.
+        """
+        try:
+            known = await self._signing.find(digest_of(key_id), address=address)
+        except UnauthenticatedError:
+            raise _unknown() from None
+        if known.record.kind != KIND or known.record.sealed is None:
+            self._signing.note_stranger(address)
+            raise _unknown()
+        return known.actor, self._seal.open_up(known.record.sealed, key_id).decode()
+
+
+def _unknown() -> UnauthenticatedError:
+    return UnauthenticatedError(
+        "The access key is not known.", hint="Make one with `trainyard login --access-key`."
+    )

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, QuotaError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.auth.limits import Limiter
+from trainyard.server.auth.limits import Limiter, limited
 from trainyard.server.auth.passwords import Passwords, check_password
 from trainyard.server.services import checks
 from trainyard.server.services.context import Context, Page
@@ -60,7 +60,7 @@ class Requests:
         """Ask for an account, signed in or not. The account is made closed, and opened when the request is approved."""
         if not self._self_registration:
             raise DeniedError("People cannot ask for accounts here.", hint="Ask an administrator in person.")
-        self._accounts.take(address)
+        self._accounts.take(limited(address))
         checks.check_user_name(name)
         checks.check_text("display_name", display_name, longest=200)
         checks.check_text("email", email, longest=254)

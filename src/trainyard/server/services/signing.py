@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import DeniedError, InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, LimitedError, UnauthenticatedError
-from trainyard.server.auth.limits import Limiter
+from trainyard.server.auth.limits import Limiter, limited
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.tokens import digest_of, is_token, new_token
@@ -43,10 +43,12 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
+    """A token or an access key that is valid, and whose it is."""
+
     actor: Actor
+    record: TokenRecord
     until: float  # by the clock that never steps: set back, the other one would keep what was revoked
-    expires_at: float | None
 
 
 class Signing:
@@ -64,7 +66,8 @@ class Signing:
         # Above what one address may try: nobody else locks a person out, and many together cannot guess for ever either.
         self._by_name = Limiter(clock, rate=NAME_FACTOR * attempts, what=what)
         self._requests = Limiter(clock, rate=requests)
-        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._strangers = Limiter(clock, rate=requests, what="requests that nobody is known by")
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._uses: set[asyncio.Task[None]] = set()
 
     # -- who is it
@@ -72,30 +75,49 @@ class Signing:
     async def authenticate(self, token: str, *, address: str = "") -> Actor:
         """Whose token it is; UnauthenticatedError where it is nobody's, or not valid any more."""
         if not is_token(token):
+            self.note_stranger(address)
             raise _nobody()
-        return await self.actor_of(digest_of(token), address=address)
+        known = await self.find(digest_of(token), address=address)
+        self.count(known.actor)
+        return known.actor
 
-    async def actor_of(self, digest: str, *, address: str = "") -> Actor:
-        """The same, for who has proved by other means that it is theirs."""
+    async def find(self, digest: str, *, address: str = "") -> Known:
+        """What has this digest. It is not counted as its owner's request: whoever names a thing need not have it."""
         now, steady = self._context.now(), self._context.clock.monotonic()
         known = self._known.get(digest)
-        if known is None or steady >= known.until or (known.expires_at and now >= known.expires_at):
-            known = await self._look_up(digest, now)
-        self._requests.take(known.actor.user_id)
-        return known.actor if known.actor.address == address else replace(known.actor, address=address)
+        if known is None or steady >= known.until or not known.record.is_valid(now):
+            known = await self._look_up(digest, now, address)
+        if known.actor.address == address:
+            return known
+        return replace(known, actor=replace(known.actor, address=address))
+
+    def count(self, actor: Actor) -> None:
+        """Count a request of somebody who has proved that it is theirs."""
+        self._requests.take(actor.user_id)
+
+    def check_count(self, actor: Actor) -> None:
+        """LimitedError where they have sent too many; nothing is counted."""
+        self._requests.check(actor.user_id)
+
+    def note_stranger(self, address: str) -> None:
+        """Count a request that proved nothing, for where it came from: never for whom it named.
+
+        Who comes from there and proves who they are is served all the same.
+        """
+        self._strangers.take(limited(address))
 
     def forget(self) -> None:
         """Look everybody up anew: accounts, roles or tokens have changed."""
         self._known.clear()
 
-    async def _look_up(self, digest: str, now: float) -> _Known:
+    async def _look_up(self, digest: str, now: float, address: str) -> Known:
         found = await self._context.db.read(lambda c: _read(c, digest))
         self._known.pop(digest, None)
-        if found is None or not found[0].is_valid(now) or not found[1].is_active:
+        is_good = found is not None and found[0].is_valid(now) and found[1].is_active
+        if found is None or not is_good or not hmac.compare_digest(found[0].digest, digest):
+            self.note_stranger(address)
             raise _nobody()
         record, user, roles = found
-        if not hmac.compare_digest(record.digest, digest):
-            raise _nobody()
         actor = Actor(
             user_id=user.id,
             name=user.name,
@@ -106,9 +128,7 @@ class Signing:
             token_kind=record.kind,
             must_change_password=user.must_change_password,
         )
-        known = self._known[digest] = _Known(
-            actor, self._context.clock.monotonic() + REMEMBER_SECONDS, record.expires_at
-        )
+        known = self._known[digest] = Known(actor, record, self._context.clock.monotonic() + REMEMBER_SECONDS)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         if record.last_used_at is None or now - record.last_used_at > USE_SECONDS:
@@ -141,7 +161,7 @@ class Signing:
     ) -> tuple[NewToken, Actor]:
         """Trade a password for a token: a session that ends by itself, or a lasting one for a program."""
         # NB: both are counted before the password is looked at, so that trying in parallel does not help either.
-        self._by_address.take(address)
+        self._by_address.take(limited(address))
         self._by_name.take(name[:64])
         user = await self._context.db.read(lambda c: users.find_by_name(c, name[:64]))
         stored = user.password_hash if user is not None and user.is_active else ""
@@ -262,4 +282,4 @@ def _nobody() -> UnauthenticatedError:
     return UnauthenticatedError("The token is not valid.", hint="Sign in again with `trainyard login`.")
 
 
-__all__ = ["SESSION", "TOKEN", "LimitedError", "NewToken", "Signing", "make_token"]
+__all__ = ["SESSION", "TOKEN", "Known", "LimitedError", "NewToken", "Signing", "make_token"]

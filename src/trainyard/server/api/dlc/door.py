@@ -10,7 +10,7 @@ import hmac
 import json
 import logging
 import uuid
-from collections import OrderedDict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
@@ -25,13 +25,12 @@ from trainyard.server.api.identity import address_of
 from trainyard.server.api.parts import Parts
 from trainyard.server.api.problems import status_of
 from trainyard.server.auth.actor import Actor, UnauthenticatedError
+from trainyard.server.services.nonces import CLOCK_SECONDS
 
 logger = logging.getLogger(__name__)
 
 # Versions of the vendor's services that are answered here: DLC itself and the workspaces beside it.
 VERSIONS = frozenset({b"2020-12-03", b"2021-02-04"})
-CLOCK_SECONDS = 15 * 60
-NONCES = 20_000
 BODY_LIMIT = 4 << 20
 
 
@@ -62,7 +61,6 @@ class Identification:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._nonces: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def actor(self, request: Request, body: bytes) -> Actor:
         """Who asks; UnauthenticatedError where the signature is not theirs."""
@@ -73,18 +71,29 @@ class Identification:
         if scheme != acs3.SCHEME:
             raise UnauthenticatedError("The request is not signed.", hint="Run `dlc config` first.")
         fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+        return await self._signer(request, body, fields)
+
+    async def _signer(self, request: Request, body: bytes, fields: Mapping[str, str]) -> Actor:
+        """Who signed. Nothing is counted against a key, or kept for it, before its secret was shown."""
+        services = self._parts.services
         key, signature = fields.get("Credential", ""), fields.get("Signature", "")
         signed = [name for name in fields.get("SignedHeaders", "").split(";") if name]
         self._check_coverage(request, signed, body)
-        actor, secret = await self._parts.services.keys.find(key, address=address_of(request))
-        headers = {name.lower(): value for name, value in request.headers.items()}
+        actor, secret = await services.keys.find(key, address=address_of(request))
+        # NB: as they are signed, without blanks around: a nonce with a blank behind it is no other nonce.
+        headers = {name.lower(): value.strip() for name, value in request.headers.items()}
         path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
         expected = acs3.sign(
             secret, request.method, path, request.query_params.multi_items(), headers, signed, body=body
         )
         if not hmac.compare_digest(expected.encode(), signature.encode()):
+            services.signing.note_stranger(address_of(request))
             raise UnauthenticatedError("The signature does not match.", hint="Check the access key's secret.")
-        self._check_fresh(key, headers)
+        services.signing.check_count(actor)
+        await self._check_fresh(actor, headers)
+        services.signing.count(
+            actor
+        )  # only now: who sends again what they have overheard spends nothing of it
         return actor
 
     @staticmethod
@@ -98,7 +107,7 @@ class Identification:
         if request.headers.get("x-acs-content-sha256", "") != hashlib.sha256(body).hexdigest():
             raise UnauthenticatedError("The body is not the one that was signed.", hint="Send it again.")
 
-    def _check_fresh(self, key: str, headers: dict[str, str]) -> None:
+    async def _check_fresh(self, actor: Actor, headers: Mapping[str, str]) -> None:
         try:
             at = datetime.strptime(headers.get("x-acs-date", ""), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         except ValueError as error:
@@ -108,12 +117,11 @@ class Identification:
         now = self._parts.services.clock.now()
         if abs((now - at).total_seconds()) > CLOCK_SECONDS:
             raise UnauthenticatedError("The request's time is not ours.", hint="Set this computer's clock.")
-        nonce = (key, headers.get("x-acs-signature-nonce", ""))
-        if nonce in self._nonces:
+        nonce = headers.get("x-acs-signature-nonce", "")
+        if not nonce:
+            raise UnauthenticatedError("The request has no nonce.", hint="Use a newer client.")
+        if not await self._parts.services.nonces.use(actor.token_id, nonce, at.timestamp()):
             raise UnauthenticatedError("The request was sent before.", hint="Sign it anew.")
-        self._nonces[nonce] = None
-        if len(self._nonces) > NONCES:
-            self._nonces.popitem(last=False)
 
 
 def new_request_id() -> str:
