@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -81,13 +81,24 @@ def show_command(name: str) -> int:
     if invocation.json:
         invocation.output.json(shown)
         return 0
+    for line in node_lines(shown):
+        invocation.output.line(line)
+    return 0
+
+
+def node_lines(shown: Mapping[str, object]) -> list[str]:
+    """The lines of `show`: one for each thing that is known, and one for each notice of the node."""
+    lines, notices = [], []
     for key, value in shown.items():
         if value in (None, "", {}, []):
             continue
-        text = ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else value
-        text = ", ".join(map(str, value)) if isinstance(value, list) else text
-        invocation.output.line(f"{key:<14} {text}")
-    return 0
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        if isinstance(value, dict):
+            found = value.get("notices")
+            notices += found if key == "facts" and isinstance(found, list) else []
+            text = ", ".join(f"{k}={v}" for k, v in value.items() if (key, k) != ("facts", "notices"))
+        lines.append(f"{key:<14} {text}")
+    return [*lines, *(f"{'notice':<14} {one}" for one in notices)]
 
 
 @nodes_command.command("add", cls=PlainVerb)

@@ -171,6 +171,9 @@ class NodeFacts:
     agent: str = ""  # version of the program on it
     containers: str = ""  # what runs images there: podman or docker
     isolation: str = ""  # why it cannot keep tasks apart; empty: it can
+    notices: tuple[
+        str, ...
+    ] = ()  # sentences for its operator: a folder of a task that could not be read or removed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainyard.cli.nodes import _broken, _driver_says
+from trainyard.cli.nodes import _broken, _driver_says, node_lines
 from trainyard.lib.errors import InvalidError
 
 
@@ -29,3 +29,15 @@ def test_broken_devices_are_read_when_they_are_named():
     for text in ("V100", "=3", "V100=", "V100=x", "V100=1,"):
         with pytest.raises(InvalidError):
             _broken([text])
+
+
+def test_each_notice_of_a_node_has_a_line_of_its_own_when_it_is_shown():
+    lines = node_lines(
+        {"name": "n", "facts": {"os": "x", "notices": ["one broken", "two broken"]}, "labels": {}}
+    )
+    assert lines == [
+        "name           n",
+        "facts          os=x",
+        "notice         one broken",
+        "notice         two broken",
+    ]

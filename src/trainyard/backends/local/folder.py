@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from trainyard.backends.local.devices import Wish
 from trainyard.backends.local.processes import ProcessId, Roots, boot_id, is_alive
 from trainyard.lib.errors import ConflictError, DeniedError
 from trainyard.lib.files import write_atomic
+from trainyard.lib.remove_tree import remove_tree
 from trainyard.spec.machine import Device, DeviceKind
 
 VERSION = 1
@@ -36,7 +36,6 @@ SHORT_TMP = "/tmp/trainyard-"
 LONGEST_TMP = 58  # a unix socket's path has 107 bytes; tmux adds 17 and a label, Python's listeners 34
 STOPPING = "stopping"  # whoever finds it carries on with the stop
 RELEASING = "releasing"
-REMOVE_ATTEMPTS = 3
 
 
 class DamagedError(Exception):
@@ -202,21 +201,12 @@ def remove(path: Path) -> None:
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return
-    for attempt in range(REMOVE_ATTEMPTS):
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            if not path.exists():
-                return
-        except PermissionError as error:
-            if attempt == REMOVE_ATTEMPTS - 1:
-                raise DeniedError(
-                    f"{error.filename!r} belongs to somebody else and cannot be removed",
-                    hint=f"Remove it with `sudo rm -r {path}`.",
-                ) from error
-            _open_folders(path)
-        else:
-            return
+    problem = remove_tree(path)
+    if problem is not None and path.exists():
+        raise DeniedError(
+            f"something in {path} cannot be removed: {problem.filename!r}, {problem.strerror}",
+            hint=f"Remove it with `sudo rm -r {path}`.",
+        ) from problem
 
 
 def remove_machine(path: Path) -> None:
@@ -234,20 +224,6 @@ def _made(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def _open_folders(path: Path) -> None:
-    """Package caches like folders without the write bit, which cannot be emptied."""
-    _make_writable(path)
-    for parent, folders, _ in os.walk(path):
-        for name in folders:
-            _make_writable(Path(parent, name))
-
-
-def _make_writable(path: Path) -> None:
-    with suppress(PermissionError, FileNotFoundError):  # then removing will say whose it is
-        if not path.is_symlink():
-            path.chmod(0o700)
 
 
 def _is_private(path: Path) -> bool:

@@ -14,6 +14,9 @@ from trainyard.engines.nodes.agent.launcher import LINES
 from trainyard.spec.launching import launch_lines
 
 FOLDER = Path(__file__).with_name("agent")
+SHARED = (
+    "lib/remove_tree.py",
+)  # modules of the package that the program has too; they need nothing else of it
 PACKAGE = "trainyard_agent"
 EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)  # the same modules are the same bytes
 
@@ -46,7 +49,12 @@ def bundle() -> Bundle:
         archive.writestr(zipfile.ZipInfo("__main__.py", EPOCH_OF_ZIP), _MAIN)
         for path in sorted(FOLDER.glob("*.py")):
             archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{path.name}", EPOCH_OF_ZIP), path.read_bytes())
+        for name in ("__init__.py", "lib/__init__.py"):
+            archive.writestr(zipfile.ZipInfo(f"trainyard/{name}", EPOCH_OF_ZIP), "")
+        for name in SHARED:
+            content = FOLDER.parents[2].joinpath(name).read_bytes()
+            archive.writestr(zipfile.ZipInfo(f"trainyard/{name}", EPOCH_OF_ZIP), content)
         # Made here, so that what starts torchrun and the like is written once.
         archive.writestr(zipfile.ZipInfo(f"{PACKAGE}/{LINES}", EPOCH_OF_ZIP), json.dumps(launch_lines()))
-    content = buffer.getvalue()
-    return Bundle(hashlib.sha256(content).hexdigest()[:16], content)
+    program = buffer.getvalue()
+    return Bundle(hashlib.sha256(program).hexdigest()[:16], program)

@@ -328,7 +328,7 @@ class NodeLink:
             skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
         )  # clocks are set while we are connected
         self.reports.place = str(self._probe.get("address", ""))
-        facts = facts_of(self._probe, {**welcome, "disk": pong["disk"]}, skew=round(skew, 3))
+        facts = facts_of(self._probe, {**welcome, **pong}, skew=round(skew, 3))
         await self._report([NodeSeen(self.address.name, welcome["boot"], facts)])
 
     def _acknowledge(self) -> None:

@@ -21,6 +21,7 @@ from trainyard.transport.api import Process, TerminalSize, Transport
 ROOT = ".trainyard/nodes"
 SCRIPT = Path(__file__).with_name("agent.sh").read_text()
 PROBE_SECONDS = 60.0  # two drivers that hang, twenty seconds each, and the rest
+MOST_NOTICES, LONGEST_NOTICE = 64, 1000  # of what a node says of itself
 MISSING, NO_PYTHON, OLD_PYTHON, NO_FOLDER, FOREIGN = 95, 96, 97, 98, 77
 
 
@@ -117,4 +118,5 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
         agent=str(welcome.get("version", "")),
         containers=str(probe.get("containers", "")),
         isolation=str(probe.get("isolation", "")),
+        notices=tuple(str(one)[:LONGEST_NOTICE] for one in welcome.get("notices", ())[:MOST_NOTICES]),
     )

@@ -110,6 +110,10 @@ class Roster:
             self._tell(
                 changed, now, "node_ready" if not problem else "node_refused", problem or "The node answers."
             )
+        known = record.facts.get("notices") or ()
+        for notice in seen.facts.notices:
+            if notice not in known:
+                self._tell(changed, now, "node_notice", notice)
         self._save(changed)
 
     def lose(self, lost: NodeLost, now: float) -> bool:

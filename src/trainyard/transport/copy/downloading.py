@@ -346,8 +346,8 @@ class _Download:
     def _prune(self) -> None:
         wanted = {entry.name for entry in self.listing.entries}
         rules = Rules(CopyOptions(ignore_file="", exclude=self.options.exclude))
-        for folder, folders, files in os.walk(self.root, topdown=False):
-            for leaf in (*files, *folders):
+        for folder, leaves in reversed(_folders(self.root)):
+            for leaf in leaves:
                 path = folder + b"/" + leaf
                 name = path.removeprefix(self.root + b"/")
                 is_folder = os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114  # bytes
@@ -358,6 +358,19 @@ class _Download:
                         os.rmdir(path)  # noqa: PTH106
                 else:
                     os.unlink(path)  # noqa: PTH108
+
+
+def _folders(root: bytes) -> list[tuple[bytes, list[bytes]]]:
+    """Every folder of a tree with the names in it, upper ones first; no recursion, since a path may be 2,000 folders deep."""
+    found: list[tuple[bytes, list[bytes]]] = []
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        with suppress(OSError), os.scandir(folder) as listing:  # gone meanwhile, or nobody's to read
+            entries = list(listing)
+            found.append((folder, [entry.name for entry in entries]))
+            waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return found
 
 
 def _signature(source: bytes, entry: _Remote) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel
+from .broken_folders import notices
 from .folder import boot_seconds, keep_reserve, silent_seconds, write_contact, write_file
 from .relay import SOCKET
 from .sampling import Sampler
@@ -195,7 +196,7 @@ class Agent:
         elif name in ("want", "have"):
             self._move(order)
         elif name == "ping":
-            client.send({"op": "pong", "id": order["id"], "time": time.time(), "disk": _disk()})
+            client.send({"op": "pong", "id": order["id"], "time": time.time(), **_condition()})
         elif name in ("leave", "retire"):
             if name == "leave":
                 write_contact(left=True)
@@ -230,7 +231,7 @@ class Agent:
                 "boot": kernel.boot_id(),
                 "time": time.time(),
                 "python": ".".join(map(str, sys.version_info[:3])),
-                "disk": _disk(),
+                **_condition(),
             }
         )
         for task in self.tasks.by_key.values():
@@ -343,6 +344,7 @@ class Agent:
                     self.tasks.look(task)
             self.shipper.look_everywhere()
             self.tasks.standby.dismiss()
+            self.tasks.empty_trash()
 
     def _is_heard_of(self, task: Task) -> bool:
         """Whether we are told when its state changes, and when its supervisor dies: that is our child, and its file is watched."""
@@ -425,10 +427,11 @@ def _load_epoch() -> int:
         return 0
 
 
-def _disk() -> list[int]:
-    """Free and total MiB where we live."""
+def _condition() -> dict[str, Any]:
+    """How the node is: free and total MiB where we live, and what its operator should know."""
     stat = os.statvfs(".")
-    return [stat.f_bavail * stat.f_frsize >> 20, stat.f_blocks * stat.f_frsize >> 20]
+    disk = [stat.f_bavail * stat.f_frsize >> 20, stat.f_blocks * stat.f_frsize >> 20]
+    return {"disk": disk, "notices": notices()}
 
 
 def _wakes() -> socket.socket:

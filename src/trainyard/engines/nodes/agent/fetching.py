@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from trainyard.lib.remove_tree import remove_tree
+
 Say = Callable[[str], None]
 
 CODE_SECONDS = 1800.0
@@ -107,7 +109,7 @@ def _fetch_code(code: Mapping[str, str], folder: str, say: Say) -> str:
         os.chmod(made, 0o755)  # noqa: S103  # as git makes them
         _put_in_place(made, target, wanted)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        remove_tree(made)
     say(f"trainyard: the code of {url} at {head} is in {target}")
     return target
 

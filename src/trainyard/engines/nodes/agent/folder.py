@@ -25,12 +25,27 @@ import stat
 import time
 from typing import Any
 
+from trainyard.lib.remove_tree import remove_tree
+
 from . import kernel
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,150}\Z")
 STATE_BYTES = 8192  # room that is taken at birth, so that a full disk loses no status
 LONGEST_MESSAGE = 1000
 MOST_TEXT = 65536
+MOST_ORDER = 64 << 20  # bytes of a task.json that are read
+MOST_STATE = 1 << 20  # bytes of a state; a supervisor writes no more than a few lines
+# What lines of a state hold. What is of another kind was not written by a supervisor, and is passed over.
+KINDS: dict[str, type] = {
+    "at": str, "view": str, "message": str, "pid": int, "child": int, "code": int, "signal": int,
+    "clearing": bool, "fenced": bool, "told": bool, "started": float, "since": float, "ended": float,
+}  # fmt: skip
+# What every order has; see engine.py, and Tasks.launch.
+ORDER: dict[str, type | tuple[type, ...]] = {
+    "boot": str, "mark": str, "workload": str, "number": int, "name": str, "env": dict,
+    "fence": (int, float), "grace": (int, float), "working_dir": str,
+}  # fmt: skip
+MOST_NUMBER = 1e15  # a time in seconds and a count of bytes are far below
 
 TASKS = "tasks"
 ENDED = "ended"
@@ -79,11 +94,33 @@ def _write_file(path: str, data: bytes) -> None:
     os.rename(temporary, path)
 
 
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open a file that a task may have put something else in the place of; OSError for a link, a pipe or a device."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no file", path)
+    return handle
+
+
+def read_regular(path: str, most: int) -> bytes:
+    """The beginning of such a file, `most` bytes of it."""
+    handle = open_regular(path)
+    try:
+        data = piece = os.read(handle, min(most, MOST_TEXT))
+        while piece and len(data) < most:
+            piece = os.read(handle, min(most - len(data), MOST_TEXT))
+            data += piece
+        return data
+    finally:
+        os.close(handle)
+
+
 def read_json(path: str) -> dict[str, Any] | None:
     """A JSON object; None where there is none that can be read."""
     try:
-        value = json.loads(kernel.read_file(path))
-    except (OSError, ValueError):
+        value = json.loads(read_regular(path, MOST_ORDER))
+    except (OSError, ValueError, RecursionError):  # a task may have nested it without end
         return None
     return value if isinstance(value, dict) else None
 
@@ -160,19 +197,31 @@ class TaskFolder:
         return False
 
     def order(self) -> dict[str, Any] | None:
-        """What it was told to do."""
-        return read_json(self.file("task.json"))
+        """What it was told to do; None where somebody has removed or broken it."""
+        found = read_json(self.file("task.json"))
+        is_whole = found is not None and all(isinstance(found.get(key), kind) for key, kind in ORDER.items())
+        return found if is_whole else None
+
+    def has_state(self) -> bool:
+        """Whether its state is a file, as a supervisor made it."""
+        try:
+            return stat.S_ISREG(os.lstat(self.file("state")).st_mode)
+        except OSError:
+            return False
 
     def history(self) -> dict[str, Any]:
         """All lines of the state file as one: `at` is the last, other keys stay from the line that had them, notes are all."""
         known: dict[str, Any] = {"at": "created"}
         try:
-            lines = kernel.read_file(self.file("state")).split(b"\n")
+            lines = read_regular(self.file("state"), MOST_STATE).split(b"\n")
         except OSError:
             return known
         for line in lines[:-1]:  # what follows the last newline is half a line
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 found = json.loads(line)
+                if not isinstance(found, dict):
+                    continue
+                found = {key: value for key, value in found.items() if _is_sane(key, value)}
                 if "note" in found:
                     known.setdefault("notes", []).append(found["note"])
                 else:
@@ -182,28 +231,38 @@ class TaskFolder:
     def text(self, name: str) -> str:
         """What one of its files says; empty where there is none. A task may have put something else in its place."""
         try:
-            handle = os.open(self.file(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return read_regular(self.file(name), MOST_TEXT).decode(errors="replace")
         except OSError:
             return ""
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return ""
-            return os.read(handle, MOST_TEXT).decode(errors="replace")
-        finally:
-            os.close(handle)
 
     def log_size(self) -> int:
         """How many bytes it has printed."""
         try:
-            return os.stat(self.file("log")).st_size
+            found = os.lstat(self.file("log"))
         except OSError:
             return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def remove(self) -> None:
         """Delete all of it."""
         remove_tree(self.path)
         with contextlib.suppress(OSError):  # its attempt has other tasks here
             os.rmdir(os.path.dirname(self.path))
+
+
+def _is_sane(key: str, value: Any) -> bool:
+    """Whether a value of a state is of the kind that supervisors write: the server is told of it."""
+    if key == "before":
+        return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
+    if key == "note":
+        is_note = isinstance(value, list) and len(value) == 3 and _is_number(value[2])
+        return is_note and isinstance(value[0], str) and isinstance(value[1], str)
+    kind = KINDS.get(key)
+    return _is_number(value) if kind is float else kind is not None and isinstance(value, kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < MOST_NUMBER
 
 
 def _make_folder(path: str) -> None:
@@ -225,58 +284,27 @@ def _write_new(path: str, data: bytes) -> None:
         os.close(handle)
 
 
-def remove_tree(path: str) -> None:
-    """Delete a folder with all in it, as far as that is possible. Importing shutil would double the program."""
-    _empty(path, None)
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
-
-
-def _empty(path: str, above: int | None) -> None:
-    """Delete what is in a folder. By no link: who is still in there could put one in the place of a folder meanwhile."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    except OSError:
-        return
-    try:
-        with os.scandir(handle) as entries:
-            found = list(entries)
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                _empty(entry.name, handle)
-                with contextlib.suppress(OSError):
-                    os.rmdir(entry.name, dir_fd=handle)
-            else:
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.name, dir_fd=handle)
-    finally:
-        os.close(handle)
-
-
 def note(state: int, *lines: dict[str, Any]) -> None:
     """Add lines to a state file, all or none."""
     os.write(state, b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
-def all_folders() -> list[TaskFolder]:
-    """Every task that was taken; half-made folders are removed."""
-    found = []
+def all_folders() -> tuple[list[TaskFolder], list[TaskFolder]]:
+    """Every task that was taken, and the folders that were only half made."""
+    found: list[TaskFolder] = []
+    half: list[TaskFolder] = []
     for attempt in _names(TASKS):
         for name in _names(f"{TASKS}/{attempt}"):
             folder = TaskFolder(attempt, name)
-            if os.path.exists(folder.file("state")):
-                found.append(folder)
-            else:
-                folder.remove()
-    return found
+            (found if os.path.lexists(folder.file("state")) else half).append(folder)
+    return found, half
 
 
 def _names(path: str) -> list[str]:
+    """What is in a folder; nothing where it is none."""
     try:
         return [name for name in os.listdir(path) if NAME.match(name)]
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

@@ -125,7 +125,7 @@ class Fetcher:
     def _context(self, folder: str) -> dict[str, Any]:
         """By what docker finds its daemon, where settings of the node's user say it: they are not read with other settings."""
         own = os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker")
-        name = (read_json(f"{own}/config.json") or {}).get("currentContext")
+        name = (read_json(os.path.realpath(f"{own}/config.json")) or {}).get("currentContext")
         if not name:
             return {}
         with contextlib.suppress(FileExistsError):

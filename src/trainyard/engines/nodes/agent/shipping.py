@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from . import kernel
-from .folder import TaskFolder
+from .folder import TaskFolder, open_regular
 
 WINDOW = 8 * 1024 * 1024  # on the way at most
 PIECE = 256 * 1024  # of one task in one frame, so that a chatty one does not hold up the others
@@ -48,8 +48,8 @@ class Stream:
     def take(self, limit: int) -> bytes:
         """The next bytes to send."""
         try:
-            handle = os.open(self.folder.file("log"), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # removed meanwhile
+            handle = open_regular(self.folder.file("log"))
+        except OSError:  # removed meanwhile, or a task put something else in its place
             return b""
         try:
             data = os.pread(handle, limit, self.sent)
@@ -68,7 +68,7 @@ class Stream:
 
     def _free(self, end: int) -> None:
         with contextlib.suppress(OSError):
-            handle = os.open(self.folder.file("log"), os.O_WRONLY | os.O_CLOEXEC)
+            handle = open_regular(self.folder.file("log"), os.O_WRONLY)
             try:
                 kernel.punch_hole(handle, 0, end)
             finally:
@@ -79,7 +79,7 @@ class Stream:
 def _first_data(folder: TaskFolder, offset: int) -> int:
     """`offset`, or the end of the hole that it stands in."""
     try:
-        handle = os.open(folder.file("log"), os.O_RDONLY | os.O_CLOEXEC)
+        handle = open_regular(folder.file("log"))
     except OSError:
         return offset
     try:

@@ -10,7 +10,9 @@ import contextlib
 import os
 import stat
 
-from .folder import OLD_STATE, TASKS, TaskFolder, remove_tree
+from trainyard.lib.remove_tree import remove_tree
+
+from .folder import OLD_STATE, TASKS, TaskFolder
 
 SPARES = "spare"
 MOST = 128  # as many as are forgotten at once

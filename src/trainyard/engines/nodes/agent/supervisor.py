@@ -21,6 +21,8 @@ import time
 from importlib import import_module
 from typing import Any
 
+from trainyard.lib.remove_tree import remove_tree
+
 from . import cgroups, kernel, placing, view
 from .folder import (
     LONGEST_MESSAGE,
@@ -28,7 +30,6 @@ from .folder import (
     boot_seconds,
     find_tombstone,
     note,
-    remove_tree,
     silent_seconds,
     write_file,
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import kernel
 from .beside import find_shell
+from .broken_folders import set_aside
 from .folder import (
     ENDED,
     TASKS,
@@ -22,7 +23,6 @@ from .folder import (
     boot_seconds,
     find_tombstone,
     note,
-    remove_tree,
     write_tombstone,
 )
 from .ground import Ground
@@ -30,8 +30,8 @@ from .spares import Spares
 from .standby import BLOCK, UNBLOCK, Standby, quick_signal, serve
 from .starting import SIGNALS
 from .supervisor import Supervisor, base_environment, clear_orphaned, end_marked, mark_of
+from .trash import Trash, empty
 
-TRASH = "trash"
 MOST_FILES = 256  # an agent has a dozen open, and one for each supervisor that stands by
 
 STUCK_SECONDS = 3.0  # after the end of its grace, for a supervisor on a node that is very busy
@@ -84,8 +84,7 @@ class Tasks:
         self._by_pid: dict[int, Task] = {}
         self.by_key: dict[tuple[str, str], Task] = {}
         self.by_attempt: dict[str, dict[str, Task]] = {}
-        remove_tree(TRASH)
-        for folder in (TASKS, ENDED, TRASH):
+        for folder in (TASKS, ENDED):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self._ended = set(os.listdir(ENDED))  # attempts with a tombstone
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
@@ -93,25 +92,44 @@ class Tasks:
         self._ground = Ground()
         self._spares = Spares()
         self.standby = Standby()
-        self._discarded = 0
+        self._trash = Trash()
 
     def load(self) -> None:
         """Find the tasks of whoever was here before, and go on where that stopped."""
-        for folder in all_folders():
+        found, half_made = all_folders()
+        for folder in half_made:
+            self._discard(folder)
+        for folder in found:
             order = folder.order()
-            if order is None:
+            if order is None or not folder.has_state():
+                self._set_aside(folder, "its order or its state cannot be read")
                 continue
-            task = Task(folder, order, is_old=order["boot"] != self._boot)
-            self._add(task)
-            if (
-                task.is_old and "code" in task.history
-            ):  # it ended by itself; the machine's end was no more to it
-                _note_cleared(folder)
-                task.refresh()
-                task.is_old = False
-            if not task.is_cleared and not folder.is_locked():
-                self._revive(task)
+            try:
+                self._take_up(Task(folder, order, is_old=order["boot"] != self._boot))
+            except OSError as error:
+                self._set_aside(folder, f"it cannot be used: {error.strerror}")
         self._end_strays()
+        self.empty_trash()
+
+    def _take_up(self, task: Task) -> None:
+        """Go on with one task."""
+        self._add(task)
+        if task.is_old and "code" in task.history:  # it ended by itself; the machine's end was no more to it
+            _note_cleared(task.folder)
+            task.refresh()
+            task.is_old = False
+        if not task.is_cleared and not task.folder.is_locked():
+            self._revive(task)
+
+    def _set_aside(self, folder: TaskFolder, why: str) -> None:
+        """A folder that nobody can use must not keep the agent from the others."""
+        self._remove_known(folder)
+        if not set_aside(folder.path, f"{folder.attempt}.{folder.name}", why):
+            self._discard(folder)
+
+    def _remove_known(self, folder: TaskFolder) -> None:
+        self.by_key.pop((folder.attempt, folder.name), None)
+        self.by_attempt.get(folder.attempt, {}).pop(folder.name, None)
 
     def _end_strays(self) -> None:
         """End processes of tasks whose files are gone: the server is told that we do not know them, and may start them anew."""
@@ -240,17 +258,15 @@ class Tasks:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
             self._end_visits(task)
-            if is_single and self._spares.keep(task.folder):
-                continue
-            if not _is_empty(task.folder.file("work")):
+            if not (is_single and self._spares.keep(task.folder)):
                 self._discard(task.folder)
-            task.folder.remove()
         if not self.by_attempt.get(attempt):
             self.by_attempt.pop(attempt, None)
             if attempt in self._ended:
                 self._ended.discard(attempt)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{ENDED}/{attempt}")
+        self.empty_trash()
         return gone
 
     def _end_visits(self, task: Task) -> None:
@@ -261,12 +277,19 @@ class Tasks:
                 self._fork(lambda: end_marked(mark, 0, {os.getpid()}))
 
     def _discard(self, folder: TaskFolder) -> None:
-        """Remove a folder that may be large, in a process of its own."""
-        self._discarded += 1
-        away = f"{TRASH}/{self._discarded}"
-        with contextlib.suppress(OSError):  # what stays goes with the next start
-            os.rename(folder.path, away)
-            self._fork(lambda: remove_tree(away))
+        """Take a folder from its place; it may be large, and others wait for us."""
+        if not self._trash.put(folder.path, f"{folder.attempt}.{folder.name}"):
+            folder.remove()
+        with contextlib.suppress(OSError):  # its attempt has other tasks here
+            os.rmdir(f"{TASKS}/{folder.attempt}")
+
+    def empty_trash(self) -> None:
+        """Have what is in the trash be removed, where nobody does so already."""
+        handle = self._trash.take()
+        if handle >= 0:
+            with contextlib.suppress(OSError):  # no process can be made now; the next start tries again
+                self._fork(empty, handle)
+            os.close(handle)
 
     def reap(self) -> None:
         """Take leave of children that have ended; one that said less than it should was killed."""
@@ -281,7 +304,7 @@ class Tasks:
 
     def look(self, task: Task) -> None:
         """Read the state of a task, and see that somebody looks after it."""
-        if not task.is_cleared and not os.path.exists(task.folder.file("state")):
+        if not task.is_cleared and not task.folder.has_state():
             self._give_up(task)
         elif not task.is_cleared and task.refresh():
             self._changed(task)
@@ -314,13 +337,6 @@ class Tasks:
     def is_idle(self) -> bool:
         """Whether nothing runs."""
         return not self._by_pid and all(task.is_cleared for task in self.by_key.values())
-
-
-def _is_empty(path: str) -> bool:
-    try:
-        return not os.listdir(path)
-    except OSError:
-        return True
 
 
 def _note_cleared(folder: TaskFolder) -> None:

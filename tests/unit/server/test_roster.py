@@ -1,0 +1,34 @@
+"""What the leader makes of what a node says of itself: events for its operator, and no work where it cannot be done."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from trainyard.engines.api import NodeFacts, NodeSeen
+from trainyard.lib.clock import SystemClock
+from trainyard.server.loops.roster import Roster
+from trainyard.server.store.nodes import NodeRecord
+from trainyard.spec.events import Event
+
+
+def roster_of(record: NodeRecord) -> Roster:
+    roster = Roster(cast("Any", SimpleNamespace(clock=SystemClock())), cast("Any", None))
+    roster._records[record.name] = record
+    return roster
+
+
+def see(roster: Roster, **facts: Any) -> list[Event]:
+    roster.see(NodeSeen("n", "boot", NodeFacts(cpu_milli=1000, **facts)), 1.0)
+    taken = roster.take_writes()
+    return [] if taken is None else taken[1]
+
+
+def test_each_notice_of_a_node_becomes_one_event_when_it_is_new():
+    roster = roster_of(NodeRecord(name="n", created_at=0.0, state="ready"))
+    assert [event.message for event in see(roster, notices=("one broken",))] == ["one broken"]
+    assert see(roster, notices=("one broken",)) == []
+    events = see(roster, notices=("one broken", "two broken"))
+    assert [(event.code, event.message) for event in events] == [("node_notice", "two broken")]
+    assert see(roster) == []
+    assert len(see(roster, notices=("one broken",))) == 1
