@@ -158,14 +158,16 @@ async def test_a_large_file_starts_anew_when_the_part_is_of_another(box, large, 
         pytest.skip("whole files only")
     target = tmp_path / "t" / "model"
     await download(box.transport, "big model", target)
-    from trainyard.transport.copy.downloading import _list, _signature
+    from trainyard.transport.copy.downloading import _signature
+    from trainyard.transport.copy.listing import list_source
 
-    listing = await _list(box.transport, b"./big model", pattern=False)
+    listing = await list_source(box.transport, b"./big model", pattern=False)
     target.unlink()
-    part = tmp_path / "t" / f".trainyard-part-{_signature(b'./big model', listing.entries[0])}"
+    part = tmp_path / "t" / f".trainyard-part-{_signature(b'./big model', listing.entries[0])}-x"
     part.write_bytes(b"something else" * 100_000)
     await download(box.transport, "big model", target)
     assert target.read_bytes() == large.read_bytes()
+    assert leftovers(tmp_path / "t") == []
 
 
 async def test_nothing_half_is_left_when_cancelled(box, results, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainyard.transport.api import is_loopback
 
 IGNORE_FILE = ".trainyardignore"
+MOST_NOTES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,26 @@ class CopyReport:
     sent: Mapping[str, int] = field(default_factory=dict)
     relayed: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class Notes:
+    """Sentences for a report: the first MOST_NOTES, and how many more there were. A machine may cause millions."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._more = 0
+
+    def add(self, text: str) -> None:
+        """One more."""
+        if len(self._texts) < MOST_NOTES:
+            self._texts.append(text)
+        else:
+            self._more += 1
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._texts
+        if self._more:
+            yield f"{self._more} more were left out or refused for reasons like these"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import stat
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError
-from trainyard.lib.ids import new_id
+from trainyard.lib.units import format_size
 from trainyard.transport.api import Transport
-from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Progress
+from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Notes, Progress
 from trainyard.transport.copy.drain import drain
-from trainyard.transport.copy.extraction import Extraction, ensure_parents, is_below
+from trainyard.transport.copy.extraction import Extraction
 from trainyard.transport.copy.feed import last_complaint
 from trainyard.transport.copy.ignore import Rules
+from trainyard.transport.copy.listing import WILDCARDS, Listing, Remote, fits, list_source
 from trainyard.transport.copy.manifest import LARGE, ROOT
-from trainyard.transport.copy.part import Part
+from trainyard.transport.copy.part import Part, part_size
 from trainyard.transport.copy.script import compose, machine_path
+from trainyard.transport.copy.target_folder import FULL, PART, TargetFolder, refusal, shown
 
 STALE = 3  # exit status of fetch.sh
 CHANGED = 1  # exit status of GNU tar where files changed under its hands, of others where anything is wrong
@@ -46,29 +44,16 @@ async def download(
     folder becomes the target, merging with what is there, so that doing it again resumes; with `options.into`, or
     where the target is `.` or `..`, it goes inside. What a pattern matches goes inside. Parents are made.
 
-    Nothing is ever written outside of the target. NotFoundError where the source is missing. Cancelling ends the far
-    side and leaves no half file under its name; large files continue where they were cut.
+    Nothing is ever written outside of the target, whatever the machine answers. NotFoundError where the source is
+    missing. InvalidError where it is larger than the space that is left. Cancelling ends the far side and leaves no half
+    file under its name; large files continue where they were cut, unless the disk was full.
     """
     meter = _Meter(progress, asyncio.get_running_loop())
-    is_pattern = any(char in source for char in "*?[")
-    listing = await _list(transport, machine_path(source), pattern=is_pattern)
-    if listing.matches is None:
-        into = options.into or str(target) in (".", "..") or (listing.kind == "file" and target.is_dir())
-        name = os.fsdecode(machine_path(source).rpartition(b"/")[2])
-        place = target / name if into else target
-        works = [_Download(transport, machine_path(source), place, options, meter, listing)]
-    else:
-        if not listing.matches:
-            raise NotFoundError(f"nothing matches {source!r} on the machine", hint="Look with `ls` there.")
-        # The runtime's default target is the source's own name, which for a pattern is the pattern.
-        folder = target.parent if target.name == source.rpartition("/")[2] and not target.exists() else target
-        works = []
-        for match in listing.matches:
-            found = await _list(transport, match, pattern=False)
-            works.append(_Download(transport, match, folder / _leaf(match), options, meter, found))
+    works = await _works(transport, source, target, options, meter)
     try:
         for work in works:
             await asyncio.to_thread(work.compare)
+        await asyncio.to_thread(_check_space, works, target)
         meter.total = sum(work.expected for work in works)
         for work in works:
             await work.run()
@@ -80,6 +65,9 @@ async def download(
         raise InvalidError(
             f"the download to {str(target)!r} failed: {error.strerror}", hint=_hint(error)
         ) from error
+    finally:
+        for work in works:
+            work.tree.close()
     meter.finish()
     return CopyReport(
         files=sum(work.count for work in works),
@@ -88,65 +76,53 @@ async def download(
     )
 
 
+async def _works(
+    transport: Transport, source: str, target: Path, options: CopyOptions, meter: _Meter
+) -> list[_Download]:
+    """One for the source, or one for everything that a pattern matches."""
+    path = machine_path(source)
+    listing = await list_source(transport, path, pattern=any(char in source for char in WILDCARDS))
+    if listing.matches is None:
+        into = options.into or str(target) in (".", "..") or (listing.kind == "file" and target.is_dir())
+        if into and _leaf(path) == "..":
+            raise InvalidError(
+                f"{source!r} has no name of its own to go inside {str(target)!r}",
+                hint="Name the folder on the machine by its path.",
+            )
+        place = target / _leaf(path) if into else target
+        return [_Download(transport, path, place, options, meter, listing)]
+    matches = [match for match in listing.matches if fits(path, match)]
+    refused = len(listing.matches) - len(matches)
+    if not matches:
+        raise NotFoundError(f"nothing matches {source!r} on the machine", hint="Look with `ls` there.")
+    # The runtime's default target is the source's own name, which for a pattern is the pattern.
+    folder = target.parent if target.name == source.rpartition("/")[2] and not target.exists() else target
+    works = []
+    for match in matches:
+        found = await list_source(transport, match, pattern=False)
+        works.append(_Download(transport, match, folder / _leaf(match), options, meter, found))
+    if refused:
+        works[0].notes.add(f"{refused} names that the machine gave do not fit {source!r} and were refused")
+    return works
+
+
+def _check_space(works: Sequence[_Download], target: Path) -> None:
+    """Say so now where the disk cannot take it, rather than when it is full. Blocking."""
+    needed = sum(work.needed for work in works)
+    free = works[0].tree.free_bytes()
+    if free is not None and needed > free:
+        raise InvalidError(
+            f"the download to {str(target)!r} needs {format_size(needed)}, and {format_size(free)} are free",
+            hint="Free some space here, or name a target on another disk.",
+        )
+
+
 def _hint(error: OSError) -> str:
-    return "Free some space here." if error.errno == errno.ENOSPC else "Check the target here."
+    return "Free some space here." if error.errno in FULL else "Check the target here."
 
 
 def _leaf(path: bytes) -> str:
     return os.fsdecode(path.rpartition(b"/")[2])
-
-
-class _Remote(NamedTuple):
-    """One thing on the machine."""
-
-    name: bytes
-    kind: bytes
-    mode: int
-    size: int
-    mtime_ns: int
-
-
-@dataclass(frozen=True)
-class _Listing:
-    kind: str
-    entries: Sequence[_Remote] = ()
-    matches: Sequence[bytes] | None = None
-    rough_size: int = 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether sizes and times are known; a machine without GNU find cannot tell them."""
-        return bool(self.entries)
-
-
-async def _list(transport: Transport, source: bytes, *, pattern: bool) -> _Listing:
-    mark = new_id("trainyard-")
-    script = compose("listing.sh", mark=mark, source=source, pattern=int(pattern))
-    completed = await transport.run(script)
-    line, _, rest = completed.stdout.partition(mark.encode())[2].partition(b"\n")
-    words = line.decode().split()
-    if not words:
-        reason = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise DeniedError(f"{os.fsdecode(source)!r} on the machine cannot be looked into: {reason}")
-    if words[0] == "missing":
-        shown = os.fsdecode(source.removeprefix(b"./"))
-        raise NotFoundError(
-            f"{shown!r} does not exist on the machine", hint="Relative paths start at its home."
-        )
-    if words[0] == "matches":
-        return _Listing("", matches=[match for match in rest.split(b"\0") if match])
-    if words[0] == "rough":
-        return _Listing(words[1], rough_size=int(words[2]) * 1024)
-    return _Listing(
-        words[0], [_remote(line) for line in zlib.decompress(rest, wbits=31).split(b"\0") if line]
-    )
-
-
-def _remote(line: bytes) -> _Remote:
-    kind, mode, size, mtime, name = line.split(b" ", 4)
-    seconds, _, fraction = mtime.partition(b".")
-    mtime_ns = int(seconds) * 1_000_000_000 + int(fraction[:9].ljust(9, b"0") or 0)
-    return _Remote(name.removeprefix(b"./"), kind, int(mode, 8), int(size), mtime_ns)
 
 
 @dataclass
@@ -190,20 +166,21 @@ class _Download:
     place: Path
     options: CopyOptions
     meter: _Meter
-    listing: _Listing
-    notes: list[str] = field(default_factory=list)
-    small: list[_Remote] = field(default_factory=list)
-    large: list[_Remote] = field(default_factory=list)
+    listing: Listing
+    notes: Notes = field(default_factory=Notes)
+    small: list[Remote] = field(default_factory=list)
+    large: list[Remote] = field(default_factory=list)
+    needed: int = 0  # bytes by which what is here will grow, at least
+
+    def __post_init__(self) -> None:
+        # What archives are unpacked in; of a file, the folder that it lies in.
+        self.tree = TargetFolder(os.fsencode(self.place if self.is_folder else self.place.parent))
+        self._rules = Rules(CopyOptions(ignore_file="", exclude=self.options.exclude))
 
     @property
     def is_folder(self) -> bool:
         """A folder there."""
         return self.listing.kind == "folder"
-
-    @property
-    def root(self) -> bytes:
-        """The folder here that archives are unpacked in."""
-        return os.fsencode(self.place if self.is_folder else self.place.parent)
 
     @property
     def expected(self) -> int:
@@ -219,36 +196,39 @@ class _Download:
 
     def compare(self) -> None:
         """Find out what has to come. Blocking."""
-        rules = Rules(CopyOptions(ignore_file="", exclude=self.options.exclude))
+        self.needed = 0 if self.listing.is_exact else self.listing.rough_size
         for entry in self.listing.entries:
-            name = os.fsdecode(entry.name)
-            if not is_below(entry.name):
-                self.notes.append(f"{name!r} would land outside of the target and was refused")
-                continue
-            if entry.name != ROOT and rules.ignores_deep(name, is_folder=entry.kind == b"d"):
-                continue
-            if entry.kind not in (b"f", b"l", b"d"):
-                self.notes.append(f"{name!r} is a socket, a pipe or a device and was skipped")
-            elif entry.kind == b"d" or not self._is_here(entry):
-                is_large = entry.kind == b"f" and entry.size >= LARGE
-                (self.large if is_large else self.small).append(entry)
+            is_top = entry.name == ROOT
+            reason = "" if is_top else refusal(entry.name)
+            if not reason and entry.kind not in (b"f", b"l", b"d"):
+                reason = "is a socket, a pipe or a device and was skipped"
+            if not reason and (entry.kind == b"d") != self.is_folder and is_top:
+                reason = "is not what it was a moment ago and was refused"
+            if reason:
+                self.notes.add(f"{shown(entry.name)} {reason}")
+            elif is_top or not self._ignores(entry.name, is_folder=entry.kind == b"d"):
+                self._compare_one(entry)
 
-    def _path(self, entry: _Remote) -> bytes:
-        return self.root + b"/" + entry.name if self.is_folder else os.fsencode(self.place)
+    def _ignores(self, name: bytes, *, is_folder: bool) -> bool:
+        return self._rules.ignores_deep(os.fsdecode(name), is_folder=is_folder)
 
-    def _is_here(self, entry: _Remote) -> bool:
-        try:
-            here = os.lstat(self._path(entry))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        if self.options.dont_overwrite:
-            return True
-        return (
-            entry.kind == b"f"
-            and stat.S_ISREG(here.st_mode)
-            and (here.st_size, here.st_mtime_ns) == (entry.size, entry.mtime_ns)
-            and (here.st_mode & 0o777) == (entry.mode & 0o777 | 0o600)
-        )
+    def _compare_one(self, entry: Remote) -> None:
+        here = None if entry.kind == b"d" else self.tree.lstat(self._name(entry))
+        if here is not None and (self.options.dont_overwrite or _is_same(entry, here)):
+            return
+        is_large = entry.kind == b"f" and entry.size >= LARGE
+        (self.large if is_large else self.small).append(entry)
+        if entry.kind == b"f":
+            held = here.st_size if here is not None else 0
+            if is_large:
+                held += part_size(self.tree, self._name(entry), _signature(self.source, entry))
+            self.needed += max(0, entry.size - held)
+
+    def _name(self, entry: Remote) -> bytes:
+        """Where it goes, below `tree`."""
+        if not self.is_folder:
+            return os.fsencode(self.place.name)
+        return b"" if entry.name == ROOT else entry.name
 
     async def run(self) -> None:
         """Bring what has to come."""
@@ -261,7 +241,8 @@ class _Download:
 
     async def _fetch_archive(self) -> None:
         extraction = Extraction(
-            self.root,
+            self.tree,
+            wanted={self._name(entry) for entry in self.small} if self.listing.is_exact else None,
             times={entry.name: entry.mtime_ns for entry in self.small}
             if self.is_folder
             else self._file_time(),
@@ -281,20 +262,20 @@ class _Download:
             await asyncio.to_thread(extraction.finish)
         finally:
             extraction.abort()
-            self.notes += extraction.notes
+            for note in extraction.notes:
+                self.notes.add(note)
         if has_changed:
-            self.notes.append("a file changed while it was read; the next download brings it again")
+            self.notes.add("a file changed while it was read; the next download brings it again")
 
     def _file_time(self) -> dict[bytes, int]:
         return {self.source.rpartition(b"/")[2]: entry.mtime_ns for entry in self.small}
 
     def _keep_rough(self, name: bytes) -> bool:
         """Without a listing everything is sent; what must stay is sorted out here."""
-        if self.listing.is_exact:
+        if self.listing.is_exact or not self.options.dont_overwrite:
             return False
-        path = self.root + b"/" + name
-        is_folder = os.path.isdir(path)  # noqa: PTH112  # bytes
-        return self.options.dont_overwrite and os.path.lexists(path) and not is_folder
+        here = self.tree.lstat(name)
+        return here is not None and not stat.S_ISDIR(here.st_mode)
 
     def _script(self, **variables: str | bytes | int) -> str:
         folder, _, leaf = self.source.rpartition(b"/")
@@ -302,26 +283,30 @@ class _Download:
             folder = self.source
         return compose("fetch.sh", folder=folder or b"/", leaf=leaf, **variables)
 
-    async def _fetch_large(self, entry: _Remote) -> None:
-        path = self._path(entry)
-        await asyncio.to_thread(ensure_parents, self.root, entry.name if self.is_folder else b"", set())
-        part = await asyncio.to_thread(Part, path, _signature(self.source, entry))
+    async def _fetch_large(self, entry: Remote) -> None:
+        name = self._name(entry)
+        part = await asyncio.to_thread(Part, self.tree, name, _signature(self.source, entry))
         try:
             self.meter.found += part.offset
             self.meter.add(part.offset)
             if not await self._continue(entry, part):
                 part.restart()
                 if not await self._continue(entry, part):
-                    self.notes.append(
-                        f"{os.fsdecode(path)!r} changed there while it was read; download it again"
-                    )
+                    path = os.fsdecode(self.tree.path(name))
+                    self.notes.add(f"{path!r} changed there while it was read; download it again")
                     return
             await asyncio.to_thread(part.complete, entry.mode, entry.mtime_ns)
+        except OSError as error:
+            if error.errno in FULL:
+                part.discard()
+            raise
         finally:
             part.close()
 
-    async def _continue(self, entry: _Remote, part: Part) -> bool:
+    async def _continue(self, entry: Remote, part: Part) -> bool:
         """Append what is missing; False where the file there is not the one that the part is of."""
+        if part.offset > entry.size:
+            return False
         script = compose(
             "fetch.sh",
             what="rest",
@@ -331,7 +316,7 @@ class _Download:
             tail=await asyncio.to_thread(part.tail),
             size=entry.size,
         )
-        consume = partial(_append, part, self.meter)
+        consume = partial(_append, part, self.meter, entry.size)
         status, errors = await drain(self.transport, script, b"", consume, expected=entry.size - part.offset)
         if status == STALE:
             return False
@@ -340,44 +325,33 @@ class _Download:
         return part.offset == entry.size
 
     def _raise(self, errors: str) -> None:
-        shown = os.fsdecode(self.source.removeprefix(b"./"))
-        raise InvalidError(f"not all of {shown!r} could be read on the machine: {last_complaint(errors)}")
+        source = os.fsdecode(self.source.removeprefix(b"./"))
+        raise InvalidError(f"not all of {source!r} could be read on the machine: {last_complaint(errors)}")
 
     def _prune(self) -> None:
         wanted = {entry.name for entry in self.listing.entries}
-        rules = Rules(CopyOptions(ignore_file="", exclude=self.options.exclude))
-        for folder, leaves in reversed(_folders(self.root)):
-            for leaf in leaves:
-                path = folder + b"/" + leaf
-                name = path.removeprefix(self.root + b"/")
-                is_folder = os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114  # bytes
-                if name in wanted or rules.ignores_deep(os.fsdecode(name), is_folder=is_folder):
-                    continue
-                if is_folder:
-                    with suppress(OSError):  # holds something that is to stay
-                        os.rmdir(path)  # noqa: PTH106
-                else:
-                    os.unlink(path)  # noqa: PTH108
+        for name, is_folder in reversed(list(self.tree.names())):
+            is_part = name.rpartition(b"/")[2].startswith(PART)  # of a download that is under way
+            if name not in wanted and not is_part and not self._ignores(name, is_folder=is_folder):
+                self.tree.remove(name, is_folder=is_folder)
 
 
-def _folders(root: bytes) -> list[tuple[bytes, list[bytes]]]:
-    """Every folder of a tree with the names in it, upper ones first; no recursion, since a path may be 2,000 folders deep."""
-    found: list[tuple[bytes, list[bytes]]] = []
-    waiting = [root]
-    while waiting:
-        folder = waiting.pop()
-        with suppress(OSError), os.scandir(folder) as listing:  # gone meanwhile, or nobody's to read
-            entries = list(listing)
-            found.append((folder, [entry.name for entry in entries]))
-            waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return found
+def _is_same(entry: Remote, here: os.stat_result) -> bool:
+    return (
+        entry.kind == b"f"
+        and stat.S_ISREG(here.st_mode)
+        and (here.st_size, here.st_mtime_ns) == (entry.size, entry.mtime_ns)
+        and (here.st_mode & 0o777) == (entry.mode & 0o777 | 0o600)
+    )
 
 
-def _signature(source: bytes, entry: _Remote) -> str:
+def _signature(source: bytes, entry: Remote) -> str:
     text = b"%d %d %s %s" % (entry.size, entry.mtime_ns, source, entry.name)
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _append(part: Part, meter: _Meter, data: bytes) -> None:
+def _append(part: Part, meter: _Meter, size: int, data: bytes) -> None:
+    if part.offset + len(data) > size:
+        raise InvalidError(f"the machine sent more of a file than the {size:,} bytes that it has")
     part.append(data)
     meter.add(len(data))

@@ -25,6 +25,7 @@ CHUNK = 128 * 1024
 POLL_SECONDS = 0.1
 END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
 LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
+LONGEST_REASON = 500
 SSH_FAILED = 255
 _FAREWELLS = ("exit status", "failure status", "not recoverable", "exit delayed")
 
@@ -65,7 +66,12 @@ def last_complaint(errors: str) -> str:
     """The line of standard error that says why. GNU tar's last says only that it exits."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     useful = [line for line in lines if not any(phrase in line for phrase in _FAREWELLS)]
-    return (useful or lines or ["no reason given"])[-1]
+    return printable((useful or lines or ["no reason given"])[-1])
+
+
+def printable(text: str) -> str:
+    """What a machine said, for a message: no control characters, and not more than a few lines."""
+    return "".join(char if char.isprintable() else "?" for char in text[:LONGEST_REASON])
 
 
 async def feed(

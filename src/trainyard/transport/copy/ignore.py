@@ -61,6 +61,8 @@ class Rules:
 
     def ignores_deep(self, name: str, *, is_folder: bool) -> bool:
         """Like `ignores`, for a name whose parents nobody has asked about."""
+        if self.is_empty:
+            return False
         parts = name.split("/")
         parents = ("/".join(parts[:depth]) for depth in range(1, len(parts)))
         return any(self.ignores(parent, is_folder=True) for parent in parents) or self.ignores(

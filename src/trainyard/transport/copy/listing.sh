@@ -12,6 +12,8 @@ if [ "$pattern" = 1 ] && [ ! -e "$source" ] && [ ! -h "$source" ]; then
     IFS=
     say matches
     for match in $source; do # unquoted on purpose: this is the expansion
+        # `.*` stands for the folder itself and the one above it, too; nobody means those.
+        case ${match##*/} in . | ..) continue ;; esac
         if [ -e "$match" ] || [ -h "$match" ]; then printf '%s\0' "$match"; fi
     done
     exit 0
