@@ -252,8 +252,14 @@ def backup_command(file: Path, force: bool, config: Path | None, data: Path | No
     """Copy the database into a file, also while a server runs. For PostgreSQL, use pg_dump."""
     from trainyard.server.backup import make_backup
 
-    make_backup(_settings(config, data), file, replace=force)
-    current().output.note(f"The database is in {file}; logs of jobs are not.")
+    settings = _settings(config, data)
+    make_backup(settings, file, replace=force)
+    output = current().output
+    output.note(f"The database is in {file}; logs of jobs are not.")
+    output.note(
+        f"Its secrets are sealed with {settings.sealing_key}, which is not in it: keep a copy elsewhere.",
+        "dim",
+    )
     return 0
 
 
@@ -274,6 +280,28 @@ def restore_command(file: Path, config: Path | None, data: Path | None) -> int:
         output.note(f"The database of {settings.data} is that of {file} now.")
     if kept is not None:
         output.note(f"The old one is {kept}.", "dim")
+    return 0
+
+
+@admin_command.command("rotate-key", cls=PlainVerb)
+@_place
+def rotate_key_command(config: Path | None, data: Path | None) -> int:
+    """Seal all secrets of the platform with a new key, also while servers run.
+
+    Broken off, it leaves both keys in use; called again, it goes on. Backups that were made before need the old key file.
+    """
+    from trainyard.server.auth.sealing import Seal
+    from trainyard.server.sealed_columns import ensure_sealed, rotate
+
+    settings = _settings(config, data)
+    seal = Seal(settings.sealing_key)
+    with _database(settings) as database:
+        rows = ensure_sealed(database, seal) + rotate(database, seal)
+    invocation = current()
+    if invocation.json:
+        invocation.output.json({"rows": rows, "key_file": str(seal.path)})
+    else:
+        invocation.output.line(f"sealed {rows} rows with a new key")
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.lib.secret_names import is_secret, is_secret_name
@@ -34,17 +34,22 @@ def redact(text: str) -> str:
 
 def redact_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """The same for plain data, whatever is inside what: *** for every text that is a secret by its name or its value."""
-    return {name: _hidden(str(name), value, is_inside=False) for name, value in data.items()}
+    return change_secrets(data, lambda _text: HIDDEN)
 
 
-def _hidden(name: str, value: Any, *, is_inside: bool) -> Any:
+def change_secrets(data: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Plain data with something else for every text that is a secret; empty ones stay."""
+    return {name: _changed(str(name), value, change, is_inside=False) for name, value in data.items()}
+
+
+def _changed(name: str, value: Any, change: Callable[[str], str], *, is_inside: bool) -> Any:
     if isinstance(value, str):
-        return HIDDEN if value and (is_inside or is_secret(name, value)) else value
+        return change(value) if value and (is_inside or is_secret(name, value)) else value
     is_inside = is_inside or is_secret_name(name)
     if isinstance(value, Mapping):
-        return {key: _hidden(str(key), inner, is_inside=is_inside) for key, inner in value.items()}
+        return {key: _changed(str(key), inner, change, is_inside=is_inside) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_hidden(name, inner, is_inside=is_inside) for inner in value]
+        return [_changed(name, inner, change, is_inside=is_inside) for inner in value]
     return value
 
 

@@ -58,6 +58,8 @@ _PASSED_OVER = frozenset(
         "RAW", "HEX", "DEFAULT", "MAIN", "BACKUP", "PRIMARY", "SECONDARY",
     }
 )  # fmt: skip
+# What a sealed text begins with; who seals is the server's auth/sealing.py.
+SEALED = "sealed:1:"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST = 256  # of a name that is looked at in its words; what is longer is no variable's
 # A password in an address: https://user:x@server. Bounded, so that a long text takes no longer than its length.
@@ -85,8 +87,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is a secret: by its name, or because its value is an address with a password in it."""
-    return is_secret_name(name) or has_password(value)
+    """Whether a variable is a secret: by its name, or because its value is sealed or an address with a password in it."""
+    return is_secret_name(name) or value.startswith(SEALED) or has_password(value)
 
 
 def has_password(value: str) -> bool:

@@ -41,6 +41,7 @@ from trainyard.server.loops.pools import Pools
 from trainyard.server.loops.retention import Retention
 from trainyard.server.loops.shop import Shop
 from trainyard.server.loops.stillness import Pulse, Stillness
+from trainyard.server.sealed_columns import ensure_sealed
 from trainyard.server.services import Services
 from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
 from trainyard.server.services.hints import Hints
@@ -85,6 +86,10 @@ class Platform:
     def prepare(self) -> None:
         """Bring the database up to date and make what a first start needs. Doing it twice changes nothing."""
         upgrade.ensure(self.db)
+        if changed := ensure_sealed(self.db, self.services.seal):
+            logger.info(
+                "%d rows had secrets that nobody had sealed; older backups still have them so", changed
+            )
         self.first_admin = ensure_admin(self.db, self.clock)
         if self.first_admin is not None:
             write_atomic(self.token_file, self.first_admin.token + "\n", mode=0o600)
@@ -138,6 +143,7 @@ class Platform:
             data=str(self.settings.data),
             isolation=self.settings.isolation,
             logins=logins(c, self.services.seal),
+            seal=self.services.seal,
         )
 
     async def _conduct(self, term: Term) -> None:
@@ -163,6 +169,7 @@ class Platform:
                     policy=Policy(longest_grace=self.settings.preemption_grace_seconds),
                     cpu_overcommit=overcommit,
                     secret=self.services.seal.derive("launches"),
+                    seal=self.services.seal,
                     views=self._view_facts,
                 )
                 group.create_task(conductor.run())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from trainyard.server.auth import derived
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.store import code_sources
 from trainyard.server.store.code_sources import CodeSourceRecord
 from trainyard.spec.workload import CodeSpec, WorkloadSpec
@@ -21,15 +21,21 @@ class OpenSource:
     token: str = field(default="", repr=False)
 
 
-def load(connection: Connection, specs: Iterable[WorkloadSpec], secret: bytes) -> dict[str, OpenSource]:
+def load(connection: Connection, specs: Iterable[WorkloadSpec], seal: Seal | None) -> dict[str, OpenSource]:
     """The sources that these jobs name, by id."""
     wanted = {spec.code.source for spec in specs if spec.code is not None and spec.code.source}
     if not wanted:
         return {}
     return {
-        one.id: OpenSource(one, derived.open_up(secret, one.sealed, one.id) if one.sealed else "")
-        for one in code_sources.load_sources(connection, wanted)
+        one.id: OpenSource(one, _opened(one, seal)) for one in code_sources.load_sources(connection, wanted)
     }
+
+
+def _opened(record: CodeSourceRecord, seal: Seal | None) -> str:
+    """The token; empty where there is none, or where it was sealed with another key: the repository will refuse us."""
+    if record.sealed is None or seal is None:
+        return ""
+    return (seal.try_open(record.sealed, record.id) or b"").decode()
 
 
 def code_of(code: CodeSpec | None, sources: Mapping[str, OpenSource]) -> dict[str, str]:

@@ -75,7 +75,7 @@ def gang_of(job: Job, surroundings: Surroundings) -> Gang:
 def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surroundings) -> TaskLaunch:
     spec = job.record.spec
     part = part_of(gang, place)
-    given = {**spec.env, **role.env}
+    given = surroundings.opened({**spec.env, **role.env}, job.record.user_id)
     part = replace(
         part,
         late={name: text for name, text in part.late.items() if name not in given},

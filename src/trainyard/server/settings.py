@@ -22,6 +22,7 @@ ISOLATIONS = ("auto", "required", "off")
 VARIABLES = {
     "TRAINYARD_SERVER_DATA": "data",
     "TRAINYARD_SERVER_DATABASE": "database",
+    "TRAINYARD_SERVER_KEY_FILE": "key_file",
     "TRAINYARD_SERVER_LISTEN": "listen",
     "TRAINYARD_SERVER_PORT": "port",
     "TRAINYARD_SERVER_OIDC_SECRET": "oidc_client_secret",
@@ -36,6 +37,7 @@ class ServerSettings:
     """Everything a server is told when it starts."""
 
     data: Path  # logs, the SQLite database, locks; several servers of one platform share it
+    key_file: str = ""  # that secrets in the database are sealed with; empty: sealing.key in `data`
     database: str = field(default="", repr=False)  # a URL, which may hold a password; empty: SQLite in `data`
     listen: str = "127.0.0.1"  # the address that it listens on; 0.0.0.0: all
     port: int = 8470  # 0: any that is free
@@ -81,6 +83,11 @@ class ServerSettings:
     def database_url(self) -> str:
         """The database's URL, whatever was said."""
         return self.database or f"sqlite:///{self.data / 'platform.db'}"
+
+    @property
+    def sealing_key(self) -> Path:
+        """The file of the key that secrets are sealed with."""
+        return Path(self.key_file).expanduser().absolute() if self.key_file else self.data / "sealing.key"
 
     @property
     def is_embedded(self) -> bool:

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
+from trainyard.lib.errors import ConflictError
+from trainyard.lib.secret_names import SEALED
 from trainyard.server import codes, task_views
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.codes import OpenSource
 from trainyard.server.db import Database
 from trainyard.server.draft import Job
@@ -31,8 +34,24 @@ class Surroundings:
     people: Mapping[str, Person] = field(default_factory=dict)
     workspaces: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
+    seal: Seal | None = None  # None: nothing sealed can be opened
     sources: Mapping[str, OpenSource] = field(default_factory=dict)  # of code, by id
     views: ViewFacts | None = None  # None: tasks see their nodes as they are
+
+    def opened(self, env: Mapping[str, str], owner: str) -> dict[str, str]:
+        """Variables with their secrets opened; ConflictError names one that cannot be."""
+        return {name: self._open(name, value, owner) for name, value in env.items()}
+
+    def _open(self, name: str, value: str, owner: str) -> str:
+        if not value.startswith(SEALED):
+            return value
+        found = None if self.seal is None else self.seal.try_open_text(value, owner)
+        if found is None:
+            raise ConflictError(
+                f"The variable {name} was sealed with another key file.",
+                hint="Submit the job again with its secrets, or have the key file put back.",
+            )
+        return found
 
     def device_of(self, node: str) -> str:
         """The type of a node's devices, for who named none; of several, the first."""
@@ -77,6 +96,7 @@ def load(
     nodes: Iterable[NodeRecord],
     *,
     secret: bytes = b"",
+    seal: Seal | None = None,
     views: Callable[[Connection], ViewFacts] | None = None,
 ) -> Surroundings:
     """Read what these jobs' launches need."""
@@ -88,8 +108,9 @@ def load(
             for one in users.load_many(c, {job.record.user_id for job in jobs})
         },
         workspaces=workspaces.names(c),
-        sources=codes.load(c, [job.record.spec for job in jobs], secret),
+        sources=codes.load(c, [job.record.spec for job in jobs], seal),
         secret=secret,
+        seal=seal,
     )
 
 
@@ -102,9 +123,11 @@ class Surveyor:
         monotonic: Callable[[], float],
         *,
         secret: bytes = b"",
+        seal: Seal | None = None,
         views: Callable[[Connection], ViewFacts] | None = None,
     ) -> None:
         self._db = db
+        self._seal = seal
         self._monotonic = monotonic
         self._secret = secret
         self._views = views
@@ -114,14 +137,16 @@ class Surveyor:
     async def survey(self, jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
         """What the launches of these have to know. Most plain jobs need no turn of the store's threads."""
         is_plain = not any(needs_store(job) for job in jobs)
-        here = plain(jobs, nodes)
+        here = replace(plain(jobs, nodes), seal=self._seal)
         if is_plain and self._views is None:
             return here
         kept = self._kept
         if is_plain and kept is not None and self._monotonic() < self._until and _covers(kept, jobs):
             return replace(kept, nodes=here.nodes)
         found = await self._db.read(
-            lambda c: load(c, jobs, here.nodes.values(), secret=self._secret, views=self._views)
+            lambda c: load(
+                c, jobs, here.nodes.values(), secret=self._secret, seal=self._seal, views=self._views
+            )
         )
         self._kept, self._until = found, self._monotonic() + KEPT_SECONDS
         return found

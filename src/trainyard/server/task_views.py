@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from trainyard.engines.api import Entry, Mount, View
 from trainyard.lib.errors import InvalidError
 from trainyard.server import mounts
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.kinds import find_kind
 from trainyard.server.mounts import Chosen
 from trainyard.server.store import storages, users, workspaces
@@ -47,6 +48,7 @@ class ViewFacts:
     workspaces: Mapping[str, str] = field(default_factory=dict)
     admins: frozenset[str] = frozenset()
     logins: tuple[Login, ...] = field(default=(), repr=False)
+    seal: Seal | None = None  # None: nothing sealed can be opened
 
 
 def load(c: Connection, records: Sequence[WorkloadRecord], facts: ViewFacts) -> ViewFacts:
@@ -88,7 +90,7 @@ def view_of(
     home = f"/home/{user}" if user else ""
     if isolation in (OFF, OPEN) and not any(one.target == home for one in chosen):
         home = ""
-    login = _own_login(record, role) or _login(role.image, record.workspace_id, facts.logins)
+    login = _own_login(record, role, facts.seal) or _login(role.image, record.workspace_id, facts.logins)
     visible = tuple(
         Mount(source=path, target=path, read_only=True, options={"default": "1"})
         for path in options.get("visible", ())
@@ -164,12 +166,14 @@ def _hosts(entry: Entry | None) -> Mapping[str, str]:
     return {name: peer.address for peer in entry.peers for name in peer.names if name != peer.address}
 
 
-def _own_login(record: WorkloadRecord, role: RoleSpec) -> Login | None:
+def _own_login(record: WorkloadRecord, role: RoleSpec, seal: Seal | None) -> Login | None:
     """The sign-in that a job of the compatible door brought for its image."""
     for one in (record.dlc or {}).get("JobSpecs") or ():
         given = one.get("ImageConfig") or {}
         if given.get("Username") and one.get("Image") == role.image:
-            return Login(registry_of(role.image), str(given["Username"]), str(given.get("Password") or ""))
+            sealed = str(given.get("Password") or "")
+            password = None if seal is None else seal.try_open_text(sealed, record.user_id)
+            return Login(registry_of(role.image), str(given["Username"]), password or "")
     return None
 
 

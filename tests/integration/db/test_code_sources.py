@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from cast import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from trainyard.server import codes
 from trainyard.server.auth.actor import Actor
-from trainyard.server.services.codes import PURPOSE
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.store import audit, code_sources
 from trainyard.server.store.workspaces import Role
 from trainyard.spec.workload import CodeSpec
@@ -18,21 +19,23 @@ from trainyard.spec.workload import CodeSpec
 URL = "https://code.example.org/team/bert.git"
 
 
-async def test_a_source_is_used_by_a_job_and_its_token_is_only_opened_for_launches(cast: Cast):
+async def test_a_source_is_used_by_a_job_and_its_token_is_only_opened_for_launches(
+    cast: Cast, tmp_path: Path
+):
     made = await cast.services.codes.add(
         cast.ann, "bert 中文", URL, branch="main", commit="abcd", token="s3cret"
     )
     job = await cast.services.jobs.submit(cast.ben, cast.job(code=CodeSpec(source="bert 中文")))
     assert job.spec.code == CodeSpec(source=made.id)
-    key = cast.services.seal.derive(PURPOSE)
-    found = await cast.db.read(lambda c: codes.load(c, [job.spec], key))
+    seal = cast.services.seal
+    found = await cast.db.read(lambda c: codes.load(c, [job.spec], seal))
     assert codes.code_of(job.spec.code, found) == {
         "url": URL, "branch": "main", "commit": "abcd", "target": "", "token": "s3cret",
     }  # fmt: skip
     other = codes.code_of(replace(job.spec.code, branch="dev", target="x"), found)
     assert (other["branch"], other["commit"], other["target"]) == ("dev", "", "x")
     assert codes.code_of(job.spec.code, {})["url"] == "", "a source that is gone is told as such"
-    wrong = await cast.db.read(lambda c: codes.load(c, [job.spec], b"x" * 32))
+    wrong = await cast.db.read(lambda c: codes.load(c, [job.spec], Seal(tmp_path / "other.key")))
     assert codes.code_of(job.spec.code, wrong)["token"] == ""
     kept = cast.db.read_now(lambda c: (code_sources.list_sources(c), audit.page(c)))
     assert b"s3cret" not in (kept[0][0].sealed or b"")

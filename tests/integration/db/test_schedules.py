@@ -14,7 +14,8 @@ from trainyard.server.loops.clockwork import Clockwork
 from trainyard.server.loops.leader import LeadLostError, Term
 from trainyard.server.store import leases, schedules, users, workloads, workspaces
 from trainyard.server.store.workspaces import Role
-from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State
+from trainyard.server.surroundings import Surroundings
+from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
 
 async def clockwork(cast: Cast) -> Clockwork:
@@ -25,6 +26,10 @@ async def clockwork(cast: Cast) -> Clockwork:
 
 def jobs(cast: Cast, schedule: str):
     return cast.db.read_now(lambda c: workloads.of_origin(c, f"schedule:{schedule}"))
+
+
+def opened(cast: Cast, spec: WorkloadSpec) -> dict[str, str]:
+    return Surroundings(seal=cast.services.seal).opened(spec.env, "u-ann")
 
 
 def forward(cast: Cast, seconds: float) -> None:
@@ -122,7 +127,7 @@ async def test_a_schedule_is_paused_run_by_hand_changed_and_removed(cast: Cast):
     loop, service = await clockwork(cast), cast.services.schedules
     job = await cast.services.jobs.submit(cast.ann, cast.job(env={"HF_TOKEN": "s3cret"}, name="orig"))
     own = await service.add(cast.ann, "own", "0 9 * * mon-fri", from_job=job.id, timezone="Asia/Shanghai")
-    assert own.spec.env == {"HF_TOKEN": "s3cret"}
+    assert opened(cast, own.spec) == {"HF_TOKEN": "s3cret"}
     assert datetime.fromtimestamp(own.next_at, UTC).hour == 1
     copied = await service.add(cast.ben, "copied", "@daily", from_job=job.id)
     assert copied.spec.env == {}
@@ -136,6 +141,8 @@ async def test_a_schedule_is_paused_run_by_hand_changed_and_removed(cast: Cast):
         await service.run_now(cast.ben, "own")
     with pytest.raises(NotFoundError):
         await service.get(cast.zoe, "own")
+    with pytest.raises(DeniedError, match="with their rights"):
+        await service.change(cast.chief, "own", spec=cast.job(command="env"))
     changed = await service.change(cast.chief, "own", cron="0 0 1 * *", overlap="replace")
     assert (changed.cron, changed.is_active) == ("0 0 1 * *", False)
     await service.remove(cast.ann, "own")
@@ -192,7 +199,7 @@ async def test_templates_are_ones_own_a_workspaces_or_everybodys(cast: Cast):
         cast.ann, "bert", {"name": "mine", "env": {"A": "2"}, "tags": {"u": "2"}}, role={"devices": 2}
     )
     assert (job.name, job.origin, job.workspace_id) == ("mine", f"template:{mine.id}", VISION)
-    assert job.spec.env == {"HF_TOKEN": "s3cret", "A": "2"}
+    assert opened(cast, job.spec) == {"HF_TOKEN": "s3cret", "A": "2"}
     assert (job.spec.tags, job.spec.roles[0].devices) == ({"t": "1", "u": "2"}, 2)
     with pytest.raises(InvalidError):
         await service.submit(cast.ann, "bert", role={"devices": -1})

@@ -10,6 +10,7 @@ from trainyard.server.services import JobQuery
 from trainyard.server.services.hints import CONDUCTOR
 from trainyard.server.services.jobs import masked
 from trainyard.server.store import audit, events, workloads, workspaces
+from trainyard.server.surroundings import Surroundings
 from trainyard.spec.workload import Desired, MountSpec, RoleSpec, State
 
 
@@ -39,7 +40,7 @@ async def test_a_job_waits_with_its_event_when_it_was_submitted(cast: Cast):
     assert kept[0][0].action == "jobs.submit"
     assert "s3cret" not in repr(kept)
     assert "s3cret" not in repr(masked(record.spec))
-    assert record.spec.env == {"HF_TOKEN": "s3cret"}
+    assert Surroundings(seal=cast.services.seal).opened(record.spec.env, "u-ann") == {"HF_TOKEN": "s3cret"}
 
 
 async def test_jobs_are_in_their_order_when_many_are_submitted_at_once(cast: Cast):
@@ -218,14 +219,19 @@ async def test_secrets_stay_with_their_owner_when_somebody_else_clones_a_job(cas
     env = {"DB_PASS": "k", "GITHUB_PAT": "p", "EPOCHS": "3", "DATABASE_URL": "postgres://me:x@db/y"}
     record = await cast.services.jobs.submit(cast.ann, cast.job(env=env, roles=(RoleSpec(env=env),)))
     own = await cast.services.jobs.clone(cast.ann, record.id, {"name": "again", "priority": 7})
-    assert (own.name, own.priority, own.spec.env) == ("again", 7, env)
+    assert (own.name, own.priority) == ("again", 7)
+    facts = Surroundings(seal=cast.services.seal)
+    assert facts.opened(own.spec.env, "u-ann") == facts.opened(own.spec.roles[0].env, "u-ann") == env
+    assert "x@db" not in repr(own) and own.spec.env["EPOCHS"] == "3"
+    with pytest.raises(ConflictError, match="DB_PASS was sealed"):
+        facts.opened(own.spec.env, "u-ben")
     other = await cast.services.jobs.clone(cast.ben, record.id)
     assert other.spec.env == other.spec.roles[0].env == {"EPOCHS": "3"}
     with pytest.raises(InvalidError, match="no field 'id'"):
         await cast.services.jobs.clone(cast.ann, record.id, {"id": "x"})
 
 
-async def test_secrets_are_shown_to_their_owner_only_when_others_may_see_the_job(cast: Cast):
+async def test_secrets_are_shown_to_nobody_when_people_may_see_the_job(cast: Cast):
     env = {"HF_TOKEN": "s3cret", "EPOCHS": "3"}
     asked = {
         "Envs": env,
@@ -234,16 +240,17 @@ async def test_secrets_are_shown_to_their_owner_only_when_others_may_see_the_job
     }
     spec = cast.job(env=env, roles=(RoleSpec(env=env),))
     record = await cast.services.jobs.submit(cast.ann, spec, dlc=asked)
-    assert (await cast.services.jobs.get(cast.ann, record.id)).dlc == asked
-    for actor in (cast.ben, cast.vic, cast.chief, cast.root):
+    for actor in (cast.ann, cast.ben, cast.vic, cast.chief, cast.root):
         seen = await cast.services.jobs.get(actor, record.id)
         assert "s3cret" not in repr(seen)
         assert (seen.spec.env["EPOCHS"], seen.dlc["Priority"]) == ("3", 3)
         assert "s3cret" not in repr(await cast.services.jobs.list(actor))
     assert "s3cret" not in repr(await cast.services.jobs.set_priority(cast.chief, record.id, 9))
-    assert "s3cret" in repr(await cast.services.jobs.list(cast.ann))
     stored = cast.db.read_now(lambda c: workloads.load(c, record.id))
-    assert (stored.spec.env, stored.dlc) == (env, asked)
+    assert "s3cret" not in repr(stored)
+    assert Surroundings(seal=cast.services.seal).opened(stored.spec.env, "u-ann") == env
+    password = stored.dlc["JobSpecs"][0]["ImageConfig"]["Password"]
+    assert cast.services.seal.try_open_text(password, "u-ann") == "s3cret"
 
 
 async def test_a_workspaces_time_limit_holds_when_a_job_has_none_of_its_own(cast: Cast):

@@ -12,7 +12,9 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.api.dlc.extras import parse_arguments
 from trainyard.server.api.dlc.translate import spec_of
 from trainyard.server.api.dlc.views import job_view
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.services import submitting
+from trainyard.server.services.secrecy import sealed_request
 from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.task_views import ViewFacts, view_of
 from trainyard.spec.workload import CodeSpec, MountSpec, Restart, Retain, Success, WorkloadSpec
@@ -123,7 +125,7 @@ def test_an_unknown_key_is_told_with_the_nearest():
     assert "did you mean worker_count?" in request_of({"command": "x", "worker_cuont": "1"}).remarks[0]
 
 
-def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else():
+def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else(tmp_path):
     values = {
         "command": "x",
         "worker_image": "r.example.org/a:1",
@@ -131,7 +133,7 @@ def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else():
         "image_repo_password": "p",
     }
     body = request_of(values).body
-    spec = spec_of(body)
+    spec, seal = spec_of(body), Seal(tmp_path / "key")
     record = WorkloadRecord(
         id="d",
         name="n",
@@ -140,9 +142,9 @@ def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else():
         user_id="u",
         spec=spec,
         submitted_at=0.0,
-        dlc=body,
+        dlc=sealed_request(body, seal, "u"),
     )
-    view = view_of(record, spec.roles[0], None, None, ViewFacts())
+    view = view_of(record, spec.roles[0], None, None, ViewFacts(seal=seal))
     assert view is not None
     assert (view.username, view.password) == ("u", "p")
     assert "password='p'" not in repr(view)

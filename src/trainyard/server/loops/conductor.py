@@ -19,6 +19,7 @@ from trainyard.engines.api import Engine, NodeLost, NodeSeen
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Scheduler
 from trainyard.server import needs, snapshot, workflow
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.draft import Draft, Job, split_attempt
 from trainyard.server.loops.acting import Acting
 from trainyard.server.loops.growing import Growing
@@ -69,6 +70,7 @@ class Conductor:
         policy: Policy,
         cpu_overcommit: float = 1.0,
         secret: bytes = b"",
+        seal: Seal | None = None,
         views: Callable[[Connection], ViewFacts] | None = None,
     ) -> None:
         self.term = term
@@ -76,7 +78,7 @@ class Conductor:
         self.hints = hints
         self.clock = term.clock
         # From the secret the keys of jobs are made.
-        self._surveyor = Surveyor(term.db, self.clock.monotonic, secret=secret, views=views)
+        self._surveyor = Surveyor(term.db, self.clock.monotonic, secret=secret, seal=seal, views=views)
         self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
         self.growing = Growing(hints)
         self.memory = Memory(self.clock, self.roster, self.growing)

@@ -45,7 +45,8 @@ class Services:
         self.clock = clock
         self.hints = hints
         self.settings = settings
-        context = Context(db, clock, hints)
+        self.seal = Seal(settings.sealing_key)
+        context = Context(db, clock, hints, self.seal)
         self.passwords = Passwords()
         self.signing = Signing(
             context,
@@ -54,7 +55,6 @@ class Services:
             attempts=settings.sign_in_attempts,
             requests=settings.requests_per_minute,
         )
-        self.seal = Seal(settings.data / "sealing.key")
         self.keys = Keys(context, self.signing, self.seal)
         self.nonces = Nonces(db)
         self.jobs = Jobs(context)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, NotFoundError
 from trainyard.lib.ids import new_id
-from trainyard.server.auth import derived
+from trainyard.lib.secret_names import has_password
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.sealing import Seal
 from trainyard.server.services.checks import WORKSPACE_NAME, FieldError, check_text
@@ -21,7 +21,6 @@ from trainyard.server.store import code_sources
 from trainyard.server.store.code_sources import CodeSourceRecord
 from trainyard.spec.workload import WorkloadSpec
 
-PURPOSE = "launches"  # of the derived key that tokens are sealed with: whoever launches opens them
 LONGEST = 1000
 REQUIREMENTS = 200
 _URL = re.compile(
@@ -127,7 +126,7 @@ class CodeSources:
         return await self._context.db.read(lambda c: _all(c, actor))
 
     def _sealed(self, token: str, owner: str) -> bytes | None:
-        return derived.close_up(self._seal.derive(PURPOSE), token, owner) if token else None
+        return self._seal.close_up(token.encode(), owner) if token else None
 
 
 def check_code(spec: WorkloadSpec) -> None:
@@ -144,6 +143,11 @@ def check_code(spec: WorkloadSpec) -> None:
         raise FieldError("requirements", "are too many", hint="Put them into a requirements.txt.")
     for one in spec.requirements:
         check_text("requirements", one, longest=LONGEST, empty=False)
+        if has_password(one):
+            raise FieldError(
+                "requirements", "has an address with a password in it, which everybody would see",
+                hint="Check the code out from a code source with a token, and install it from there.",
+            )  # fmt: skip
         if one.lstrip().startswith("-"):
             raise FieldError(
                 "requirements", f"has {one[:40]!r}, which is an option", hint="Name packages only."
@@ -174,7 +178,7 @@ def check_url(field: str, url: str) -> None:
         raise FieldError(
             field, f"{url[:80]!r} is no address of a repository", hint="Write https://host/team/name.git."
         )
-    if re.match(r"https?://[^/]*@", url):
+    if re.match(r"https?://[^/]*@", url) or has_password(url):
         raise FieldError(
             field, "has a user or a password in it", hint="Make a code source with a token instead."
         )

@@ -1,4 +1,4 @@
-"""What all services share: the database, the time, hints, and the audit of what was done and what was denied."""
+"""What all services share: the database, the time, hints, the seal, and the audit of what was done and what was denied."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import DeniedError
 from trainyard.server.auth.actor import Actor, LimitedError
 from trainyard.server.auth.limits import Limiter
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.db import Database
 from trainyard.server.services.hints import CONDUCTOR, EVENTS, Hints
 from trainyard.server.store import audit, events
@@ -40,6 +41,7 @@ class Context:
     db: Database
     clock: Clock
     hints: Hints
+    seal: Seal
     _denials: Limiter = field(init=False)
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ from trainyard.server.services.context import Context, Page
 from trainyard.server.services.explaining import Explainer, Explanation
 from trainyard.server.services.needs import open_needs, waits_on
 from trainyard.server.services.places import find_workspace
-from trainyard.server.services.secrecy import for_eyes_of, masked, without_secrets
+from trainyard.server.services.secrecy import masked, masked_record, without_secrets
 from trainyard.server.services.submitting import (
     NEEDS_APPROVAL,
     answered,
@@ -117,7 +117,7 @@ class Jobs:
         for spec in several:
             submitting.check(spec)
         checks.check_text("idempotency_key", key, longest=200)
-        digest = digest_of(several, dlc) if key else ""
+        digest = digest_of(several, dlc, self._context.seal) if key else ""
         now = self._context.now()
 
         def work(connection: Connection) -> list[WorkloadRecord]:
@@ -143,7 +143,7 @@ class Jobs:
     ) -> WorkloadRecord:
         """Submit a job like another one, with some fields of its spec changed.
 
-        Somebody else's secrets are not copied: variables that are named like secrets are left out.
+        Somebody else's secrets are not copied: variables that are secrets are left out.
         """
         original = await self._context.db.read(lambda c: _visible(c, actor, job_id))
         spec = original.spec if original.user_id == actor.user_id else without_secrets(original.spec)
@@ -161,9 +161,9 @@ class Jobs:
     async def get(self, actor: Actor, job_id: str) -> WorkloadRecord:
         """One job. One of a workspace that the actor does not belong to is as if there were none.
 
-        Its secrets are its owner's: others get it with *** for them, from whichever door they come.
+        It has *** for its secrets, whoever asks and from whichever door they come.
         """
-        return for_eyes_of(actor, await self._context.db.read(lambda c: _visible(c, actor, job_id)))
+        return masked_record(await self._context.db.read(lambda c: _visible(c, actor, job_id)))
 
     async def list(self, actor: Actor, query: JobQuery | None = None) -> Page[WorkloadRecord]:
         """Jobs of the actor's workspaces, newest first."""
@@ -187,7 +187,7 @@ class Jobs:
             return Page(tuple(found[:limit]), found[limit - 1].id if more else "", total)
 
         page = await self._context.db.read(work)
-        shown = [for_eyes_of(actor, record) for record in page.items]
+        shown = [masked_record(record) for record in page.items]
         return replace(page, items=await self._explainer.with_positions(actor, shown))
 
     async def counts(self, actor: Actor, workspace: str) -> dict[State, int]:
@@ -232,7 +232,7 @@ class Jobs:
                 raise ConflictError(
                     f"The job {job_id} is {record.state.value}: nothing runs.", hint="Wait until it runs."
                 )
-            return for_eyes_of(actor, record), found[0]
+            return masked_record(record), found[0]
 
         return await self._context.write(actor, "jobs.exec", job_id, work, wakes=False)
 
@@ -247,7 +247,7 @@ class Jobs:
         def work(connection: Connection) -> tuple[WorkloadSpec, str]:
             open_needs(connection, actor, spec)
             # As if it were submitted, so that what would be refused then is refused now.
-            (made,) = submitting.new_records(connection, actor, [kinds.fit(spec)], self._context.now())
+            (made,) = submitting.new_records(connection, self._context, actor, [kinds.fit(spec)])
             return made.spec, made.workspace_id
 
         fitted, workspace_id = await self._context.db.read(work)
@@ -366,7 +366,7 @@ class Jobs:
             self._context.audit(connection, actor, action, job_id, workspace_id=space, data=data)
             return saved
 
-        return for_eyes_of(actor, await self._context.write(actor, action, job_id, work))
+        return masked_record(await self._context.write(actor, action, job_id, work))
 
 
 def refuse_wish(record: WorkloadRecord, desired: Desired) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError, StaleError
+from trainyard.lib.errors import ConflictError, DeniedError, Error, InvalidError, NotFoundError, StaleError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services import submitting
@@ -19,7 +19,7 @@ from trainyard.server.services.checks import FieldError, check_name
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import require_own
 from trainyard.server.services.places import choose_workspace
-from trainyard.server.services.secrecy import without_secrets
+from trainyard.server.services.secrecy import sealed, without_secrets
 from trainyard.server.store import schedules, users, workloads, workspaces
 from trainyard.server.store.schedules import ScheduleRecord
 from trainyard.server.store.workloads import WorkloadRecord
@@ -62,6 +62,7 @@ class Schedules:
                 created_at=self._context.now(),
             )  # fmt: skip
             made = _planned(_checked(record), self._context.now())
+            made = replace(made, spec=sealed(made.spec, self._context.seal, made.user_id))
             if len(schedules.list_schedules(connection, [place.id])) >= MOST:
                 raise ConflictError(f"{place.name} has {MOST} schedules already.", hint="Remove some.")
             schedules.insert_schedule(connection, made)
@@ -84,12 +85,18 @@ class Schedules:
 
         def work(connection: Connection) -> ScheduleRecord:
             record = _own(connection, actor, text)
+            if "spec" in changes and record.user_id != actor.user_id:
+                raise DeniedError(
+                    f"The job of the schedule {record.name} runs with their rights and secrets: only they may change it.",
+                    hint="Pause theirs, and make a schedule of your own.",
+                )
             if "spec" in changes:
                 changes["spec"] = replace(changes["spec"], workspace=record.workspace_id)
             changed = replace(record, **changes)
             if changed.is_active:
                 changed = replace(changed, message="")
             changed = _planned(_checked(changed), self._context.now())
+            changed = replace(changed, spec=sealed(changed.spec, self._context.seal, changed.user_id))
             saved = schedules.save_schedule(connection, changed)
             self._context.audit(
                 connection, actor, "schedules.change", record.id, workspace_id=record.workspace_id,

@@ -6,6 +6,7 @@ Who asks for it, and through which door, is jobs.py's, sweeps.py's and schedules
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,13 @@ from sqlalchemy import Connection
 from trainyard.lib.ids import Serials
 from trainyard.server import kinds
 from trainyard.server.auth.actor import Actor, require
+from trainyard.server.auth.sealing import Seal
 from trainyard.server.services import checks
 from trainyard.server.services.codes import check_code, fit_code
 from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
 from trainyard.server.services.places import Devices, choose_workspace
+from trainyard.server.services.secrecy import sealed, sealed_request
 from trainyard.server.services.storages import check_mounts
 from trainyard.server.services.usage import refuse_over_budget
 from trainyard.server.store import audit, dependencies, events, idempotency, specs, workloads
@@ -55,7 +58,7 @@ def submit_in(
     """Write new jobs, their events and the audit, in the caller's transaction. They were checked before."""
     now = context.now()
     several = [kinds.fit(spec) for spec in several]
-    made = new_records(connection, actor, several, now, dlc=dlc, hold=hold, origin=origin)
+    made = new_records(connection, context, actor, several, dlc=dlc, hold=hold, origin=origin)
     records, needs = hold_for_needs(connection, actor, made)
     workloads.insert_many(connection, records)
     dependencies.insert_needs(connection, needs)
@@ -69,15 +72,17 @@ def submit_in(
 
 def new_records(
     connection: Connection,
+    context: Context,
     actor: Actor,
     several: Sequence[WorkloadSpec],
-    now: float,
     *,
     dlc: Mapping[str, Any] | None = None,
     hold: bool = False,
     origin: str = "",
 ) -> list[WorkloadRecord]:
     """What a submission makes, not written yet; raises where the actor may not, or a job does not fit its workspace."""
+    now, seal = context.now(), context.seal
+    kept_dlc = None if dlc is None else sealed_request(dlc, seal, actor.user_id)
     places = {
         name: choose_workspace(connection, actor, name) for name in {spec.workspace for spec in several}
     }
@@ -101,7 +106,7 @@ def new_records(
                 kind=spec.kind,
                 workspace_id=place.id,
                 user_id=actor.user_id,
-                spec=spec,
+                spec=sealed(spec, seal, actor.user_id),
                 priority=spec.priority,
                 preemptible=spec.preemptible,
                 state=State.HELD if held else State.WAITING,
@@ -110,7 +115,7 @@ def new_records(
                 message="It waits for approval." if approval else "",
                 submitted_at=now,
                 queued_at=None if held else now,
-                dlc=dlc,
+                dlc=kept_dlc,
                 origin=origin,
             )
         )
@@ -131,11 +136,12 @@ def submitted(actor: Actor, record: WorkloadRecord, now: float) -> Event:
     )
 
 
-def digest_of(several: Sequence[WorkloadSpec], dlc: Mapping[str, Any] | None) -> str:
-    """What tells one request from another."""
+def digest_of(several: Sequence[WorkloadSpec], dlc: Mapping[str, Any] | None, seal: Seal) -> str:
+    """What tells one request from another; with a key, so that nobody who reads it can try secrets out."""
     data = [specs.encode(spec) for spec in several]
     text = json.dumps([data, dlc], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    key = seal.derive("idempotency")
+    return hmac.new(key, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
 
 
 def answered(connection: Connection, actor: Actor, key: str, digest: str) -> list[WorkloadRecord] | None:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
+from trainyard.lib.secret_names import is_secret
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs, refuse_wish, require_own
-from trainyard.server.services.secrecy import for_eyes_of
+from trainyard.server.services.secrecy import masked_record
 from trainyard.server.services.usage import refuse_resuming
 from trainyard.server.store import workloads
 from trainyard.server.store.workloads import WorkloadRecord
@@ -60,6 +61,12 @@ class Sweeps:
         hold: bool = False,
     ) -> tuple[str, list[WorkloadRecord]]:
         """Submit all jobs of a sweep, or none. With the same key it is submitted once."""
+        for axis in axes:
+            if any(is_secret(axis.name, value) for value in axis.values):
+                raise InvalidError(
+                    f"The parameter {axis.name} is a secret: names and tags of the jobs would show it.",
+                    hint="Give it as a variable of the job, the same for all of them.",
+                )
         several = sweep.expand(spec, axes)
         records = await self._jobs.submit_many(
             actor, several, idempotency_key=idempotency_key, hold=hold, origin=PREFIX + new_id("sw")
@@ -73,7 +80,7 @@ class Sweeps:
     async def jobs(self, actor: Actor, sweep_id: str) -> list[WorkloadRecord]:
         """Its jobs, in the order of their parameters."""
         found = await self._context.db.read(lambda c: _visible(c, actor, sweep_id))
-        return [for_eyes_of(actor, record) for record in found]
+        return [masked_record(record) for record in found]
 
     async def set_desired(self, actor: Actor, sweep_id: str, desired: Desired) -> list[WorkloadRecord]:
         """Stop, pause or resume every job of it that can still be; the others stay as they are."""

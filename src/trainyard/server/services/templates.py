@@ -17,7 +17,7 @@ from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs
 from trainyard.server.services.places import choose_workspace
 from trainyard.server.services.schedules import spec_from
-from trainyard.server.services.secrecy import without_secrets
+from trainyard.server.services.secrecy import sealed, without_secrets
 from trainyard.server.store import templates
 from trainyard.server.store.templates import TemplateRecord
 from trainyard.server.store.workloads import WorkloadRecord
@@ -61,7 +61,11 @@ class Templates:
             if scope == WORKSPACE:
                 place = choose_workspace(connection, actor, workspace or wanted.workspace).id
             _require(actor, scope, place)
-            shared = wanted if scope == PERSONAL else without_secrets(wanted)
+            shared = (
+                sealed(wanted, self._context.seal, actor.user_id)
+                if scope == PERSONAL
+                else without_secrets(wanted)
+            )
             kept = replace(shared, workspace=workspace if scope == PERSONAL else "", after=())
             submitting.check(kept)
             record = TemplateRecord(
