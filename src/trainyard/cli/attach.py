@@ -17,7 +17,7 @@ from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Machine
 from trainyard.spec.names import session_name
-from trainyard.transport.api import Attachable
+from trainyard.transport.api import Attachable, Preparable
 
 
 @click.command("ssh", cls=CommandLineVerb)
@@ -61,6 +61,8 @@ def _hand_over(name: str, script: Callable[[Machine], str], *, terminal: bool) -
         transport = machines.backend(machine.backend).transport(machine)
         if not isinstance(transport, Attachable):
             raise UnsupportedError(f"the {machine.backend} backend gives no terminal on {machine.name}")
+        if isinstance(transport, Preparable):
+            await transport.prepare()
         return list(transport.argv(script(machine), terminal=terminal))
 
     argv = fleet.run(invocation, work)

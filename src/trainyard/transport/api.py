@@ -142,6 +142,15 @@ class Attachable(Protocol):
 
 
 @runtime_checkable
+class Preparable(Protocol):
+    """A transport that may have to learn something before the program of `argv` can go there."""
+
+    async def prepare(self) -> None:
+        """Learn by what key the machine is known. Twice is once."""
+        ...
+
+
+@runtime_checkable
 class Leavable(Protocol):
     """A process that can be left to the end of its transport: its input ends then, and it goes."""
 

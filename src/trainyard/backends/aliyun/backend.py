@@ -32,6 +32,7 @@ from trainyard.backends.aliyun.ecs import (
     machine_key,
     one_of_each,
 )
+from trainyard.backends.aliyun.host_keys import HostKeyReader
 from trainyard.backends.aliyun.images import fetch_images
 from trainyard.backends.aliyun.keypair import key_name
 from trainyard.backends.aliyun.launching import Launcher, Made
@@ -87,6 +88,7 @@ class AliyunBackend:
         self._login: Login | None = None
         self._learning = asyncio.Lock()
         self._has_sight = False
+        self._host_keys: dict[str, HostKeyReader] = {}  # by region
         self._ways: dict[str, InstanceTransport] = {}
         self._old_ways: list[InstanceTransport] = []
 
@@ -147,6 +149,9 @@ class AliyunBackend:
         self._ways.clear()
         self._old_ways.clear()
         await finish(self._leash.aclose())
+        readers = list(self._host_keys.values())
+        self._host_keys.clear()
+        await finish(gather_all([reader.aclose() for reader in readers]))
         await finish(gather_all([way.aclose() for way in ways]))
 
     # -- capabilities ----------------------------------------------------------------------------------------------
@@ -452,23 +457,32 @@ class AliyunBackend:
 
     def _make_way(self, machine: Machine, host: str) -> InstanceTransport:
         way = import_module("trainyard.backends.aliyun.way")  # brings asyncssh, which listing can do without
-        port, host_key = int(machine.details.get("ssh_port", "22")), machine.details.get("host_key", "")
-        known = None
+        port = int(machine.details.get("ssh_port", "22"))
+        known = way.KnownKey(self._known_hosts_folder / machine.id, host, port)
+        host_key = known.read() or machine.details.get("host_key", "")
         if host_key:
-            known = way.write_known_hosts(
-                self._known_hosts_folder, machine.id, address=host, port=port, host_key=host_key
-            )
+            known.write(host_key)
         address = way.SshAddress(
             host,
             port=port,
             user=machine.user,
             identity_files=self._identity_files(machine),
-            known_hosts=known,
+            known_hosts=known.path,
         )
         made: InstanceTransport = way.InstanceTransport(
-            address, name=machine.name, clock=self.clock, admit=partial(self._admit_key, machine)
+            address,
+            name=machine.name,
+            clock=self.clock,
+            known=known,
+            fetch_key=partial(self._fetch_host_key, machine),
+            admit=partial(self._admit_key, machine),
         )
         return made
+
+    async def _fetch_host_key(self, machine: Machine, patience: float) -> str:
+        region = machine.region or self.client.region
+        reader = self._host_keys.setdefault(region, HostKeyReader(self._client(region)))
+        return await reader.read(machine.id, patience=patience)
 
     def _identity_files(self, machine: Machine) -> tuple[Path, ...]:
         """Our own key, made if missing, and the one that the family's tools made, where it is."""

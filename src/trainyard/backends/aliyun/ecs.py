@@ -34,7 +34,7 @@ NAME = "aliyun"
 MACHINE = "machine"  # the value of our tag on machines; "network" is on what they stand on
 USER_TAG = "trainyard-user"
 CLIENT_TAG = "trainyard-client"
-HOST_KEY_TAG = "trainyard-host-key"
+HOST_KEY_TAG = "trainyard-host-key"  # on machines of earlier versions, which were given a key
 TOKEN_TAG = "trainyard-token"  # noqa: S105  # of the launch, no secret
 STORAGE_TAG = "trainyard-storage"
 HOURS_TAG = "trainyard-max-hours"
@@ -121,7 +121,6 @@ class Launch:
     group_id: str
     key_pair: str
     user_data: str
-    host_key: str
     user: str
     client: str
 
@@ -167,7 +166,6 @@ def _tag_list(launch: Launch, candidate: Candidate) -> Sequence[Parameter]:
         TAG: MACHINE,
         USER_TAG: launch.user,
         CLIENT_TAG: launch.client,
-        HOST_KEY_TAG: launch.host_key,
         PRICE_TAG: price_text(candidate.price),
         STORAGE_TAG: "shared" if launch.spec.shared_storage else "",
         HOURS_TAG: f"{launch.spec.max_hours:g}" if launch.spec.max_hours else "",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from importlib import import_module
 from typing import NamedTuple
 
 from trainyard.backends.aliyun import power, rivals, wishes
@@ -33,8 +32,7 @@ from trainyard.backends.aliyun.journal import Entry
 from trainyard.backends.aliyun.keypair import key_name
 from trainyard.backends.aliyun.network import ensure_vswitch
 from trainyard.backends.aliyun.problems import code_of, is_worth_another_place
-from trainyard.backends.aliyun.threads import in_thread
-from trainyard.backends.aliyun.user_data import HostKey, user_data
+from trainyard.backends.aliyun.user_data import user_data
 from trainyard.backends.aliyun.wire import texts
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, NotFoundError, UnreachableError
@@ -216,15 +214,13 @@ class Launcher:
     async def _make(
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
     ) -> list[str]:
-        key: HostKey
-        found, ground, key = await wishes.together(
+        found, ground = await wishes.together(
             wishes.find(self.client, spec, misses=self.misses, near=near),
             self._ensure_ground(spec),
-            in_thread(_make_host_key),
         )
         if found.image.note:
             logger.warning("%s", found.image.note)
-        launch = self._launch(spec, found, ground, key)
+        launch = self._launch(spec, found, ground)
         tried: dict[str, Error] = {}
         for candidate in found.candidates:
             made = await self._try(launch, ground, candidate, names, len(names), tried)
@@ -248,7 +244,7 @@ class Launcher:
             family_home=cloud.user_home / ".ncluster",
         )
 
-    def _launch(self, spec: MachineSpec, found: wishes.Found, ground: Ground, key: HostKey) -> Launch:
+    def _launch(self, spec: MachineSpec, found: wishes.Found, ground: Ground) -> Launch:
         return Launch(
             spec=replace(spec, snapshot=found.snapshot),
             image_id=found.image.id,
@@ -257,7 +253,6 @@ class Launcher:
             group_id=ground.group.id,
             key_pair=ground.key.name,
             user_data=user_data(
-                key,
                 authorized=[ground.key.public_line] if ground.key.public_line else (),
                 data_disk_gib=found.data_disk.gib if found.data_disk else 0,
                 is_snapshot=bool(spec.snapshot),
@@ -265,7 +260,6 @@ class Launcher:
                 wants_driver=spec.with_driver and not found.image.has_driver,
                 wants_python=bool(spec.role),
             ),
-            host_key=key.public,
             user=self.settings.user,
             client=self.settings.client,
         )
@@ -409,11 +403,6 @@ def _check_all_there(names: Sequence[str], there: Sequence[Machine]) -> None:
             f"another computer made these machines at the same time and took them back: {', '.join(sorted(missing))}",
             hint="Run the same command again.",
         )
-
-
-def _make_host_key() -> HostKey:
-    key: HostKey = import_module("trainyard.backends.aliyun.hostkey").make()
-    return key
 
 
 def _nobody_has(names: Sequence[str], tried: dict[str, Error]) -> CapacityError:

@@ -73,7 +73,7 @@ async def fetch_all(
             found[text(row, listing.key) or f"#{len(found)}"] = (
                 row  # the later sight of it is the fresher one
             )
-        next_mark = text(answer, "NextToken")
+        next_mark = text(answer, "NextToken") or text(answer, f"{listing.rows.partition('.')[0]}.NextToken")
         is_last = not next_mark or next_mark == mark if listing.by_token else len(new) < listing.size
         if is_last:
             return list(found.values())

@@ -1,7 +1,7 @@
-"""What a machine is told before its first boot: its host key, who may log in, and the script in `boot.sh`.
+"""What a machine is told before its first boot: who may log in, and the script in `boot.sh`.
 
-The host key is made here, so that the very first connection is verified; its public half goes into a tag, where every
-client of the account finds it. Written as JSON, which is YAML, which cloud-init reads.
+Every process of the machine can read it for as long as the machine lives, so it holds no secret. The machine makes its
+host keys itself and shows the public halves on its console. Written as JSON, which is YAML, which cloud-init reads.
 """
 
 from __future__ import annotations
@@ -9,26 +9,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trainyard.backends.aliyun.host_keys import CONSOLE_SCRIPT
 from trainyard.lib.errors import InvalidError
 
 FOLDER = "/root/.trainyard-boot"
+EACH_BOOT = "/var/lib/cloud/scripts/per-boot/trainyard-host-keys"  # cloud-init runs what lies there
 LONGEST = 32 * 1024  # bytes before encoding, by the provider's rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostKey:
-    """The key by which machines prove who they are."""
-
-    private: str
-    public: str  # `ssh-ed25519 AAAA…`, without a comment
-
-
 def user_data(
-    key: HostKey,
     *,
     authorized: Sequence[str] = (),
     data_disk_gib: int = 0,
@@ -48,10 +40,13 @@ def user_data(
     script = "".join(f"{name}={value}\n" for name, value in wishes.items()) + _boot_script()
     config = {
         "disable_root": False,
-        "ssh_deletekeys": True,
-        "ssh_keys": {"ed25519_private": key.private, "ed25519_public": key.public},
+        "ssh_deletekeys": True,  # an image of another machine brings that one's
+        "ssh_genkeytypes": ["ed25519"],
         "ssh_authorized_keys": list(authorized),
-        "write_files": [{"path": f"{FOLDER}/boot.sh", "permissions": "0700", "content": script}],
+        "write_files": [
+            {"path": f"{FOLDER}/boot.sh", "permissions": "0700", "content": script},
+            {"path": EACH_BOOT, "permissions": "0755", "content": CONSOLE_SCRIPT},
+        ],
         "runcmd": ['sh "${HOME:-/root}/.trainyard-boot/boot.sh"'],
     }
     data = ("#cloud-config\n" + json.dumps(config)).encode()

@@ -162,6 +162,7 @@ class Emulator:
             ),
         )
 
+        self.world.read_console = self.machines.console_of
         self._agent = Agent(self.world, self.machines, self.clock, self.changed)
 
     async def _listen(self, last_port: int) -> None:

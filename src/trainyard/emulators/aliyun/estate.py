@@ -172,6 +172,8 @@ class Options:
     """Whether spot prices move, and take instances whose limit they pass."""
     retired_images: list[str] = field(default_factory=list)
     """Images of the provider that are no longer to be had."""
+    images_without_assistant: list[str] = field(default_factory=list)
+    """Images whose machines have no Cloud Assistant until it is installed."""
 
     def check(self) -> None:
         """ValueError where a value makes no sense."""

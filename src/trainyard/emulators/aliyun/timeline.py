@@ -140,7 +140,8 @@ def _begin_starting(estate: Estate, instance: Instance, now: datetime) -> None:
 
 def _finish_starting(estate: Estate, instance: Instance, now: datetime) -> None:
     instance.status, instance.due = "Running", None
-    instance.agent_ready = now + estate.options.duration("agent")
+    if instance.image not in estate.options.images_without_assistant:
+        instance.agent_ready = now + estate.options.duration("agent")
 
 
 def _finish_stopping(estate: Estate, instance: Instance, now: datetime) -> None:

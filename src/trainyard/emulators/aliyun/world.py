@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import json
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -34,6 +35,9 @@ def _digest(text: str) -> str:
 
 class World(Estate):
     """One emulated cloud that lives."""
+
+    read_console: Callable[[str], bytes] = staticmethod(lambda _instance_id: b"")
+    """What a machine has printed on its console since its last boot; set by whoever has the machines."""
 
     def advance(self, now: datetime) -> None:
         """Apply everything that is due up to `now`."""

@@ -28,7 +28,7 @@ def describe(machine: Machine) -> Mapping[str, str]:
 
 
 def open_way(address: NodeAddress) -> Transport:
-    """Go there as the backend does. Makes no call."""
+    """Go there as the backend does. Makes no call; the first connection may ask the provider for the host key."""
     known = dict(address.machine)
     machine = Machine(
         name=known.get("name", address.name),

@@ -23,7 +23,7 @@ from trainyard.backends.aliyun.money import (
     spent,
     spent_text,
 )
-from trainyard.backends.aliyun.user_data import HostKey, user_data
+from trainyard.backends.aliyun.user_data import user_data
 from trainyard.backends.aliyun.wire import flatten
 from trainyard.lib.errors import InvalidError
 from trainyard.spec.machine import MachineSpec, MachineState
@@ -109,7 +109,6 @@ def launch_of(spec: MachineSpec) -> Launch:
         group_id="sg-1",
         key_pair="ncluster-alice",
         user_data="",
-        host_key="ssh-ed25519 AAAA",
         user="alice",
         client="laptop",
     )
@@ -152,15 +151,15 @@ def test_a_machine_is_described_when_the_provider_says_little():
     assert "takes this spot machine back" in describe(locked, login=Login(), now=NOW).details["notice"]
 
 
-def test_the_host_key_and_the_script_are_in_the_user_data():
-    key = HostKey(private="-----BEGIN-----\nx\n-----END-----\n", public="ssh-ed25519 AAAA")
-    text = base64.b64decode(user_data(key, authorized=["ssh-rsa BBBB"], data_disk_gib=50)).decode()
+def test_the_scripts_and_no_secret_are_in_the_user_data():
+    text = base64.b64decode(user_data(authorized=["ssh-rsa BBBB"], data_disk_gib=50)).decode()
     head, _, body = text.partition("\n")
     config = json.loads(body)
     assert head == "#cloud-config"
-    assert config["ssh_keys"]["ed25519_private"] == key.private
+    assert "ssh_keys" not in config
+    assert "PRIVATE KEY" not in text
     assert config["ssh_deletekeys"] is True
     assert config["ssh_authorized_keys"] == ["ssh-rsa BBBB"]
     assert "wants_data=50\nis_snapshot=\nwants_nfs=\n" in config["write_files"][0]["content"]
     with pytest.raises(InvalidError):
-        user_data(key, authorized=["x" * 40000])
+        user_data(authorized=["x" * 40000])

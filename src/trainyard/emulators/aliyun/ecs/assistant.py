@@ -113,10 +113,13 @@ def describe_commands(world: World, call: Call) -> dict[str, Value]:
 
 
 def install(world: World, call: Call) -> dict[str, Value]:
-    """InstallCloudAssistant: every image has it."""
+    """InstallCloudAssistant: on running instances that have none."""
     unknown = [one for one in call.texts("InstanceId") if one not in world.instances]
     if unknown:
         raise not_found("InvalidInstance.NotFound", f"The instances do not exist: {', '.join(unknown)}.")
+    for instance in (world.instances[one] for one in call.texts("InstanceId")):
+        if instance.status == "Running" and instance.agent_ready is None:
+            instance.agent_ready = call.now + world.options.duration("agent")
     return {}
 
 

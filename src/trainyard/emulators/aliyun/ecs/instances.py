@@ -5,7 +5,9 @@ Making them is `launch.py`'s matter, starting, stopping and deleting `power.py`'
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
+from datetime import timedelta
 
 from trainyard.emulators.aliyun import ledger, stock
 from trainyard.emulators.aliyun.answers import (
@@ -31,6 +33,8 @@ from trainyard.emulators.aliyun.world import World
 
 STATUSES = frozenset({"Pending", "Starting", "Running", "Stopping", "Stopped"})
 LOCKS = frozenset({"financial", "security", "Recycling", "recycling", "dedicatedhostfinancial", "refunded"})
+CONSOLE_LIMIT = 64 * 1024
+BEIJING = timedelta(hours=8)  # the time in which the console is dated
 _MOST_BY_TAG = 1000  # beyond it the documents send one to ListTagResources
 _FILTER_KEYS = frozenset({"CreationStartTime", "CreationEndTime"})
 
@@ -287,6 +291,18 @@ def describe_user_data(world: World, call: Call) -> dict[str, Value]:
     return {"InstanceId": instance.id, "RegionId": instance.region, "UserData": instance.user_data}
 
 
+def get_console_output(world: World, call: Call) -> dict[str, Value]:
+    """GetInstanceConsoleOutput: what was printed since the last boot, the last of it where it is much."""
+    instance = find_instance(world, call, call.required("InstanceId"))
+    printed = world.read_console(instance.id)[-CONSOLE_LIMIT:]
+    beijing = (call.now + BEIJING).strftime("%Y-%m-%d %H:%M:%S")
+    return {
+        "InstanceId": instance.id,
+        "ConsoleOutput": base64.b64encode(printed).decode(),
+        "LastUpdateTime": beijing,
+    }
+
+
 def describe_network_interfaces(world: World, call: Call) -> dict[str, Value]:
     """DescribeNetworkInterfaces: the primary ones."""
     region, ids = require_region(call), call.texts("NetworkInterfaceId")
@@ -452,6 +468,7 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     ("ecs", "DescribeInstanceStatus"): describe_instance_status,
     ("ecs", "DescribeInstanceAttribute"): describe_instance_attribute,
     ("ecs", "DescribeUserData"): describe_user_data,
+    ("ecs", "GetInstanceConsoleOutput"): get_console_output,
     ("ecs", "DescribeNetworkInterfaces"): describe_network_interfaces,
     ("ecs", "ModifyInstanceAttribute"): modify_instance_attribute,
     ("ecs", "ModifyInstanceAutoReleaseTime"): modify_auto_release,

@@ -206,6 +206,10 @@ class Machines:
         """The file with what UserData has printed."""
         return self._folder(instance_id).path / "root" / "var" / "log" / "cloud-init-output.log"
 
+    def console_of(self, instance_id: str) -> bytes:
+        """What the machine has printed on its console since its last boot."""
+        return self._folder(instance_id).read_console()
+
     def _open(self) -> None:
         if not template.find_sshd():
             raise UnsupportedError(

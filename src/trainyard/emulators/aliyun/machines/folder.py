@@ -41,7 +41,8 @@ PROGRAMS = {
 }
 # Where root of the machine is not root outside, /usr/sbin is not its own.
 USER_PROGRAMS = {f"/usr/local/sbin/{name}": name for name in ("mount", "umount", "mountpoint", "mount.nfs")}
-HOME_FOLDERS = ("root", "home", "data", "mnt", "media", "srv", "boot", "etc", "run", "var")
+HOME_FOLDERS = ("root", "home", "data", "mnt", "media", "srv", "boot", "etc", "run", "dev", "var")
+CONSOLE_BYTES = 64 * 1024  # of its end are kept in mind
 HOME_PROGRAMS = ("ssh", "systemctl", "service", "cloud-init")
 # Machines meet on the loopback interface and share the processors, so ranks are not bound to them.
 MPI_SETTINGS = """\
@@ -138,6 +139,20 @@ class MachineFolder:
         process = ProcessId(int(words[0]), int(words[1]))
         return Init(process, int(words[3])) if is_alive(process) else None
 
+    @property
+    def console(self) -> Path:
+        """What the machine sees as /dev/console."""
+        return self.path / "console"
+
+    def read_console(self) -> bytes:
+        """The end of what was printed there."""
+        try:
+            with self.console.open("rb") as file:
+                file.seek(max(0, self.console.stat().st_size - CONSOLE_BYTES))
+                return file.read(CONSOLE_BYTES)
+        except OSError:
+            return b""
+
     def is_settled(self) -> bool:
         """Whether UserData has been taken in."""
         return (self.shared / "settled").exists()
@@ -154,6 +169,7 @@ class MachineFolder:
         _install(Path(__file__).with_name("init.sh"), self.shared / "init.sh")
         self.write_listening(wish, port)
         self.write_metadata(metadata_url)
+        _put(self.console, "", mode=0o600)
         if self.isolation is Isolation.HOME:
             self._prepare_home(wish, port)
 
@@ -271,6 +287,10 @@ class MachineFolder:
 
     def _prepare_home(self, wish: MachineWish, port: int) -> None:
         root = self._ensure_link()
+        device = self.path / "root" / "dev" / "console"
+        device.parent.mkdir(parents=True, exist_ok=True)
+        if not device.is_symlink():
+            device.symlink_to(self.console)
         inside = self.path / "root" / "run" / "trainyard"
         if not inside.is_symlink():
             inside.symlink_to("../../shared")

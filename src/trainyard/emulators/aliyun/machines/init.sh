@@ -16,8 +16,22 @@ run_user_data() {
         [ -f "$script" ] || continue
         "$script" || { echo "$script ended with status $?" && status=error; }
     done
+    show_host_keys >>"$root/dev/console"
     echo "$status" >"$cloud/.result" && mv "$cloud/.result" "$cloud/result.txt"
     date >"$cloud/boot-finished"
+}
+
+# As cloud-init prints them on the console at the end of the first boot.
+show_host_keys() {
+    head="<14>$(date '+%b %d %H:%M:%S') cloud-init:"
+    echo "$head #############################################################"
+    echo "$head -----BEGIN SSH HOST KEY FINGERPRINTS-----"
+    for key in "$root"/etc/ssh/ssh_host_*_key.pub; do echo "$head $(ssh-keygen -lf "$key")"; done
+    echo "$head -----END SSH HOST KEY FINGERPRINTS-----"
+    echo "$head #############################################################"
+    echo "-----BEGIN SSH HOST KEY KEYS-----"
+    cat "$root"/etc/ssh/ssh_host_*_key.pub
+    echo "-----END SSH HOST KEY KEYS-----"
 }
 
 # As cloud-init too: what was put there runs at every boot.

@@ -55,6 +55,7 @@ def why_not(isolation: Isolation, folder: Path) -> str:
         for path in (trial / "nas", trial / "template" / "etc", machine / "shared" / "nas"):
             path.mkdir(parents=True)
         (machine / "shared" / "init.sh").write_text("exit 0\n", encoding="utf-8")
+        (machine / "console").touch()
         (trial / "template" / "etc" / "passwd").write_text("", encoding="utf-8")
         entry = {
             "name": "trial",

@@ -239,6 +239,9 @@ def make_devices(isolation: str) -> None:
                 with open(f"root{path}", "w", encoding="ascii"):  # noqa: PTH123
                     pass
                 mount(path, f"root{path}", flags=MS_BIND)
+    with open("root/dev/console", "w", encoding="ascii"):  # noqa: PTH123
+        pass
+    mount("console", "root/dev/console", flags=MS_BIND)
     for name in ("pts", "shm"):
         make_folder(f"root/dev/{name}")
     group = "" if isolation == "user" else tty_group()
