@@ -12,7 +12,8 @@ else
     mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t cgroup2 groups /sys/fs/cgroup &&
         mount -t devtmpfs dev /dev && mkdir -p /dev/pts /dev/shm && mount -t devpts -o ptmxmode=666 pts /dev/pts &&
         mount -t tmpfs -o mode=1777 shm /dev/shm && mount -t tmpfs run /run && mkdir /run/host /run/own &&
-        mount -t hostfs host /run/host -o "$host" && mount --bind /usr/lib/uml/modules /lib/modules &&
+        mount -t hostfs host /run/host -o "$host" && mkdir -p /lib/modules &&
+        mount --bind /usr/lib/uml/modules /lib/modules &&
         umount -l /old && rmdir /old && ip link set lo up && echo up >/run/host/up &&
         HOME=/run/own sh "$host/job" >/run/host/said 2>&1
     echo $? >/run/host/status
