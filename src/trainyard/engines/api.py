@@ -77,11 +77,13 @@ class Entry:
     reports: bool = False  # to the first of `peers`, which lets it begin
     waits_for: tuple[str, ...] = ()  # tasks whose ssh has to answer before the command
     ready_seconds: float = 600.0
-    gate_port: int = 0
+    gate_ports: tuple[int, ...] = ()  # the first of these that is free
     gate_address: str = (
         ""  # only there; empty: at all addresses of the node, and the others come by the first peer's
     )
-    token: str = field(default="", repr=False)  # by which tasks of one attempt know each other
+    token: str = field(
+        default="", repr=False
+    )  # the key by which tasks of one attempt know each other; it is never sent
     ssh_port: int = 0  # where its own ssh listens; 0: none
     ssh_address: str = ""  # as for the gate
     ssh_key: str = field(default="", repr=False)  # of the whole attempt, as its public key is

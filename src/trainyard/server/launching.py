@@ -68,6 +68,7 @@ def gang_of(job: Job, surroundings: Surroundings) -> Gang:
         person=surroundings.people.get(record.user_id, Person()),
         workspace=surroundings.workspaces.get(record.workspace_id, ""),
         token=derive(surroundings.secret, f"token {job.attempt_id}").hex()[:32],
+        seed=meeting.seed_of(surroundings.secret, job.attempt_id),
     )
     return meeting.with_ports(gang)
 

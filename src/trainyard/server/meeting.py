@@ -25,6 +25,7 @@ from trainyard.spec.workload import WorkloadSpec
 
 FIRST_PORT = 40000
 PORTS = 9800  # and up to 200 tasks of a job on one machine
+GATE_PORTS = 8  # the gate takes the first of these that is free
 LOOPBACK = "127.0.0.1"
 MOST_NAMES = 128  # tasks, in the table of hosts of every task of a job without ssh
 _OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight million after it
@@ -51,7 +52,7 @@ def with_ports(gang: Gang) -> Gang:
     """Say where each task's ssh listens: one port for all, but for those that share a machine and are seen by another."""
     if gang.is_alone or not has_ssh(gang.spec):
         return gang
-    base = port_of(gang.attempt_id)
+    base = port_of(gang.seed)
     if _is_together(gang):
         return replace(gang, places=tuple(replace(place, ssh_port=base) for place in gang.places))
     counts: dict[str, int] = {}
@@ -63,14 +64,24 @@ def with_ports(gang: Gang) -> Gang:
     return replace(gang, places=tuple(sorted(places, key=lambda one: one.rank)))
 
 
-def port_of(attempt_id: str) -> int:
-    """A port of an attempt's own, by its name."""
-    return FIRST_PORT + _number(attempt_id) % PORTS
+def seed_of(secret: bytes, attempt_id: str) -> str:
+    """From what an attempt's ports and addresses follow: the same again in another server, and known to no stranger before."""
+    return derive(secret, f"places {attempt_id}").hex()
 
 
-def own_address(attempt_id: str, rank: int) -> str:
+def port_of(seed: str) -> int:
+    """A port of an attempt's own."""
+    return FIRST_PORT + _number(seed) % PORTS
+
+
+def gate_ports_of(seed: str) -> tuple[int, ...]:
+    """Where the gate of an attempt may be. Whoever wants to be there first has to take all ports that there are."""
+    return tuple(dict.fromkeys(port_of(f"gate {number} {seed}") for number in range(GATE_PORTS)))
+
+
+def own_address(seed: str, rank: int) -> str:
     """A task's address for those on its machine."""
-    number = (_number(f"address {attempt_id}") % 2048 << 12) + rank % 4096
+    number = (_number(f"address {seed}") % 2048 << 12) + rank % 4096
     return str(ipaddress.IPv4Address(_OWN_ADDRESSES + number))
 
 
@@ -96,7 +107,7 @@ def address_for(gang: Gang, viewer: Place, place: Place) -> str:
     """Where one task reaches another. InvalidError where its node has no address for others."""
     ssh = has_ssh(gang.spec)
     if place.rank != viewer.rank and ssh and _is_beside(gang, viewer, place):
-        return own_address(gang.attempt_id, place.rank)
+        return own_address(gang.seed, place.rank)
     if gang.is_alone or _is_together(gang):
         return LOOPBACK
     if not place.address or _is_loopback(place.address):
@@ -131,8 +142,8 @@ def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes)
     entry = replace(
         entry,
         peers=peers,
-        gate_port=port_of(f"gate {gang.attempt_id}"),
-        gate_address=own_address(gang.attempt_id, keeper.rank) if together else "",
+        gate_ports=gate_ports_of(gang.seed),
+        gate_address=own_address(gang.seed, keeper.rank) if together else "",
         token=derive(secret, f"gate {gang.attempt_id}").hex(),
     )
     if not entry.stands_by:
@@ -158,7 +169,7 @@ def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together
     return replace(
         entry,
         ssh_port=place.ssh_port,
-        ssh_address=own_address(gang.attempt_id, place.rank) if together else "",
+        ssh_address=own_address(gang.seed, place.rank) if together else "",
         ssh_key=private,
         ssh_public_key=public,
         host_key=host_private,

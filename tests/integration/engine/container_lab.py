@@ -52,7 +52,7 @@ TOOLS = (
 MODULES = (
     "__future__ json re socket subprocess signal contextlib importlib pwd select selectors time hashlib hmac binascii errno fcntl "
     "ctypes collections.abc typing threading base64 random struct encodings.idna encodings.utf_8 encodings.ascii zipimport "
-    "runpy pkgutil argparse shutil tempfile urllib.parse secrets shlex glob"
+    "runpy pkgutil argparse shutil tempfile urllib.parse secrets shlex glob resource"
 )
 LISTED = """
 import importlib, sys

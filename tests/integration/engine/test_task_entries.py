@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 
 import pytest
 from engine_lab import EngineLab, alive, kill, launch_of
 
 from trainyard.engines.api import Entry, Peer
-from trainyard.engines.nodes.agent.gate import mark_of
-from trainyard.server.meeting import own_address, port_of
+from trainyard.engines.nodes.agent.gate_keeper import MissingError
+from trainyard.engines.nodes.agent.gate_report import Reporter
+from trainyard.server.meeting import gate_ports_of, own_address
 
 pytestmark = pytest.mark.slow  # real agents, and tasks that wait for each other
-ADDRESS, PORT = own_address("w1.1", 7), port_of("gate of this module")
+ADDRESS, PORTS = own_address("w1.1", 7), gate_ports_of("this module")
 
 
 def entry(name: str, *, meets: tuple[str, ...] = (), reports: bool = False, seconds: float = 60.0) -> Entry:
@@ -24,35 +24,29 @@ def entry(name: str, *, meets: tuple[str, ...] = (), reports: bool = False, seco
         Peer(task=one, names=(one,), address="127.0.0.1") for one in dict.fromkeys(("keeper", name))
     )
     return Entry(
-        peers=peers, meets=meets, reports=reports, gate_port=PORT, gate_address=ADDRESS, token="t" * 64,
+        peers=peers, meets=meets, reports=reports, gate_ports=PORTS, gate_address=ADDRESS, token="t" * 64,
         ready_seconds=seconds, env={"MET": "%host:keeper%"},
     )  # fmt: skip
 
 
-def say(hello: dict[str, object]) -> bytes:
-    """What the gate answers to somebody."""
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            with socket.create_connection((ADDRESS, PORT), timeout=10) as connection:
-                with connection.makefile("rb") as said:
-                    assert said.readline().decode().strip() == mark_of("t" * 64)
-                    connection.sendall(json.dumps(hello).encode() + b"\n")
-                    return said.readline()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+def report(name: str, key: str, seconds: float) -> object:
+    """What the gate answers to one who says to be a task; what is wrong where it does not."""
+    given = {
+        "token": key, "attempt": "w1.1", "gate_address": ADDRESS, "gate_ports": PORTS, "peers": [{"task": "keeper"}],
+    }  # fmt: skip
+    try:
+        return Reporter(given, name, {"PORT": "7"}, time.monotonic() + seconds).report()
+    except MissingError as error:
+        return error.missing
 
 
 async def test_strangers_learn_nothing_at_the_gate_and_those_who_belong_begin(lab: EngineLab):
     server = await lab.start()
     await lab.launch(server, launch_of('echo "met at $MET"', entry=entry("worker-0", meets=("other",))))
-    wrong = {"token": "x" * 64, "task": "other", "ports": {}}
-    for hello in (wrong, {**wrong, "token": "t" * 64, "task": "nobody"}, {"token": ["t"]}, {}):
-        assert await asyncio.to_thread(say, hello) == b""
-    right = {"token": "t" * 64, "task": "other", "ports": {"PORT": "7"}}
-    answer = json.loads(await asyncio.to_thread(say, right))
-    assert answer["other"] == {"PORT": "7"}
+    for name, key in (("other", "x" * 64), ("nobody", "t" * 64), ("other", "")):
+        assert await asyncio.to_thread(report, name, key, 1.0) == ["keeper"]
+    answer = await asyncio.to_thread(report, "other", "t" * 64, 20.0)
+    assert answer == {"worker-0": {}, "other": {"PORT": "7"}}
     assert (await server.ended("w1.1")).exit_code == 0
     assert server.log("w1.1").decode().endswith("successfully initialized.\nmet at 127.0.0.1\n")
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import sys
+import threading
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 import platforms
 from trainyard.engines.nodes.agent.reach import choices
 from trainyard.server import meeting
+from trainyard.server.auth.sealing import Seal
 
 pytestmark = pytest.mark.slow  # a platform of its own for the module, and processes that wait for each other
 ALLREDUCE = Path(__file__).with_name("allreduce_sockets.py")
@@ -166,17 +168,20 @@ def test_the_job_fails_in_time_and_says_who_is_missing_when_a_task_never_comes(u
     assert "began" not in lines
 
 
+def _seed(up: platforms.Up, job: str) -> str:
+    return meeting.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
+
+
 def _with_ports_taken(up: platforms.Up, command: str, taken: dict[int, list[int]], gate: bool) -> Any:
     """Run a job of ps-0 and two workers whose ports, by rank, somebody silent has already."""
     # It waits until its name, and so the ports of its first start, are known and taken.
     up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
     job = up.submit(command, kind="PSDistJob", roles=[worker(replicas=2)])
-    ports = choices(meeting.port_of(f"{job}.1"))
-    places = [
-        (meeting.own_address(f"{job}.1", rank), ports[i]) for rank, which in taken.items() for i in which
-    ]
+    seed = _seed(up, job)
+    ports = choices(meeting.port_of(seed))
+    places = [(meeting.own_address(seed, rank), ports[i]) for rank, which in taken.items() for i in which]
     if gate:
-        places.append((meeting.own_address(f"{job}.1", 0), meeting.port_of(f"gate {job}.1")))
+        places.append((meeting.own_address(seed, 0), meeting.gate_ports_of(seed)[0]))
     with contextlib.ExitStack() as strangers:
         for place in places:
             stranger = strangers.enter_context(socket.socket())
@@ -195,7 +200,7 @@ def test_tasks_reach_each_other_at_once_when_somebody_else_has_their_ports(up):
     )
     found, lines = _with_ports_taken(up, command, {0: [0], 1: [0, 1]}, gate=True)
     assert (found["state"], found["attempt"]) == ("succeeded", 1), (found, lines)
-    ports = choices(meeting.port_of(f"{found['id']}.1"))
+    ports = choices(meeting.port_of(_seed(up, found["id"])))
     for line in (
         "first=worker-0",
         "other=worker-1",
@@ -206,6 +211,44 @@ def test_tasks_reach_each_other_at_once_when_somebody_else_has_their_ports(up):
         assert line in lines, lines
 
 
+def _repeat(listener: socket.socket, places: list[tuple[str, int]], heard: list[bytes]) -> None:
+    """Say to everybody what the first ssh of the job that answers says of itself, until the listener is closed."""
+    with contextlib.suppress(OSError):
+        while True:
+            visitor, _ = listener.accept()
+            for place in [] if heard else places:
+                with contextlib.suppress(OSError), socket.create_connection(place, timeout=2) as real:
+                    heard.append(real.recv(512))
+            with visitor, contextlib.suppress(OSError):
+                visitor.sendall(heard[0] if heard else b"")
+
+
+@needs_sshd
+def test_tasks_reach_each_other_when_a_stranger_repeats_at_another_port_what_their_ssh_says(up):
+    up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
+    job = up.submit(
+        "ssh worker-0 'echo reached=$TRAINYARD_TASK'", kind="PSDistJob", roles=[worker(replicas=2)]
+    )
+    seed = _seed(up, job)
+    address, ports = meeting.own_address(seed, 1), choices(meeting.port_of(seed))
+    heard: list[bytes] = []
+    places = [(meeting.own_address(seed, rank), ports[0]) for rank in (0, 2)] + [(address, ports[1])]
+    with contextlib.ExitStack() as stack:
+        for port in (ports[0], *ports[2:]):  # all but the one that is left for the task
+            stranger = stack.enter_context(socket.socket())
+            stranger.bind((address, port))
+            stranger.listen()
+            thread = threading.Thread(target=_repeat, args=(stranger, places, heard))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stranger.shutdown, socket.SHUT_RDWR)
+        up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
+        found = up.until(job, "succeeded", "failed", seconds=60)
+    assert (found["state"], found["attempt"]) == ("succeeded", 1), up.lines(job)
+    assert "reached=worker-0" in up.lines(job)
+    assert b"ty-" in heard[0]
+
+
 @needs_sshd
 def test_a_job_starts_anew_when_somebody_else_has_every_port_of_its_ssh(up):
     found, lines = _with_ports_taken(up, "ssh worker-0 echo reached", {1: [*range(5)]}, gate=False)
@@ -213,12 +256,15 @@ def test_a_job_starts_anew_when_somebody_else_has_every_port_of_its_ssh(up):
     assert "reached" in lines
 
 
-def test_tasks_meet_when_somebody_else_has_the_port_of_their_gate(up):
+def test_tasks_meet_when_somebody_else_has_every_port_of_their_gate(up):
     up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
     job = up.submit("echo met", kind="PyTorchJob", roles=[worker(replicas=3)])
-    with socket.socket() as stranger:
-        stranger.bind((meeting.own_address(f"{job}.1", 0), meeting.port_of(f"gate {job}.1")))
-        stranger.listen()
+    seed = _seed(up, job)
+    with contextlib.ExitStack() as strangers:
+        for port in meeting.gate_ports_of(seed):
+            stranger = strangers.enter_context(socket.socket())
+            stranger.bind((meeting.own_address(seed, 0), port))
+            stranger.listen()
         up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
         found = up.until(job, "succeeded", "failed", seconds=60)
     assert (found["state"], found["attempt"], up.lines(job).count("met")) == ("succeeded", 1, 3)

@@ -12,9 +12,24 @@ from collections.abc import Iterator
 
 from trainyard.engines.nodes.agent import reach
 from trainyard.engines.nodes.agent.entry import hosts_table
-from trainyard.engines.nodes.agent.gate import mark_of
+from trainyard.engines.nodes.agent.gate import ssh_marks
 
-MARK = mark_of("t" * 64)
+MARK = "ty-0123456789abcdef"
+
+
+def marked(*ports: int) -> dict[int, str]:
+    return dict.fromkeys(ports, MARK)
+
+
+def test_every_port_of_every_task_has_a_mark_of_its_own():
+    entry = {"token": "t" * 64, "attempt": "w1.1"}
+    marks = [
+        *ssh_marks(entry, "worker-0", [1, 2]).values(),
+        *ssh_marks(entry, "worker-1", [1]).values(),
+        *ssh_marks({**entry, "attempt": "w1.2"}, "worker-0", [1]).values(),
+        *ssh_marks({**entry, "token": "u" * 64}, "worker-0", [1]).values(),
+    ]
+    assert len(set(marks)) == 5
 
 
 def test_neighbours_never_choose_the_same_port_and_all_are_where_they_should_be():
@@ -57,11 +72,11 @@ def test_the_peer_is_found_and_not_read_when_strangers_have_its_other_ports():
         listener(f"SSH-2.0-x {MARK}\r\n".encode()) as peer,
     ):
         places = {
-            "worker-0": ("127.0.0.1", [silent, other, peer]),
-            "worker-1": ("127.0.0.1", [other, free_port()]),
-            "worker-2": ("127.0.0.1", [peer]),
+            "worker-0": ("127.0.0.1", marked(silent, other, peer)),
+            "worker-1": ("127.0.0.1", marked(other, free_port())),
+            "worker-2": ("127.0.0.1", marked(peer)),
         }
-        found = reach.find(places, MARK, 5.0)
+        found = reach.find(places, 5.0)
         assert {name: one.getpeername()[1] for name, one in found.items()} == {
             "worker-0": peer,
             "worker-2": peer,
@@ -72,17 +87,26 @@ def test_the_peer_is_found_and_not_read_when_strangers_have_its_other_ports():
 
 
 def test_nobody_is_found_at_once_when_all_refuse_and_in_time_when_all_are_silent():
-    assert reach.find({"worker-0": ("127.0.0.1", [free_port()])}, MARK, 60.0) == {}
+    assert reach.find({"worker-0": ("127.0.0.1", marked(free_port()))}, 60.0) == {}
     with listener(b"") as silent:
         began = time.monotonic()
-        assert reach.find({"worker-0": ("127.0.0.1", [silent])}, MARK, 0.1) == {}
+        assert reach.find({"worker-0": ("127.0.0.1", marked(silent))}, 0.1) == {}
         assert time.monotonic() - began >= 0.09
 
 
-def test_ssh_gets_the_connection_itself_when_it_runs_the_file_alone():
+def test_nobody_is_found_when_a_stranger_says_the_mark_of_another_port():
+    with listener(f"SSH-2.0-x {MARK}\r\n".encode()) as stranger:
+        places = {"worker-0": ("127.0.0.1", {stranger: "ty-another", free_port(): MARK})}
+        assert reach.find(places, 5.0) == {}
+
+
+def test_ssh_gets_the_connection_itself_when_it_runs_the_file_alone(tmp_path):
     ours, theirs = socket.socketpair()
     with listener(f"SSH-2.0-x {MARK}\r\n".encode()) as peer, ours:
-        words = [sys.executable, "-IS", reach.__file__, MARK, "127.0.0.1", str(free_port()), str(peer)]
+        marks = tmp_path / "marks of 'all'"
+        lines = [f"worker-{number} {port} {MARK}\n" for number in (1, 0) for port in (free_port(), peer)]
+        marks.write_text("".join(lines))
+        words = [sys.executable, "-IS", reach.__file__, str(marks), "worker-0", "127.0.0.1"]
         with theirs:
             done = subprocess.run(words, stdout=theirs, check=False, timeout=60)
         assert done.returncode == 0

@@ -398,7 +398,7 @@ def test_every_task_meets_at_the_first_that_runs_the_command():
     assert entries["worker-1"].reports
     assert [peer.task for peer in entries["worker-1"].peers] == ["master-0", "worker-1"]
     assert len({entry.token for entry in entries.values()}) == 1
-    assert len({entry.gate_port for entry in entries.values()}) == 1
+    assert len({entry.gate_ports for entry in entries.values()}) == 1
 
 
 def test_the_launcher_waits_for_the_ssh_of_those_that_stand_by():
@@ -436,7 +436,7 @@ def test_tasks_have_addresses_of_their_own_when_they_share_a_machine():
     assert addresses["worker-0"].startswith("127.")
     assert len(set(addresses.values())) == 3
     assert len({place.ssh_port for place in gang.places}) == 1
-    assert launcher.ssh_address == meeting.own_address("dlc1.1", 0)
+    assert launcher.ssh_address == meeting.own_address(gang.seed, 0)
 
 
 def test_tasks_have_ports_of_their_own_when_some_share_a_node_and_others_do_not():

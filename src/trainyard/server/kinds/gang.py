@@ -71,6 +71,9 @@ class Gang:
     person: Person = field(default_factory=Person)
     workspace: str = ""
     token: str = field(default="", repr=False)  # of the attempt: what people may sign in to its tasks with
+    seed: str = field(
+        default="", repr=False
+    )  # from which its ports and addresses follow: strangers cannot guess them
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property

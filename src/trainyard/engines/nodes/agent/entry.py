@@ -20,6 +20,7 @@ from typing import Any
 
 from . import gate, kernel
 from .gate import NO_ENVIRONMENT, NO_PEERS, EntryError
+from .gate_keeper import MissingError
 
 MARK = re.compile(r"%(host|name|address|port|path|folder|env|id):([^%\n]*)%")
 CHANGED = (
@@ -140,7 +141,7 @@ class Entry:
         os.write(1, b"Network is under initialization... ")
         try:
             self.ports = gate.meet(self.entry, self.name, own, self.until)
-        except gate.MissingError as error:
+        except MissingError as error:
             seconds = float(self.entry["ready_seconds"])
             os.write(1, b"\n")
             raise EntryError(

@@ -1,8 +1,8 @@
-"""How the tasks of an attempt find each other's ports: each takes the first of a few that is free, and says the attempt's
-mark to whoever connects, so whoever looks knows a stranger from a peer without having been told anything.
+"""How the tasks of an attempt find each other's ssh: each takes the first of a few ports that is free, and says the mark of
+that port to whoever connects. So whoever looks knows a stranger from a peer, also one that repeats the mark of another port.
 
-NB: ssh runs this file alone, as its ProxyCommand: `reach.py MARK ADDRESS PORT...` hands the connection over to ssh, which
-then needs nobody between. So it imports nothing of ours.
+NB: ssh runs this file alone, as its ProxyCommand: `reach.py FILE TASK ADDRESS` hands the connection over to ssh, which then
+needs nobody between. So it imports nothing of ours. FILE has the ports and marks: a command line would show them to all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    Places = Mapping[str, tuple[str, Sequence[int]]]  # task → its address, and the ports where it may be
+    Marks = Mapping[int, str]  # port → what is said there
+    Places = Mapping[str, tuple[str, Marks]]  # task → its address, and the ports where it may be
 
 # Those that the platform the jobs come from has for it. Neighbours on a node have numbers below 200 apart, so that no two
 # of their choices are the same.
@@ -36,38 +37,38 @@ def choices(wanted: int) -> list[int]:
     return [wanted, *(FIRST + (wanted - FIRST + STRIDE * number) % COUNT for number in range(1, CHOICES))]
 
 
-def find(places: Places, mark: str, seconds: float) -> dict[str, socket.socket]:
-    """Connect to all; who answered with the mark in time. Nothing of what they said has been read."""
+def find(places: Places, seconds: float) -> dict[str, socket.socket]:
+    """Connect to all; who answered with its mark in time. Nothing of what they said has been read."""
     found: dict[str, socket.socket] = {}
     names = list(places)
     for first in range(0, len(names), AT_ONCE):
         some = {name: places[name] for name in names[first : first + AT_ONCE]}
-        found.update(_find_some(some, mark.encode(), time.monotonic() + seconds))
+        found.update(_find_some(some, time.monotonic() + seconds))
     return found
 
 
-def _find_some(places: Places, mark: bytes, until: float) -> dict[str, socket.socket]:
+def _find_some(places: Places, until: float) -> dict[str, socket.socket]:
     found: dict[str, socket.socket] = {}
     poll = select.poll()
-    open_: dict[int, tuple[str, socket.socket]] = {}
-    for name, (address, ports) in places.items():
-        for port in ports:
+    open_: dict[int, tuple[str, str, socket.socket]] = {}
+    for name, (address, marks) in places.items():
+        for port, mark in marks.items():
             one = _begin(address, port)
             if one is not None:
-                open_[one.fileno()] = (name, one)
+                open_[one.fileno()] = (name, mark, one)
                 poll.register(one, select.POLLIN)
-    while any(name not in found for name, _ in open_.values()):
+    while any(name not in found for name, _, _ in open_.values()):
         ready = poll.poll(max(0.0, until - time.monotonic()) * 1000)
         if not ready:
             break
         for number, _ in ready:
             poll.unregister(number)
-            name, one = open_.pop(number)
-            if name not in found and _says(one, mark):
+            name, mark, one = open_.pop(number)
+            if name not in found and _says(one, mark.encode()):
                 found[name] = one
             else:
                 one.close()
-    for _, one in open_.values():
+    for _, _, one in open_.values():
         one.close()
     for one in found.values():
         one.setblocking(True)
@@ -98,12 +99,19 @@ def _says(one: socket.socket, mark: bytes) -> bool:
         return False
 
 
-def hand_over(words: list[str]) -> int:
+def marks_of(path: str, task: str) -> dict[int, str]:
+    """The ports where a task may be, and what it says there: lines of the task, the port and the mark."""
+    with open(path, encoding="utf-8") as file:
+        words = [line.split() for line in file]
+    return {int(port): mark for name, port, mark in words if name == task}
+
+
+def hand_over(path: str, task: str, address: str) -> int:
     """Connect, and give the connection to who reads our output."""
-    mark, address, *ports = words
+    places = {"": (address, marks_of(path, task))}
     until = time.monotonic() + PATIENCE_SECONDS
     while True:
-        found = find({"": (address, [int(port) for port in ports])}, mark, LOOK_SECONDS)
+        found = find(places, LOOK_SECONDS)
         if found:
             break
         if time.monotonic() > until:
@@ -117,4 +125,4 @@ def hand_over(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(hand_over(sys.argv[1:]))
+    sys.exit(hand_over(*sys.argv[1:]))

@@ -20,7 +20,7 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .gate import NO_PORT, NO_SSH, EntryError, mark_of
+from .gate import NO_PORT, NO_SSH, EntryError, ssh_marks
 from .reach import choices, find
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def write_client(entry: Entry) -> None:
     folder = f"{entry.folder}/ssh"
     is_mixed = len({peer["ssh_port"] for peer in entry.peers.values() if peer["ssh_port"]}) > 1
     # Who stands by is not told where the others are.
-    config = client_config(entry, folder, looks=is_mixed or entry.entry["stands_by"])
+    looks = is_mixed or entry.entry["stands_by"]
+    if looks:
+        _write_marks(entry, folder)
+    config = client_config(entry, folder, looks=looks)
     _write(f"{folder}/config", f"{config}Host *\n    Include ~/.ssh/config\n")
     if entry.env.get("TRAINYARD_VIEW"):  # a home of its own
         write_home(entry, client_config(entry, folder, looks=is_mixed))
@@ -98,7 +101,7 @@ def client_config(entry: Entry, folder: str, *, looks: bool) -> str:
         own = entry.entry["ssh_address"] if peer["task"] == entry.name else ""
         address, lines = own or peer["address"], direct
         if looks:
-            lines = f"    ProxyCommand {_reaching(entry, folder, address, peer)}\n    ProxyUseFdpass yes\n"
+            lines = f"    ProxyCommand {_reaching(folder, address, peer)}\n    ProxyUseFdpass yes\n"
         names = [name for name in peer["names"] if name not in known]
         known += names
         if names:
@@ -121,11 +124,22 @@ def _host(names: list[str], address: str, peer: dict[str, Any], more: str) -> st
     return f"Host {' '.join(names)}\n    HostName {address}\n    Port {peer['ssh_port']}\n{more}"
 
 
-def _reaching(entry: Entry, folder: str, address: str, peer: dict[str, Any]) -> str:
+def _reaching(folder: str, address: str, peer: dict[str, Any]) -> str:
     """A line for ssh's shell that connects to one task, wherever among its ports that is."""
-    ports = dict.fromkeys([peer["ssh_port"], *choices(peer["wanted_port"])])
-    words = [sys.executable, "-IS", f"{folder}/reach.py", mark_of(entry.entry["token"]), address]
-    return " ".join(_word(word) for word in [*words, *map(str, ports)]).replace("%", "%%")
+    words = [sys.executable, "-IS", f"{folder}/reach.py", f"{folder}/marks", peer["task"], address]
+    return " ".join(map(_word, words)).replace("%", "%%")
+
+
+def _write_marks(entry: Entry, folder: str) -> None:
+    """Write at which ports each task may be, and what it says there."""
+    lines = []
+    for peer in entry.peers.values():
+        if peer["ssh_port"]:
+            ports = dict.fromkeys([peer["ssh_port"], *choices(peer["wanted_port"])])
+            marks = ssh_marks(entry.entry, peer["task"], ports)
+            lines += [f"{peer['task']} {port} {mark}\n" for port, mark in marks.items()]
+    _write(f"{folder}/marks.new", "".join(lines))
+    os.rename(f"{folder}/marks.new", f"{folder}/marks")  # sessions of others may be reading it
 
 
 def _source_of(name: str) -> str:
@@ -157,16 +171,17 @@ def write_home(entry: Entry, config: str) -> None:
             _write(path, text)
 
 
-def server_config(entry: Entry, folder: str) -> str:
-    """Only the job's key, only the task's user. The port is said when it is started."""
+def server_config(entry: Entry, folder: str, port: int) -> str:
+    """Only the job's key, only the task's user."""
     given = entry.entry
     lines = [
+        f"Port {port}",
         f"ListenAddress {given['ssh_address'] or '0.0.0.0'}",  # noqa: S104  # the other nodes come from anywhere
         f"HostKey {_path(folder + '/host_key')}",
         f"AuthorizedKeysFile {_path(folder + '/authorized_keys')}",
         f"AllowUsers {_user()}",
         f"ForceCommand /bin/sh {_word(folder + '/session.sh')}",
-        f"VersionAddendum {mark_of(given['token'])}",
+        f"VersionAddendum {ssh_marks(given, entry.name, [port])[port]}",
         f"UsePAM {'yes' if _is_locked() else 'no'}",
         *("PidFile none", "StrictModes no", "PermitRootLogin yes", "PubkeyAuthentication yes"),
         *("PasswordAuthentication no", "KbdInteractiveAuthentication no", "UseDNS no", "PrintMotd no"),
@@ -195,7 +210,7 @@ def _starts(entry: Entry, program: str, port: int) -> bool:
     """Whether it answers there; False where somebody else was quicker."""
     folder = f"{entry.folder}/ssh"
     done = subprocess.run(
-        [program, "-f", f"{folder}/sshd_config", "-E", f"{folder}/log", "-p", str(port)],
+        [program, "-f", _write_config(entry, port), "-E", f"{folder}/log"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -206,7 +221,7 @@ def _starts(entry: Entry, program: str, port: int) -> bool:
     deadline = time.monotonic() + START_SECONDS
     address = entry.entry["ssh_address"] or "127.0.0.1"
     while True:
-        found = find({"": (address, [port])}, mark_of(entry.entry["token"]), 2.0)
+        found = find({"": (address, ssh_marks(entry.entry, entry.name, [port]))}, 2.0)
         for connection in found.values():
             connection.close()
             return True
@@ -233,13 +248,13 @@ def become(entry: Entry) -> None:
     program = _program(entry)
     for port in _free_ports(entry):
         entry.let_go()
-        words = [program, "-D", "-e", "-f", f"{entry.folder}/ssh/sshd_config", "-p", str(port)]
+        words = [program, "-D", "-e", "-f", _write_config(entry, port)]
         os.execve(program, words, entry.env)  # noqa: S606  # no shell
     raise _no_port(entry)
 
 
 def _program(entry: Entry) -> str:
-    """The path of sshd, where it can run now; what it is to know is written."""
+    """The path of sshd, where it can run now."""
     program = find_program("sshd", [*PLACES, *entry.env.get("PATH", "").split(":")])
     if not program:
         raise EntryError(
@@ -251,9 +266,14 @@ def _program(entry: Entry) -> str:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
         except OSError as error:
             raise EntryError(NO_SSH, f"sshd needs the folder /run/sshd: {error.strerror}") from error
-    folder = f"{entry.folder}/ssh"
-    _write(f"{folder}/sshd_config", server_config(entry, folder))
     return program
+
+
+def _write_config(entry: Entry, port: int) -> str:
+    """Write what sshd goes by at a port; the file's path."""
+    folder = f"{entry.folder}/ssh"
+    _write(f"{folder}/sshd_config", server_config(entry, folder, port))
+    return f"{folder}/sshd_config"
 
 
 def _free_ports(entry: Entry) -> Iterator[int]:

@@ -257,7 +257,8 @@ class Supervisor:
         """Say to what comes before the command what it has to do, where the task sees it."""
         own = self.folder.file("entry")
         os.makedirs(own, mode=0o700, exist_ok=True)
-        order = {**self.order["entry"], "name": self.order["name"], "ports": self.order.get("ports") or {}}
+        more = {"attempt": self.folder.attempt, "name": self.order["name"]}
+        order = {**self.order["entry"], **more, "ports": self.order.get("ports") or {}}
         write_file(f"{own}/order.json", json.dumps(order).encode())
 
     def _offer_to_oom(self) -> None:
