@@ -44,12 +44,16 @@ class View:
     shared_memory_mib: int = 0
     home: str = ""  # where the task's user lives, as the task sees it
     user: str = ""  # its name, as the task sees it
+    uid: int = (
+        0  # whom the task runs as on a node that is root's; 0: one user for all whose server does not say
+    )
     hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
     images: str = ""  # of the node: "ignore"; "podman", "docker": by this one; else by either
     isolation: str = (
         ""  # closed where the node can; "required": closed; "open": adds mounts, hides nothing; "off"
     )
     hidden: tuple[str, ...] = ()  # folders of the node that no task may see
+    processes: int = 4096  # and threads, that the task may have; 0: as many as the node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from engine_lab import EngineLab, launch_of
 
-from trainyard.engines.api import View
-from trainyard.engines.nodes.agent.cgroups import CPU, MEMORY, Trees
+from trainyard.engines.api import TaskNoted, View
+from trainyard.engines.nodes.agent.cgroups import CPU, MEMORY, PIDS, Trees
 
 TREES = Trees()
 pytestmark = [
@@ -64,6 +64,43 @@ async def test_a_task_gets_no_more_of_the_processor_than_its_own(lab: EngineLab)
     assert float(server.log("w1.1")) < 0.75  # 0.3, and what its start took
 
 
+FORKER = """python3 -c "
+import os, time
+made = []
+try:
+    while len(made) < {}:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+        made.append(pid)
+except OSError as error:
+    print(error.strerror, len(made) < {})
+for pid in made:
+    os.kill(pid, 9)
+raise SystemExit({})
+"
+"""
+
+
+@pytest.mark.skipif(PIDS not in TREES.folders, reason="no groups count processes here")
+async def test_a_task_starts_no_more_processes_than_it_may_and_is_told_so(lab: EngineLab):
+    if shutil.which("bwrap") is None:
+        pytest.skip("bubblewrap is not installed")
+    server = await lab.start()
+    for attempt, status in (("w1.1", 0), ("w2.1", 3)):
+        command = FORKER.format(100, 40, status)
+        await lab.launch(server, launch_of(command, attempt, view=View(processes=40)))
+        ended = await server.ended(attempt)
+        message = "it wanted more than its 40 processes and threads" if status else ""
+        assert (ended.exit_code, ended.message) == (status, message), server.log(attempt)
+        assert server.log(attempt) == b"Resource temporarily unavailable True\n"
+        assert [one.code for one in server.find(TaskNoted, attempt)] == ["processes_limited"]  # type: ignore[attr-defined]
+    await lab.launch(server, launch_of(FORKER.format(100, 40, 0), "w3.1", view=View()))
+    assert (await server.ended("w3.1")).exit_code == 0
+    assert (server.log("w3.1"), server.find(TaskNoted, "w3.1")) == (b"", [])
+    assert not groups()
+
+
 async def test_a_command_beside_a_task_counts_with_it(lab: EngineLab):
     server = await lab.start()
     await lab.launch(server, launch_of("echo on; sleep 60", memory_mib=64, view=View()))
@@ -89,7 +126,7 @@ def test_one_tree_for_all_is_used_where_there_is_one(tmp_path: Path):
     own.write_text("0::/user.slice\n")
     for folder in (tmp_path, tmp_path / "user.slice", tmp_path / "trainyard"):
         folder.mkdir(exist_ok=True)
-        (folder / "cgroup.subtree_control").write_text("cpu memory")
+        (folder / "cgroup.subtree_control").write_text("cpu memory pids")
     (tmp_path / "user.slice" / "cgroup.procs").write_text("1\n")
     trees = Trees(str(tmp_path), str(own))
     assert trees.version == 2
@@ -97,12 +134,15 @@ def test_one_tree_for_all_is_used_where_there_is_one(tmp_path: Path):
     group = trees.group("a")
     folder = tmp_path / "trainyard" / "a"
     folder.mkdir()
-    for name in ("memory.max", "memory.swap.max", "cpu.max", "cgroup.procs"):
+    for name in ("memory.max", "memory.swap.max", "cpu.max", "pids.max", "cgroup.procs"):
         (folder / name).touch()
-    group.limit(64, 1500)
+    group.limit(64, 1500, 40)
     group.enter(os.getpid())
     (folder / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n")
     assert (folder / "memory.max").read_text() == str(64 << 20)
     assert (folder / "cpu.max").read_text() == "150000 100000"
     assert (folder / "cgroup.procs").read_text() == str(os.getpid())
     assert group.kills() == 2
+    (folder / "pids.events").write_text("max 5\n")
+    assert (folder / "pids.max").read_text() == "40"
+    assert group.refusals() == 5

@@ -93,7 +93,7 @@ async def test_a_task_neither_mounts_nor_traces_nor_sees_the_processes_of_others
         "mount -o remount,rw / 2>/dev/null && echo remounted; mknod d b 8 0 2>/dev/null && echo made; "
         f"kill -0 {os.getpid()} 2>/dev/null && echo reached; ls /proc/{os.getpid()} 2>/dev/null && echo seen; "
         "unshare -m true 2>/dev/null && echo unshared; ls -d /proc/[0-9]* | wc -l; "
-        "cat /proc/1/environ | tr '\\0' '\\n' | grep -c TRAINYARD_SERVER_; grep NoNewPrivs /proc/self/status | tr '\\t' ' '",
+        "cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c TRAINYARD_SERVER_; grep NoNewPrivs /proc/self/status | tr '\\t' ' '",
         env={},
     )
     lines = text.splitlines()
@@ -473,6 +473,17 @@ def broken_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
 
 
+@pytest.mark.usefixtures("broken_bubblewrap")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's nodes have so much to lose")
+async def test_a_task_is_refused_when_it_would_run_as_root_and_the_node_can_make_no_views(lab: EngineLab):
+    server = await lab.start()
+    await lab.launch(server, launch_of("id -u", view=View()))
+    refused = await server.ended("w1.1")
+    assert refused.exit_code == 126
+    assert "would run the task as root" in refused.message and "No permissions" in refused.message
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="refused there, see above")
 @pytest.mark.usefixtures("broken_bubblewrap")
 async def test_a_storage_is_refused_and_a_task_is_warned_when_the_node_can_make_no_views(
     lab: EngineLab, tmp_path: Path

@@ -81,8 +81,12 @@ def _inside(folder: TaskFolder, order: dict[str, Any], known: dict[str, Any], co
     place = os.path.abspath(folder.file("work"))
     if order["working_dir"]:
         place = place_of(order["working_dir"], env.get("HOME", "/"))
-    status: int = entering.become_inside(order, pid, folder=place, words=_words(command), env=env)
-    return status
+    try:
+        return int(entering.become_inside(order, pid, folder=place, words=_words(command), env=env))
+    except OSError as error:
+        why = error.strerror or "it cannot be entered"
+        sys.stderr.write(f"trainyard: no command can be run in the view of the task now: {why}\n")
+        return NO_TASK
 
 
 def _become(folder: TaskFolder, order: dict[str, Any], command: str, child: int) -> NoReturn:

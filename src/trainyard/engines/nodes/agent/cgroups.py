@@ -1,4 +1,4 @@
-"""A task's share of its node, kept by the kernel: groups of processes with a limit of memory and of processor time.
+"""A task's share of its node, kept by the kernel: groups of processes with a limit of memory, processor time and their number.
 
 Both layouts: a tree for each resource (version 1), and one tree for all (version 2). Where the node lets us make no groups,
 there are none, and who asked is told.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import kernel
 
@@ -18,7 +18,16 @@ ASIDE = "trainyard.own"  # where we are counted ourselves, in a group that was g
 MOVE_TRIES = 10
 PERIOD = 100_000  # microseconds, in which a task may use its quota
 LEAST_QUOTA = 1000  # the kernel takes no less
-MEMORY, CPU = "memory", "cpu"
+MEMORY, CPU, PIDS = "memory", "cpu", "pids"
+PROCESSES = 4096  # and threads, that a task may have where its server says nothing else
+
+
+class Limits(NamedTuple):
+    """What a task is held to; 0: to nothing."""
+
+    memory_mib: int = 0
+    cpu_milli: int = 0
+    processes: int = 0
 
 
 class Trees:
@@ -31,7 +40,7 @@ class Trees:
         lines = _read(own).splitlines()
         parts = (line.split(":", 2) for line in lines)
         paths = {name: path for _, names, path in parts for name in names.split(",")}
-        for name in (MEMORY, CPU):
+        for name in (MEMORY, CPU, PIDS):
             if name in paths:
                 self._find(name, f"{root}/{name}", paths[name])
         if not self.folders and "" in paths:
@@ -68,6 +77,8 @@ class Trees:
             return False
         self.version = 2
         self.folders = {MEMORY: folder, CPU: folder}
+        if all(_enable(one, {PIDS}) for one in (parent, folder)):
+            self.folders[PIDS] = folder
         return True
 
     def group(self, name: str) -> Group:
@@ -83,8 +94,13 @@ class Group:
         self.homes = trees.homes
         self.folders = {kind: f"{folder}/{name}" for kind, folder in trees.folders.items()}
 
-    def limit(self, memory_mib: int, cpu_milli: int) -> None:
-        """Make it, with these limits; 0: none. OSError where it cannot be."""
+    def limit(self, memory_mib: int, cpu_milli: int, processes: int = 0) -> None:
+        """Make it, with these limits; 0: none. OSError where it cannot be.
+
+        Processes are not counted where the node cannot: nobody has asked for that by name.
+        """
+        if processes and PIDS in self.folders:
+            _write(f"{self._make(PIDS)}/pids.max", str(processes))
         if memory_mib:
             self._limit_memory(memory_mib << 20)
         if cpu_milli:
@@ -122,11 +138,12 @@ class Group:
     def kills(self) -> int:
         """How many of its processes were killed for want of memory."""
         folder = self.folders.get(MEMORY, "")
-        text = _read(f"{folder}/memory.events" if self.version == 2 else f"{folder}/memory.oom_control")
-        words = text.split()
-        with contextlib.suppress(ValueError, IndexError):
-            return int(words[words.index("oom_kill") + 1])
-        return 0
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        return _counted(f"{folder}/{name}", "oom_kill")
+
+    def refusals(self) -> int:
+        """How many processes it could not start because it had as many as it may."""
+        return _counted(f"{self.folders.get(PIDS, '')}/pids.events", "max")
 
     def leave(self) -> None:
         """Have us be counted where we were before; what we have started stays."""
@@ -148,11 +165,13 @@ def name_of(mark: str) -> str:
     return mark.replace("/", ".")
 
 
-def limits_of(order: dict[str, Any]) -> tuple[int, int]:
-    """MiB of memory and thousandths of a core that a task is held to. One without a view is trusted with the processor."""
+def limits_of(order: dict[str, Any]) -> Limits:
+    """What a task is held to. One without a view is trusted with the processor, and with the number of its processes."""
     view = order.get("view")
-    is_closed = view is not None and view.get("isolation") not in ("open", "off")
-    return int(order.get("memory_mib") or 0), int(order.get("cpu_milli") or 0) if is_closed else 0
+    memory = int(order.get("memory_mib") or 0)
+    if view is None or view.get("isolation") in ("open", "off"):
+        return Limits(memory)
+    return Limits(memory, int(order.get("cpu_milli") or 0), int(view.get("processes", PROCESSES)))
 
 
 def _made(folder: str) -> str:
@@ -164,12 +183,11 @@ def _made(folder: str) -> str:
     return folder if os.access(folder, os.W_OK | os.X_OK) else ""
 
 
-def _enable(folder: str) -> bool:
-    """Whether groups in a folder of the one tree get limits of both kinds."""
-    wanted = {MEMORY, CPU}
+def _enable(folder: str, wanted: frozenset[str] | set[str] = frozenset({MEMORY, CPU})) -> bool:
+    """Whether groups in a folder of the one tree get limits of these kinds."""
     if not wanted <= set(_read(f"{folder}/cgroup.subtree_control").split()):
         with contextlib.suppress(OSError):
-            _write(f"{folder}/cgroup.subtree_control", "+memory +cpu")
+            _write(f"{folder}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(wanted)))
     return wanted <= set(_read(f"{folder}/cgroup.subtree_control").split())
 
 
@@ -185,6 +203,14 @@ def _make_free(folder: str) -> bool:
                 with contextlib.suppress(ProcessLookupError):
                     _write(f"{folder}/{ASIDE}/cgroup.procs", pid)
     return False
+
+
+def _counted(path: str, name: str) -> int:
+    """The number after a word of a file; 0 where there is none."""
+    words = _read(path).split()
+    with contextlib.suppress(ValueError, IndexError):
+        return int(words[words.index(name) + 1])
+    return 0
 
 
 def _read(path: str) -> str:

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from . import kernel
+from .cgroups import limits_of
 from .devices import device_nodes
 from .folder import TaskFolder, write_file
 from .ground import DOCKER, RUNTIMES, Runtime, find_runtime, has_runtime, run_briefly
@@ -159,6 +160,8 @@ class Box:
             words += ["--memory", f"{memory}m", "--memory-swap", f"{memory}m"]
         if cpu:
             words += ["--cpus", f"{cpu / 1000:g}"]
+        processes = limits_of(self.order).processes
+        words += ["--pids-limit", str(processes or -1)]
         size = int(self.view.get("shared_memory_mib") or 0) or memory
         if size:
             words += ["--shm-size", f"{size}m"]

@@ -13,11 +13,11 @@ import signal
 import time
 from typing import Any, NoReturn
 
-from . import cgroups, kernel, placing, view
+from . import cgroups, kernel, placing, syscall_filter, view
 from .held import Held
+from .sandbox_user import UMASK, UNGUARDED, TaskUser, user_of
 
 PR_CAPBSET_DROP = 24
-PR_SET_NO_NEW_PRIVS = 38
 NS_GET_USERNS = 0xB701
 ROOMS = ("mnt", "pid", "ipc")
 PATIENCE_SECONDS = 10.0  # a view is being put together when its task says that it runs
@@ -61,15 +61,17 @@ def environment_of(pid: int) -> dict[str, str]:
 def become_inside(
     order: dict[str, Any], pid: int, *, folder: str, words: list[str], env: dict[str, str]
 ) -> int:
-    """Run words in the view of a process, counted with it; their status."""
-    memory, cpu = cgroups.limits_of(order)
-    if memory or cpu:
+    """Run words in the view of a process, counted with it; their status. OSError where we may not go there."""
+    if any(cgroups.limits_of(order)):
         with contextlib.suppress(OSError):
             cgroups.Trees().group(cgroups.name_of(order["mark"])).enter(os.getpid())
+    user = user_of(order)
+    # What we start is seen inside before it has become another program, and has our memory until then.
+    kernel.hide_memory()
     _join(pid)
     child = os.fork()  # only what we start is in the other tree of processes
     if child == 0:
-        _run(folder, words, env)
+        _run(folder, words, env, user, is_closed=order["view"].get("isolation") not in UNGUARDED)
     return _wait(child)
 
 
@@ -84,6 +86,8 @@ def run_anew(order: dict[str, Any], wrapped: view.Wrapped) -> int:
                 with contextlib.suppress(OSError, KeyError):  # the node cannot, as the task's events said
                     group.limit(*cgroups.limits_of(order))
                     group.enter(os.getpid())
+            if user_of(order) is not None:
+                os.umask(UMASK)
             words = [wrapped.words[0], "--die-with-parent", *held.options, *wrapped.words[1:]]
             os.execve(words[0], words, wrapped.env)  # noqa: S606  # no shell
         finally:
@@ -128,26 +132,33 @@ def _is_here(handle: int) -> bool:
     )
 
 
-def _run(folder: str, words: list[str], env: dict[str, str]) -> NoReturn:
+def _run(
+    folder: str, words: list[str], env: dict[str, str], user: TaskUser | None, *, is_closed: bool
+) -> NoReturn:
     try:
+        if user is not None:
+            for handle in (0, 1, 2):
+                user.give_stream(handle)
+        if is_closed:
+            give_up_rights(user)
+        syscall_filter.keep_rights_down()
         try:
             os.chdir(folder)
         except OSError:
             os.chdir("/")
-        give_up_rights()
         os.execve(words[0], words, env)  # noqa: S606  # it is a shell
     finally:
         os._exit(126)
 
 
-def give_up_rights() -> None:
+def give_up_rights(user: TaskUser | None) -> None:
     """Keep no more rights than a task in a closed view has. For good: no program gets them back."""
-    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if os.getuid() == 0:
+    if user is not None:
         last = int(kernel.read_file("/proc/sys/kernel/cap_last_cap"))
         for number in range(last + 1):
-            if number not in view.CAPABILITY_NUMBERS:
-                _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
+            _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
+        user.become()
+    syscall_filter.apply()
 
 
 def _wait(child: int) -> int:

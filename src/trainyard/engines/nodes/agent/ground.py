@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import select
 import time
 
-from . import cgroups
+from . import cgroups, kernel
+from .sandbox_user import FIRST, TaskUser
 
 PATHS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TRY_SECONDS = 10.0
 PODMAN, DOCKER = RUNTIMES = ("podman", "docker")
 NO_BUBBLEWRAP = "it has no bubblewrap (bwrap)"
+NO_SETPRIV = "it has no setpriv (util-linux), by which tasks of a node that is root's run as others"
+MFD_EXEC = 0x10  # of newer kernels, where files in memory are not run unless they were made for it
+F_ADD_SEALS, ALL_SEALS = 1033, 0xF  # against more seals, shrinking, growing and writing
+PROGRAM = b"\x7fELF"
 
 
 class Runtime:
@@ -30,6 +37,8 @@ class Ground:
 
     def __init__(self) -> None:
         self._bwrap: tuple[str, str] | None = None
+        self._setpriv = ""
+        self.handles: tuple[int, ...] = ()  # what a process forked from us needs, to make views by itself
         self._trees: cgroups.Trees | None = None
         self.takes_handles = (
             False  # its bubblewrap mounts an open folder, which nobody can exchange meanwhile
@@ -37,8 +46,17 @@ class Ground:
 
     @property
     def bwrap(self) -> str:
-        """The path of a bubblewrap that works; empty where there is none."""
+        """The path of a bubblewrap that works; empty where there is none.
+
+        It leads to a copy that nobody can write to: a task sees the process that holds its view.
+        """
         return self._tried()[0]
+
+    @property
+    def setpriv(self) -> str:
+        """The program by which tasks become somebody else, where we are root."""
+        self._tried()
+        return self._setpriv
 
     @property
     def why_not(self) -> str:
@@ -61,24 +79,44 @@ class Ground:
         path = find_program("bwrap")
         if not path:
             return "", NO_BUBBLEWRAP
-        words = [
-            path,
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--ro-bind",
-            "/",
-            "/",
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "true",
-        ]
-        status, said = run_briefly(words)
+        inner = ["true"]
+        if os.getuid() == 0:
+            self._setpriv = find_program("setpriv")
+            if not self._setpriv:
+                return "", NO_SETPRIV
+            inner = [*TaskUser(FIRST).words(self._setpriv), *inner]
+        rooms = ["--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+        status, said = run_briefly([path, *rooms, "--", *inner])
         if status:
             return "", f"its bubblewrap does not work: {said.strip().rpartition(chr(10))[2]}"
         self.takes_handles = "--bind-fd" in run_briefly([path, "--help"])[1]
-        return path, ""
+        return self._sealed(path), ""
+
+    def _sealed(self, path: str) -> str:
+        """A way to a copy of a program in memory that cannot be changed any more; its own path where that cannot be."""
+        with contextlib.suppress(OSError):
+            content = kernel.read_file(path)
+            is_lent = (
+                os.stat(path).st_mode & 0o6000
+            )  # one that gets its rights from its file has none as a copy
+            if not content.startswith(PROGRAM) or is_lent:
+                return path
+            handle = _memory_file(os.path.basename(path))
+            os.write(handle, content)
+            fcntl.fcntl(handle, F_ADD_SEALS, ALL_SEALS)
+            found = f"/proc/self/fd/{handle}"
+            if run_briefly([found, "--version"])[0] == 0:
+                self.handles = (handle,)
+                return found
+            os.close(handle)
+        return path
+
+
+def _memory_file(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    with contextlib.suppress(OSError):  # a kernel that does not know it yet
+        return os.memfd_create(name, flags | MFD_EXEC)
+    return os.memfd_create(name, flags)
 
 
 def find_program(name: str) -> str:

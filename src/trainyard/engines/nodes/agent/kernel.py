@@ -9,6 +9,7 @@ import struct
 
 MARK = "TRAINYARD_MARK"  # a variable that every process of a task begins with
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 FALLOC_KEEP_SIZE = 1
 FALLOC_PUNCH_HOLE = 2
@@ -52,6 +53,11 @@ def become_subreaper() -> None:
 def die_with_parent(number: int) -> None:
     """Get this signal when the process that forked us ends, however it does."""
     _checked(_prctl(PR_SET_PDEATHSIG, number, 0, 0, 0))
+
+
+def hide_memory() -> None:
+    """Let nobody look at this process, nor at what it forks, until that has become another program."""
+    _checked(_prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
 
 
 def reserve(descriptor: int, length: int) -> None:

@@ -17,6 +17,10 @@ FOLDER = "/run/trainyard/mounts"
 MOUNT_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
 OPTIONS = "soft,timeo=600,retrans=2,nosuid,nodev"  # a server that is gone must not hold a task for ever
+ALWAYS = (
+    "nosuid",
+    "nodev",
+)  # whatever an operator asks for: what tasks put there is nobody's program on the node
 TRANSIENT = (
     "refused",
     "timed out",
@@ -54,6 +58,7 @@ def _mount(source: str, kind: str, options: str, env: dict[str, str]) -> str:
     # Two storages may have the same source, and be mounted in different ways.
     place = f"{FOLDER}/{binascii.crc32(f'{source} {options}'.encode()):08x}"
     os.makedirs(place, mode=0o700, exist_ok=True)
+    options += "".join(f",{word}" for word in ALWAYS if word not in options.split(","))
     is_patient = "retry=" not in options
     if is_patient:
         options += ",retry=0"  # we try again ourselves, and know then what the matter is

@@ -14,7 +14,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from . import kernel
+from . import kernel, storage_owner
+from .sandbox_user import TaskUser
 
 NETWORK = "nfs"
 SYSTEM = ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/run", "/sbin",
@@ -45,9 +46,10 @@ class Placed:
 class Places:
     """All storages of one task."""
 
-    def __init__(self, view: dict[str, Any], mark: str) -> None:
+    def __init__(self, view: dict[str, Any], mark: str, user: TaskUser | None) -> None:
         self._view = view
         self._mark = mark
+        self._user = user  # whose the folders are that are made for it; None: ours
         self._placed: list[Placed] | None = None
 
     def all(self) -> list[Placed]:
@@ -94,6 +96,11 @@ class Places:
         handle = _walk(handle, path, f"the folder {shown} of the storage at {target}", makes=is_made)
         real = os.readlink(f"/proc/self/fd/{handle}")
         self._guard(real, target, handle)
+        if self._user is not None and not mount["read_only"]:
+            if is_made and not options.get("shared"):
+                storage_owner.make_private(handle, self._user)
+            else:
+                storage_owner.make_shared(handle, is_ours=is_made)
         return Placed(real, target, handle, read_only=bool(mount["read_only"]))
 
     def _guard(self, real: str, target: str, handle: int) -> None:
@@ -107,6 +114,10 @@ class Places:
                 raise RefusalError(
                     f"the storage at {target} cannot be shown: the platform's own files are there"
                 )
+
+    def is_inside(self, target: str) -> bool:
+        """Whether a place lies in a storage: what is missing there is made in it, see `make_room`."""
+        return any(target.startswith(f"{one.target}/") for one in self._placed or ())
 
     def make_room(self, target: str, *, is_file: bool) -> None:
         """Make a place inside of the storage that a target lies in, where it lies in one. RefusalError where that leads elsewhere."""
@@ -198,6 +209,7 @@ def _walk(handle: int, path: str, what: str, *, makes: bool) -> int:
                 if makes:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, 0o700, dir_fd=handle)
+                        _inherit(part, handle)
                 inner = os.open(part, FOLDER | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
         except (NotADirectoryError, FileExistsError):
             problem = "is a link or no folder"
@@ -212,6 +224,12 @@ def _walk(handle: int, path: str, what: str, *, makes: bool) -> int:
     return handle
 
 
+def _inherit(name: str, above: int) -> None:
+    """What root makes in a user's folder is the user's."""
+    if os.getuid() == 0:
+        storage_owner.inherit(name, above)
+
+
 def _make_file(handle: int, name: str, what: str, *, makes: bool) -> None:
     """See that a file is there, which is no link."""
     try:
@@ -219,6 +237,7 @@ def _make_file(handle: int, name: str, what: str, *, makes: bool) -> None:
             with contextlib.suppress(FileExistsError):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 os.close(os.open(name, flags, 0o600, dir_fd=handle))
+                _inherit(name, handle)
         found = os.stat(name, dir_fd=handle, follow_symlinks=False)
     except OSError as error:
         raise RefusalError(f"{what} cannot be had: {error.strerror}") from error

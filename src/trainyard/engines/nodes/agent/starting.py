@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from .folder import TaskFolder
+from .sandbox_user import UMASK, TaskUser
 
 NOT_STARTED = 126
 # SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
@@ -23,8 +24,22 @@ def words_of(folder: TaskFolder, order: dict[str, Any], shell: str) -> list[str]
     return [shell, os.path.abspath(folder.file("command"))]
 
 
-def spawn(words: list[str], env: dict[str, str], output: int) -> int:
+def spawn(words: list[str], env: dict[str, str], output: int, user: TaskUser | None = None) -> int:
     """Start a program in a session of its own, with nothing to read and `output` to write to. OSError where it cannot be.
+
+    `user` is whom it will become; what that one makes is for the group of all tasks too.
+    """
+    if user is None:
+        return _spawn(words, env, output)
+    before = os.umask(UMASK)
+    try:
+        return _spawn(words, env, output)
+    finally:
+        os.umask(before)
+
+
+def _spawn(words: list[str], env: dict[str, str], output: int) -> int:
+    """As above.
 
     Not by fork: the pages of a Python process are copied one by one then, which costs more than the program's start.
     """

@@ -35,6 +35,7 @@ from .folder import (
 )
 from .ground import Ground
 from .held import Held
+from .sandbox_user import TaskUser, user_of
 from .standby import UNBLOCK, quick_signal
 from .starting import NOT_STARTED, SIGNALS, spawn, words_of
 
@@ -75,8 +76,13 @@ class Supervisor:
         self.group: cgroups.Group | None = None
         self.ground = ground
         view.find_out(ground, order)
-        if any(self.limits):
+        if (
+            self.limits.memory_mib
+            or self.limits.cpu_milli
+            or (self.limits.processes and cgroups.PIDS in ground.trees.folders)
+        ):
             self.group = ground.trees.group(cgroups.name_of(order["mark"]))
+        self.user: TaskUser | None = None  # as whom it runs; None: as we do
         self.claims: list[object] = []  # what holds ports of the node for the task
         self.child = 0
         self.has_children = True
@@ -137,6 +143,9 @@ class Supervisor:
         os.set_blocking(self.pipe, False)
         here = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         try:
+            self.user = user_of(self.order)
+            if self.user is not None:
+                self.user.give_stream(writer)
             if self.order.get("ports"):
                 self._claim_ports()
             if self.order.get("entry"):
@@ -174,14 +183,13 @@ class Supervisor:
                 finally:
                     self.group.leave()
         finally:
-            for one in wrapped.placed:
-                os.close(one.handle)
+            wrapped.close()
 
     def _begin(self, wrapped: view.Wrapped, writer: int) -> int:
         if self.order.get("entry") and not self.view:  # it is our own program: nothing new has to be loaded
             folder, shell = self.words[-2:]
             return int(import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer))
-        return spawn(wrapped.words, wrapped.env, writer)
+        return spawn(wrapped.words, wrapped.env, writer, self.user)
 
     def _spawn_held(self, wrapped: view.Wrapped, writer: int) -> None:
         """Have its view be made while the kernel moves it into its group, which takes as long.
@@ -192,7 +200,7 @@ class Supervisor:
         try:
             try:
                 words = [wrapped.words[0], *held.options, *wrapped.words[1:]]
-                self.child = spawn(words, wrapped.env, writer)
+                self.child = spawn(words, wrapped.env, writer, self.user)
             finally:
                 held.started()
             pid = held.pid()
@@ -260,6 +268,9 @@ class Supervisor:
         more = {"attempt": self.folder.attempt, "name": self.order["name"]}
         order = {**self.order["entry"], **more, "ports": self.order.get("ports") or {}}
         write_file(f"{own}/order.json", json.dumps(order).encode())
+        if self.user is not None:
+            for path in (f"{own}/order.json", own):
+                self.user.give(path)
 
     def _offer_to_oom(self) -> None:
         try:
@@ -387,7 +398,11 @@ class Supervisor:
         if code and self.order.get("entry"):
             message = self.folder.text("entry/problem") or message  # it did not come to its command
         if self.group is not None and code and self.group.kills():
-            message = f"out of memory: it used more than its {self.limits[0]} MiB"
+            message = f"out of memory: it used more than its {self.limits.memory_mib} MiB"
+        elif self.group is not None and self.group.refusals():
+            said = f"it wanted more than its {self.limits.processes} processes and threads"
+            message = said if code else ""
+            self._note_all([("processes_limited", f"The node refused some of a task's processes: {said}.")])
         self.was_told = self.deadline is not None
         self.ended = self._verdict(code, number, message)
 

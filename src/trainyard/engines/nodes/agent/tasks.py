@@ -200,7 +200,9 @@ class Tasks:
             task.pid = self.standby.hand(task.folder, state)
             if not task.pid:
                 supervisor = self._supervisor(task.folder, state, task.order)
-                task.pid = self._fork(lambda: serve(supervisor, self._next_supervisor), state)
+                task.pid = self._fork(
+                    lambda: serve(supervisor, self._next_supervisor), state, *self._ground.handles
+                )
         finally:
             os.close(state)
         self._by_pid[task.pid] = task

@@ -12,11 +12,12 @@ import re
 from importlib import import_module
 from typing import Any
 
-from . import kernel
+from . import kernel, syscall_filter
 from .devices import device_nodes
 from .folder import TaskFolder
 from .ground import PATHS, Ground
 from .placing import NETWORK, Placed, Places, RefusalError, source_of
+from .sandbox_user import UNGUARDED, user_of
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
 CONTAINER, IGNORE = "container", "ignore"
@@ -32,14 +33,8 @@ SECRET = (
     "etc/ssh", "etc/krb5.keytab", "etc/wireguard", "etc/NetworkManager", "etc/netplan", "etc/trainyard", "etc/kubernetes",
     "etc/docker", "etc/containers/auth.json",
 )  # fmt: skip
-# Of /proc: what changes the node itself.
-SETTINGS = ("sys", "sysrq-trigger", "fs", "scsi", "acpi")
-# As much as root has in a container: enough for sshd and chown, not for mount, ptrace of others, modules or raw disks.
-CAPABILITIES = (
-    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP",
-    "CAP_NET_BIND_SERVICE", "CAP_SYS_CHROOT", "CAP_AUDIT_WRITE", "CAP_SETFCAP", "CAP_IPC_LOCK",
-)  # fmt: skip
-CAPABILITY_NUMBERS = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31, 14})
+# What root needs inside of a view to enter the task's folder and to become its user. None of it is left to the task.
+CAPABILITIES = ("CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
 # Variables of the node itself that programs in a closed view get; others may hold the operator's secrets.
 KEPT = re.compile(
     r"(?i)(PATH|LANG|LANGUAGE|LC_\w+|TZ|LD_LIBRARY_PATH|PYTHONPATH|(https?|no|all|ftp)_proxy"
@@ -48,6 +43,7 @@ KEPT = re.compile(
 OWN = ("TRAINYARD_MARK", "TRAINYARD_TASK_DIR", "TRAINYARD_AGENT")
 ETC = "/.etc"  # beside /etc, so that links of it that lead upwards lead to the same
 NAMED = ("hosts", "passwd", "group")  # files of /etc that a task may have its own of
+NOBODY = "task"  # what the user of a task is called whose server does not say
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
 
 RUN_BYTES = 64 << 20  # what a task may keep below /run: it is memory
@@ -62,7 +58,14 @@ class Wrapped:
         self.env = env
         self.kind = kind  # empty: it sees the node as it is
         self.notes: list[tuple[str, str]] = []
-        self.placed: list[Placed] = []  # its storages; to be closed after its start
+        self.placed: list[Placed] = []  # its storages
+        self.handles: list[int] = []  # what else it reads from
+
+    def close(self) -> None:
+        """Let go of what was open for its start."""
+        for handle in (*(one.handle for one in self.placed), *self.handles):
+            os.close(handle)
+        self.placed, self.handles = [], []
 
 
 def find_out(ground: Ground, order: dict[str, Any]) -> None:
@@ -107,6 +110,8 @@ def wrap(
 def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) -> Wrapped:
     if wanted == REQUIRED:
         raise RefusalError(f"the node must keep tasks apart and cannot: {ground.why_not}")
+    if os.getuid() == 0 and wanted not in UNGUARDED:
+        raise RefusalError(f"the node would run the task as root, and cannot keep it apart: {ground.why_not}")
     for mount in view["mounts"]:
         source = source_of(mount) if mount["kind"] != NETWORK else str(mount["source"])
         if os.path.normpath(source) != os.path.normpath(mount["target"]):
@@ -135,7 +140,10 @@ class Builder:
         self.view: dict[str, Any] = order["view"]
         self.env = dict(env)
         self.words: list[str] = [ground.bwrap]
-        self.places = Places(self.view, order["mark"])
+        self.handles: list[int] = []
+        self._ways = {"/"}  # folders that are there for the task to go through
+        self.user = user_of(order)
+        self.places = Places(self.view, order["mark"], self.user)
 
     @classmethod
     def for_container(cls, folder: TaskFolder, order: dict[str, Any]) -> Builder:
@@ -145,9 +153,9 @@ class Builder:
     def closed(self, words: list[str]) -> Wrapped:
         """Only what is the task's own, and the node's programs to read."""
         self.words += ["--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
-        if os.getuid() == 0:
-            for name in CAPABILITIES:
-                self.words += ["--cap-add", name]
+        for name in CAPABILITIES if self.user is not None else ():
+            self.words += ["--cap-add", name]
+        self._deny_calls()
         self._show_node()
         self._show_devices()
         self._show_own()
@@ -187,9 +195,31 @@ class Builder:
     def _finished(self, words: list[str], kind: str) -> Wrapped:
         inner = self._enter(words)
         self._set_inside()
+        if self.user is not None:
+            inner = [*self.user.words(self.ground.setpriv), *inner]
         wrapped = Wrapped([*self.words, "--", *inner], self.env, kind)
-        wrapped.placed = self.places.all()
+        wrapped.placed, wrapped.handles = self.places.all(), self.handles
         return wrapped
+
+    def _deny_calls(self) -> None:
+        handle = syscall_filter.as_file()
+        if handle >= 0:
+            self._hand_in("--seccomp", handle)
+
+    def _hand_in(self, option: str, handle: int, *words: str) -> None:
+        """Have bubblewrap read from a handle."""
+        os.set_inheritable(handle, True)
+        self.handles.append(handle)
+        self.words += [option, str(handle), *words]
+
+    def _own_folder(self, name: str) -> str:
+        """A folder of the task that it may write in."""
+        path = os.path.abspath(self.folder.file(name))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        if self.user is not None:
+            self.user.give(path)
+        return path
 
     def _set_inside(self) -> None:
         """Have what leads the loader of programs be set inside: outside it would bring a user's code into bubblewrap itself."""
@@ -200,9 +230,7 @@ class Builder:
         """Go to the working folder. Inside: a link that the user put into a storage leads nowhere else from there."""
         wanted = self.order["working_dir"]
         if not wanted:
-            own = os.path.abspath(self.folder.file("work"))
-            os.makedirs(own, mode=0o700, exist_ok=True)
-            self.words += ["--chdir", own]
+            self.words += ["--chdir", self._own_folder("work")]
             return words
         path = place_of(wanted, self.env.get("HOME") or "/")
         script = 'mkdir -p -- "$1" && cd -- "$1" && shift && exec "$@"'
@@ -221,16 +249,26 @@ class Builder:
         for path in self.view.get("hidden", ()):
             self._cover(path)
         self._cover(os.getcwd())
-        self.words += ["--proc", "/proc", "--dev", "/dev", "--size", str(RUN_BYTES), "--tmpfs", "/run"]
-        # NB: root's to write, whatever rights it gave up; bubblewrap itself looks only at the folders.
-        for name in SETTINGS if os.getuid() == 0 else ():
-            if os.path.exists(f"/proc/{name}"):
-                self.words += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
-        self.words += ["--dir", "/run/lock", "--symlink", "/run", "/var/run", "--symlink", "/tmp", "/var/tmp"]
+        self.words += ["--proc", "/proc", "--dev", "/dev"]
+        self.words += [*self._writable(), "--size", str(RUN_BYTES), "--tmpfs", "/run"]
+        self.words += [*self._writable(), "--dir", "/run/lock"]
         self.words += ["--dir", "/var/log", "--dir", "/var/lib", "--dir", "/var/cache"]
+        self.words += ["--symlink", "/run", "/var/run", "--symlink", "/tmp", "/var/tmp"]
         for name in SHOWN_BELOW:
             if os.path.isdir(f"/{name}"):
                 self.words += ["--ro-bind", f"/{name}", f"/{name}"]
+
+    def _writable(self) -> list[str]:
+        """Words before a place of bubblewrap's own making, which is root's, for the task to write in."""
+        return ["--perms", "1777"] if self.user is not None else []
+
+    def _make_way(self, target: str) -> None:
+        """Make the folders above a place that the task is to reach: bubblewrap would close them as what is put there is closed."""
+        above = os.path.dirname(target)
+        if self.user is None or above in self._ways or self.places.is_inside(target):
+            return
+        self._ways.add(above)
+        self.words += ["--dir", above]
 
     def _cover(self, path: str) -> None:
         """Put nothing in the place of something, where a folder that is shown has it."""
@@ -266,20 +304,28 @@ class Builder:
     def _show_own(self) -> None:
         """What of the task's own folder it sees, at the same place as on the node."""
         for name, target in (("tmp", "/tmp"), ("work", "")):
-            path = os.path.abspath(self.folder.file(name))
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
+            path = self._own_folder(name)
             if name == "tmp":
                 os.chmod(path, 0o1777)  # noqa: S103  # as every /tmp; what it is in is ours alone
+            self._make_way(target or path)
             self.words += ["--bind", path, target or path]
         command = os.path.abspath(self.folder.file("command"))
-        self.words += ["--ro-bind", command, command]
+        self._show_file(command)
         if self.order.get("entry"):
             own = os.path.abspath(self.folder.file("entry"))
+            self._make_way(own)
             self.words += ["--bind", own, own]
         if self.order.get("entry") or b"TRAINYARD_AGENT" in kernel.read_file(command):
-            program = agent_file()
-            self.words += ["--ro-bind", program, program]
+            self._show_file(agent_file())
+
+    def _show_file(self, path: str) -> None:
+        """A file of ours to read: as a copy, where the task may not read the file itself."""
+        if self.user is None:
+            self.words += ["--ro-bind", path, path]
+        else:
+            self._make_way(path)
+            self.words += ["--perms", "0444"]
+            self._hand_in("--ro-bind-data", os.open(path, os.O_RDONLY | os.O_CLOEXEC), path)
 
     def _show_python(self, words: list[str]) -> list[str]:
         """Our own program runs inside too, before the command: by the Python that runs us, or that which it stands for."""
@@ -288,11 +334,13 @@ class Builder:
         real = os.path.realpath(words[0])
         if not _is_shown(real):
             prefix = os.path.dirname(os.path.dirname(real))
+            self._make_way(prefix)
             self.words += ["--ro-bind", prefix, prefix]
         return [real, *words[1:]]
 
     def _put_files(self) -> None:
         for path, target in self.files():
+            self._make_way(target)
             self.words += ["--bind", path, target]
 
     def files(self) -> list[tuple[str, str]]:
@@ -311,6 +359,8 @@ class Builder:
             self.places.make_room(target, is_file=True)
             path = f"{folder}/{number}"
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if self.user is not None:
+                self.user.give(path)
             found.append((path, target))
         return found
 
@@ -341,8 +391,10 @@ class Builder:
         home = self.view.get("home")
         placed = self.places.all()
         if home and not any(one.target == home for one in placed):
-            self.words += ["--tmpfs", home]
+            self._make_way(home)
+            self.words += [*self._writable(), "--tmpfs", home]
         for one in placed:
+            self._make_way(one.target)
             verb = "--ro-bind" if one.read_only else "--bind"
             if self.ground.takes_handles:
                 os.set_inheritable(one.handle, True)
@@ -357,8 +409,11 @@ class Builder:
             known = "".join(f"{address}\t{name}\n" for name, address in self.view["hosts"].items())
             files["/etc/hosts"] = known + _text("/etc/hosts")
         user, home = self.view.get("user"), self.view.get("home")
+        uid, gid = os.getuid(), os.getgid()
+        if self.user is not None:
+            uid, gid = self.user.uid, self.user.gid
+            user, home = user or NOBODY, home or "/tmp"  # programs ask who they are
         if user and home:
-            uid, gid = os.getuid(), os.getgid()
             # The first that has the number is whom programs take it for; root stays known by its name.
             files["/etc/passwd"] = f"{user}:x:{uid}:{gid}::{home}:/bin/bash\n" + _text("/etc/passwd")
             files["/etc/group"] = f"{user}:x:{gid}:\n" + _text("/etc/group")
