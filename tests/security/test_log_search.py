@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from platforms import Up, platform
+from strangers import memory_mib
 from trainyard.lib.errors import InvalidError
 from trainyard.server.log_search import matcher, search
 from trainyard.server.logs import LogStore
@@ -35,12 +36,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield made
 
 
-def memory_mib(up: Up) -> float:
-    assert up.process is not None
-    status = Path(f"/proc/{up.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
-
-
 def asked(up: Up, job: str, pattern: str) -> tuple[int, dict]:
     query = urllib.parse.urlencode({"text": pattern, "regex": "true"})
     try:
@@ -54,7 +49,7 @@ def test_hostile_expressions_cost_no_memory_when_many_are_sent_at_once(up: Up):
     job = up.submit("head -c 300000 /dev/zero | tr '\\0' a; echo; echo needle 42")
     up.until(job, "succeeded")
     assert [line["text"] for line in asked(up, job, "needle [0-9]+")[1]["items"]] == ["needle 42"]
-    before = memory_mib(up)
+    before = memory_mib(up, "VmHWM")
     answers: list[tuple[int, dict]] = []
     threads = [
         threading.Thread(target=lambda one=one: answers.append(asked(up, job, one)))
@@ -66,7 +61,7 @@ def test_hostile_expressions_cost_no_memory_when_many_are_sent_at_once(up: Up):
         each.join()
     assert {status for status, _ in answers} <= {200, 422, 429}
     assert all(body["message"].endswith(".") and body["hint"] for status, body in answers if status != 200)
-    assert memory_mib(up) - before < 64
+    assert memory_mib(up, "VmHWM") - before < 64
     assert up.call("GET", "/api/v1/health")["status"] == "ok"
 
 

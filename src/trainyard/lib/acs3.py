@@ -29,8 +29,9 @@ def sign(
     signed_headers: Iterable[str],
     *,
     body: bytes = b"",
+    body_digest: str = "",
 ) -> str:
-    """The signature over the method, path, query, the named headers and the body."""
+    """The signature over the method, path, query, the named headers and the body, of which its SHA-256 is enough."""
     names = sorted(signed_headers)
     canonical_headers = "".join(f"{name}:{headers.get(name, '').strip()}\n" for name in names)
     canonical = "\n".join(
@@ -40,7 +41,7 @@ def sign(
             canonical_query(pairs),
             canonical_headers,
             ";".join(names),
-            hashlib.sha256(body).hexdigest(),
+            body_digest or hashlib.sha256(body).hexdigest(),
         ]
     )
     text = f"{SCHEME}\n{hashlib.sha256(canonical.encode()).hexdigest()}"

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from sqlalchemy import Connection
 
 from trainyard.engines.nodes.engine import NodeEngine
@@ -49,11 +48,10 @@ from trainyard.server.services.storages import ensure_defaults, logins
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
 from trainyard.server.task_views import ViewFacts
+from trainyard.server.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
 
 logger = logging.getLogger(__name__)
 
-# After Ctrl-C: how long open requests (followers of logs above all) may take to end.
-SHUTDOWN_SECONDS = 2
 EMBEDDED = "embedded"
 
 
@@ -220,10 +218,10 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
     with contextlib.ExitStack() as held:
         if settings.is_embedded:
             held.enter_context(_alone(settings))
-        listener = held.enter_context(_listen(settings))
+        listener = held.enter_context(listening(settings))
         platform = Platform(settings)
         await asyncio.to_thread(platform.prepare)
-        server = _server(platform, settings)
+        server = make_server(platform.asgi(), settings)
         async with platform.running():
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             stopping = asyncio.create_task(stop.wait())
@@ -232,51 +230,11 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
             gc.freeze()  # what is there by now stays: nobody need look through it again
             gc.enable()
             if not serving.done():
-                ready(Ready(_url(settings, listener), platform.first_admin, platform.admin_token()))
+                ready(Ready(url_of(settings, listener), platform.first_admin, platform.admin_token()))
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
             stopping.cancel()
             await serving
-
-
-def _server(platform: Platform, settings: ServerSettings) -> uvicorn.Server:
-    config = uvicorn.Config(
-        platform.asgi(),
-        http="httptools",
-        ws="websockets-sansio",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        ssl_certfile=settings.tls_certificate or None,
-        ssl_keyfile=settings.tls_key or None,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=list(settings.trusted_proxies) or None,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-    )
-    server = uvicorn.Server(config)
-    # Signals are the command's: it sets `stop`.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-    return server
-
-
-@contextlib.contextmanager
-def _listen(settings: ServerSettings) -> Any:
-    family = socket.AF_INET6 if ":" in settings.listen else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((settings.listen, settings.port))
-        except OSError as error:
-            raise ConflictError(
-                f"Cannot listen on {settings.listen}:{settings.port}: {error.strerror}.",
-                hint="Choose another port with --port; 0 takes any.",
-            ) from error
-        listener.listen(2048)
-        yield listener
-    finally:
-        listener.close()
 
 
 @contextlib.contextmanager
@@ -291,12 +249,3 @@ def _alone(settings: ServerSettings) -> Any:
                 hint="Stop it first, or choose another folder with --data.",
             ) from error
         yield
-
-
-def _url(settings: ServerSettings, listener: socket.socket) -> str:
-    if settings.url:
-        return settings.url.rstrip("/")
-    scheme = "https" if settings.tls_certificate else "http"
-    name = settings.listen if settings.listen not in {"0.0.0.0", "::"} else socket.gethostname()  # noqa: S104
-    name = f"[{name}]" if ":" in name else name
-    return f"{scheme}://{name}:{listener.getsockname()[1]}"

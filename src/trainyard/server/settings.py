@@ -72,6 +72,10 @@ class ServerSettings:
     sign_in_attempts: int = 10  # in a minute, from one address and for one name
     requests_per_minute: int = 0  # of one user; 0: no limit
     body_limit_mib: int = 8  # of one request
+    connections: int = 4000  # in all; where there are more, those go first that have said nothing for longest
+    connections_per_address: int = (
+        1000  # likewise, of one address (of IPv6: one /64); trusted proxies have no such limit
+    )
     self_registration: bool = True  # people may ask for an account; an administrator decides
     oidc_issuer: str = ""  # the identity provider that people may sign in with: its https address
     oidc_client_id: str = ""  # as the issuer knows this platform
@@ -187,6 +191,13 @@ def _check(settings: ServerSettings) -> None:
         )
     if not 0 <= settings.port <= 65535:
         raise InvalidError(f"There is no port {settings.port}.", hint="Choose one from 0 (any) to 65535.")
+    _check_numbers(settings)
+
+
+def _check_numbers(settings: ServerSettings) -> None:
+    for name in ("connections", "connections_per_address"):
+        if not 8 <= getattr(settings, name) <= 1_000_000:
+            raise InvalidError(f"{name} cannot be {getattr(settings, name)}.", hint="Choose 1000.")
     for kind, count in settings.simulated_devices.items():
         if count < 0:
             raise InvalidError(

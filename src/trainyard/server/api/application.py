@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import Response
+from pydantic_core import to_json
+from starlette.responses import Response, StreamingResponse
 
 from trainyard.engines.api import Engine, Visitor
 from trainyard.server.api import problems
-from trainyard.server.api.answers import answer
 from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.guard import Guard
 from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
 from trainyard.server.api.parts import Parts
+from trainyard.server.api.request_bodies import RequestBodies
 from trainyard.server.api.routing import PREFIX, Nouns, described_routes
 from trainyard.server.api.shortcut import Shortcut
 from trainyard.server.logs import LogStore
@@ -27,6 +28,7 @@ from trainyard.server.terminals import Terminals
 
 # Searches of logs that run side by side, each on a thread; and how many one user may have under way, the waiting included.
 SEARCHES, SEARCHES_OF_ONE = 2, 4
+PIECE = 32 << 10
 
 DESCRIPTION = f"""\
 Nouns in the path. Every request but those for health, version and signing in needs a token: `Authorization: Bearer ty_…`.
@@ -48,7 +50,8 @@ def create_api(
     visitor: Visitor,
 ) -> FastAPI:
     """The application of one server. `engine` is there while it leads; `visitor` goes to nodes while it does not."""
-    app = make_application(body_limit=settings.body_limit_mib << 20)
+    bodies = RequestBodies()
+    app = make_application(bodies=bodies, body_limit=settings.body_limit_mib << 20)
     changes = Changes(services.db)
     app.state.parts = Parts(
         services=services,
@@ -59,12 +62,13 @@ def create_api(
         changes=changes,
         answers=Answers(changes),
         identities=Identities(services, settings),
+        bodies=bodies,
         searches=ConcurrencyLimit(SEARCHES, each=SEARCHES_OF_ONE, what="searches"),
     )
     return app
 
 
-def make_application(*, body_limit: int) -> FastAPI:
+def make_application(*, body_limit: int, bodies: RequestBodies | None = None) -> FastAPI:
     """The routes alone; enough for the description."""
     app = FastAPI(
         title="Trainyard",
@@ -79,11 +83,22 @@ def make_application(*, body_limit: int) -> FastAPI:
 
     @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
     async def get_openapi_json() -> Response:
-        return answer(describe(app))
+        text = to_json(describe(app))
+        return StreamingResponse(
+            _in_pieces(text), media_type=problems.JSON, headers={"Content-Length": str(len(text))}
+        )
 
     app.add_middleware(Shortcut)
-    app.add_middleware(Guard, body_limit=body_limit)  # the last one stands outermost
+    app.add_middleware(
+        Guard, bodies=bodies or RequestBodies(), body_limit=body_limit
+    )  # the last one stands outermost
     return app
+
+
+async def _in_pieces(text: bytes) -> AsyncIterator[bytes]:
+    """A long answer that anybody may ask for: one who does not read on costs us one piece of it."""
+    for at in range(0, len(text), PIECE):
+        yield text[at : at + PIECE]
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -1,33 +1,31 @@
-"""Around every request: its id, the limits of its body, headers for safety, and the last net for errors.
+"""Around every request: its id, its body, headers for safety, and the last net for errors.
 
 Plain ASGI, because it runs for each request. Who is asking is identity.py's.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import itertools
 import logging
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
 from trainyard.server.api import problems
+from trainyard.server.api.identity import actor_of
+from trainyard.server.api.request_bodies import Message, Receive, RequestBodies, Scope
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger("trainyard.server.api")
 
 BODY_LIMIT = 1 << 20  # a job's document is a few kilobytes; many at once have the limit of the settings
-BODY_SECONDS = 30.0  # a body that takes longer holds a place for nothing
 WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _STARTED, _COUNT = new_id("r"), itertools.count(1)  # ids of this server's requests
@@ -48,8 +46,9 @@ STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 class Guard:
     """Wraps the API. Streams and WebSockets pass through; bodies are read whole, up to their limit."""
 
-    def __init__(self, app: Asgi, *, body_limit: int = 8 << 20) -> None:
+    def __init__(self, app: Asgi, *, bodies: RequestBodies, body_limit: int = 8 << 20) -> None:
         self._app = app
+        self._bodies = bodies
         self._body_limit = body_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,17 +61,44 @@ class Guard:
         answer = _Answer(send, request_id, is_secure=scope.get("scheme") == "https")
         try:
             refusal = _bad_address(scope)
-            if refusal is None and scope["method"] in WITH_BODY:
-                refusal, receive = await _with_body(scope, receive, self._body_limit)
             if refusal is not None:
                 await refusal(scope, receive, answer)
-                return
-            await self._app(scope, receive, answer)
+            elif scope["method"] in WITH_BODY:
+                await self._with_body(scope, receive, answer)
+            else:
+                await self._app(scope, receive, answer)
         except Error as error:  # from outside the application's own net
             await self._fail(scope, receive, answer, problems.problem_of(error))
         except Exception:  # the last net: what nobody foresaw must not show its insides
             log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
             await self._fail(scope, receive, answer, problems.internal(request_id))
+
+    async def _with_body(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """Read the body first. Where it is refused, the rest of it is not waited for."""
+        limit = self._body_limit if scope["path"].endswith("/bulk") else min(BODY_LIMIT, self._body_limit)
+
+        async def identify() -> str:
+            actor = await actor_of(HTTPConnection(scope))
+            scope["state"]["actor"] = actor  # the route need not look again
+            return actor.user_id
+
+        async with contextlib.AsyncExitStack() as held:
+            try:
+                body = await held.enter_async_context(
+                    self._bodies.body(scope, receive, limit=limit, identify=identify)
+                )
+            except Error as error:
+                refusal = problems.problem_of(error)
+                refusal.headers["Connection"] = "close"
+                await refusal(scope, receive, answer)
+                return
+            if _NUL.search(body):
+                refusal = problems.problem(
+                    422, "invalid", "The body has a NUL in a text.", hint="Leave the NUL character out."
+                )
+                await refusal(scope, receive, answer)
+                return
+            await self._app(scope, _replay(body, receive), answer)
 
     @staticmethod
     async def _fail(scope: Scope, receive: Receive, answer: _Answer, response: Response) -> None:
@@ -117,45 +143,6 @@ def _bad_address(scope: Scope) -> Response | None:
             422, "invalid", "The query has a NUL in it.", hint="Leave the NUL character out."
         )
     return None
-
-
-async def _with_body(scope: Scope, receive: Receive, largest: int) -> tuple[Response | None, Receive]:
-    limit = largest if scope["path"].endswith("/bulk") else min(BODY_LIMIT, largest)
-    too_large = problems.problem(
-        413,
-        "too_large",
-        f"The body is larger than {limit} bytes.",
-        hint="Send less at once.",
-        headers={"Connection": "close"},
-    )
-    for name, value in scope["headers"]:
-        if name == b"content-length" and (not value.isdigit() or int(value[:20]) > limit):
-            return too_large, receive
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            more = True
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return problems.problem(408, "too_slow", "The body never came."), receive
-                piece = message.get("body", b"")
-                size += len(piece)
-                if size > limit:
-                    return too_large, receive
-                pieces.append(piece)
-                more = message.get("more_body", False)
-    except TimeoutError:
-        return problems.problem(
-            408, "too_slow", "The body took too long.", headers={"Connection": "close"}
-        ), receive
-    body = b"".join(pieces)
-    if _NUL.search(body):
-        return problems.problem(
-            422, "invalid", "The body has a NUL in a text.", hint="Leave the NUL character out."
-        ), receive
-    return None, _replay(body, receive)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -11,6 +11,7 @@ from trainyard.engines.api import Engine
 from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.identity import Identities
+from trainyard.server.api.request_bodies import RequestBodies
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
@@ -29,6 +30,7 @@ class Parts:
     changes: Changes
     answers: Answers
     identities: Identities
+    bodies: RequestBodies
     searches: ConcurrencyLimit
 
 

@@ -14,7 +14,8 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from trainyard.lib.errors import Error
-from trainyard.server.api.guard import Receive, Scope, Send
+from trainyard.server.api.guard import Send
+from trainyard.server.api.request_bodies import Receive, Scope
 
 # Proxies close what is silent for a minute; a client takes a stream for dead after 45 seconds.
 PING_SECONDS = 15.0

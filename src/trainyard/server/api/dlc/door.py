@@ -20,10 +20,11 @@ from starlette.responses import Response
 
 from trainyard.lib import acs3
 from trainyard.lib.errors import DeniedError, Error, NotFoundError
-from trainyard.server.api.guard import Asgi, Receive, Scope, Send
+from trainyard.server.api.guard import Asgi, Send
 from trainyard.server.api.identity import address_of
 from trainyard.server.api.parts import Parts
 from trainyard.server.api.problems import status_of
+from trainyard.server.api.request_bodies import Receive, Scope
 from trainyard.server.auth.actor import Actor, UnauthenticatedError
 from trainyard.server.services.nonces import CLOCK_SECONDS
 
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 # Versions of the vendor's services that are answered here: DLC itself and the workspaces beside it.
 VERSIONS = frozenset({b"2020-12-03", b"2021-02-04"})
 BODY_LIMIT = 4 << 20
+UNREAD = frozenset({401, 408, 413, 429})  # of requests whose body may not have been read
 
 
 class Doors:
@@ -96,6 +98,28 @@ class Identification:
         )  # only now: who sends again what they have overheard spends nothing of it
         return actor
 
+    async def whose(self, request: Request) -> str:
+        """Which user signed these headers. Nothing is counted: whether it was sent before, and the body, `actor` looks at."""
+        scheme, _, rest = request.headers.get("authorization", "").partition(" ")
+        if scheme != acs3.SCHEME:
+            return (await self.actor(request, b"")).user_id
+        fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+        actor, secret = await self._parts.services.keys.find(
+            fields.get("Credential", ""), address=address_of(request)
+        )
+        expected = acs3.sign(
+            secret,
+            request.method,
+            request.scope.get("raw_path", request.url.path.encode()).decode("latin-1"),
+            request.query_params.multi_items(),
+            {name.lower(): value for name, value in request.headers.items()},
+            [name for name in fields.get("SignedHeaders", "").split(";") if name],
+            body_digest=request.headers.get("x-acs-content-sha256", ""),
+        )
+        if not hmac.compare_digest(expected.encode(), fields.get("Signature", "").encode()):
+            raise UnauthenticatedError("The signature does not match.", hint="Check the access key's secret.")
+        return actor.user_id
+
     @staticmethod
     def _check_coverage(request: Request, signed: list[str], body: bytes) -> None:
         """What steers a call must be signed, or anybody on the way could change it."""
@@ -152,4 +176,7 @@ def problem(error: Error) -> Response:
     if status == 409 and not isinstance(error, DeniedError | NotFoundError):
         status = 400  # as theirs: what a job's state does not allow is a wrong request
     message = error.message if not error.hint else f"{error.message} {error.hint}"
-    return answer({"Code": code, "Message": message, "HttpStatusCode": status}, status=status)
+    response = answer({"Code": code, "Message": message, "HttpStatusCode": status}, status=status)
+    if status in UNREAD:
+        response.headers["Connection"] = "close"
+    return response

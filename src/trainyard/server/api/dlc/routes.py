@@ -349,11 +349,16 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
-            body = await _read(request)
-            actor = await identification.actor(request, body)
-            call = Call(parts, actor, request, _parsed(body))
-            method = "GET" if request.method == "HEAD" else request.method
-            return await handlers[method](call)
+            async with parts.bodies.body(
+                request.scope,
+                request.receive,
+                limit=BODY_LIMIT,
+                identify=lambda: identification.whose(request),
+            ) as body:
+                actor = await identification.actor(request, body)
+                call = Call(parts, actor, request, _parsed(body))
+                method = "GET" if request.method == "HEAD" else request.method
+                return await handlers[method](call)
         except Error as error:
             return problem(error)
         except Exception:  # the last net: what nobody foresaw must not show its insides
@@ -364,15 +369,6 @@ def _endpoint(
             )
 
     return endpoint
-
-
-async def _read(request: Request) -> bytes:
-    found = bytearray()
-    async for piece in request.stream():
-        found += piece
-        if len(found) > BODY_LIMIT:
-            raise InvalidError("The request is too large.", hint="Make the command a script, and run that.")
-    return bytes(found)
 
 
 def _parsed(body: bytes) -> Mapping[str, Any]:
