@@ -60,8 +60,10 @@ class Emulation:
         line = self.process.stdout.readline()
         if not line:
             self.process.wait(PATIENCE)
-            self.log.seek(0)
-            raise AssertionError(f"the emulator did not start: {self.log.read()}")
+            self.process.stdout.close()
+            with self.log:
+                self.log.seek(0)
+                raise AssertionError(f"the emulator did not start: {self.log.read()}")
         self.ready: dict[str, Any] = json.loads(line)
         self.endpoint: str = self.ready["endpoint"]
         self.region: str = self.ready["region"]

@@ -26,11 +26,13 @@ from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError
 SCRIPT = Path(__file__).with_name("host_keys.sh").read_text(encoding="utf-8")
 CONSOLE_SCRIPT = f'#!/bin/sh\n{{\n{SCRIPT}}} >>"${{TRAINYARD_ROOT:-}}/dev/console"\n'
 
-GATHER_SECONDS = 0.1  # machines of one launch come up together, and are asked about together
+GATHER_SECONDS = 0.05  # machines of one launch come up together, and are asked about together
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
 AGAIN_SECONDS = 5.0  # until the assistant is asked again where it could not answer
-CONSOLES_AT_ONCE = 16  # each is a call of its own
-CONSOLE_DELAY_SECONDS = 5.0  # for which the assistant is waited for where there are more machines than that
+# A console is a call for each machine: the assistant is given a moment first, and more where there are many machines.
+FEW = 8
+CONSOLE_SECONDS, CROWDED_CONSOLE_SECONDS = 0.4, 4.0
+CONSOLES_AT_ONCE = 16
 CONSOLE_PAUSE_SECONDS = 2.0
 MOST_MISSES = 4  # of a machine that the provider does not know
 
@@ -70,8 +72,9 @@ class _Wanted:
     """A machine whose key somebody waits for."""
 
     instance_id: str
-    console_at: float
+    since: float
     found: asyncio.Future[str]
+    console_at: float = 0.0
     deadline: float = 0.0
     waiters: int = 0
     invocation: str = ""  # of the assistant, while it is open
@@ -110,10 +113,8 @@ class HostKeyReader:
         now = self._client.clock.monotonic()
         wanted = self._wanted.get(instance_id)
         if wanted is None:
-            is_crowded = len(self._wanted) >= CONSOLES_AT_ONCE
             future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            wanted = _Wanted(instance_id, now + (CONSOLE_DELAY_SECONDS if is_crowded else 0.0), future)
-            self._wanted[instance_id] = wanted
+            wanted = self._wanted[instance_id] = _Wanted(instance_id, now, future)
         wanted.waiters += 1
         wanted.deadline = max(wanted.deadline, now + patience)
         if self._task is None or self._task.done():
@@ -215,8 +216,14 @@ class HostKeyReader:
     # -- the console -----------------------------------------------------------------------------------------------
 
     async def _read_consoles(self) -> None:
+        waiting = self._open()
         now = self._client.clock.monotonic()
-        due = [each for each in self._open() if each.console_at <= now and "console" not in each.refused]
+        grace = CONSOLE_SECONDS if len(waiting) <= FEW else CROWDED_CONSOLE_SECONDS
+        due = [
+            each
+            for each in waiting
+            if max(each.console_at, each.since + grace) <= now and "console" not in each.refused
+        ]
         # Cancelling ends all of them; none raises.
         await gather_all([self._read_console(each) for each in due[:CONSOLES_AT_ONCE]])
 

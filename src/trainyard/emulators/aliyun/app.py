@@ -34,7 +34,7 @@ from trainyard.emulators.aliyun.tokens import Tokens
 from trainyard.emulators.aliyun.wire import Outcome, Request, Server
 from trainyard.emulators.aliyun.world import World
 from trainyard.lib.aio import end_task
-from trainyard.lib.errors import ConflictError, Error, InvalidError
+from trainyard.lib.errors import CapacityError, ConflictError, Error, InvalidError
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ DEFAULT_REGION = "cn-beijing"
 LONGEST_NAP = 1.0  # seconds between two looks at the clock, whatever is due
 SHORTEST_NAP = 0.01
 RETRY_SECONDS = 1.0  # after the machines could not follow
+REBOOT_SECONDS = 5.0  # after a machine could not be booted
 SETTLE_SECONDS = 120.0
 # 127.64 to 127.127 would do as well; the second byte keeps emulators that run side by side apart. 77 is the local backend's.
 LOOPBACK_BYTES = range(128, 250)
@@ -88,7 +89,8 @@ class Emulator:
         self._kick = asyncio.Event()
         self._moved = asyncio.Condition()
         self._reached: Wishes | None = None
-        self._committing: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[CapacityError | None] | None = None
+        self._is_unsaved = False  # the disk did not take the last change
 
     async def open(self) -> None:
         """Read what was, begin to listen, and boot the machines that should be running."""
@@ -112,7 +114,8 @@ class Emulator:
         await self._agent.close()
         await self._server.close()
         await self._metadata.close()
-        self.save()
+        with contextlib.suppress(CapacityError):  # what was acknowledged stands there already
+            self.save()
         await self.machines.close()
         self._store.close()
 
@@ -152,6 +155,7 @@ class Emulator:
             region=self.region,
             strict=self._wanted.strict,
             commit=self.commit,
+            catch_up=self.catch_up,
         )
         self._control = Control(self)
         self._metadata = Server(Metadata(self.world, self.gateway, self.clock, self.save).respond)
@@ -163,7 +167,7 @@ class Emulator:
         )
 
         self.world.read_console = self.machines.console_of
-        self._agent = Agent(self.world, self.machines, self.clock, self.changed)
+        self._agent = Agent(self.world, self.machines, self.clock, self.noted)
 
     async def _listen(self, last_port: int) -> None:
         await self._metadata.open(ADDRESS, 0)
@@ -183,35 +187,62 @@ class Emulator:
     # -- what happened -------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write everything down."""
+        """Write everything down; CapacityError where the disk does not take it."""
         now = self.clock.now()
         self._tokens.forget_old(now)
-        self._store.save(
-            {
-                "region": self.region,
-                "port": self._server.port,
-                "clock": self.clock.save(),
-                "keys": self.gateway.save(now),
-                "tokens": self._tokens.save(),
-                "world": self.world.dump(),
-            }
-        )
+        whole = {
+            "region": self.region,
+            "port": self._server.port,
+            "clock": self.clock.save(),
+            "keys": self.gateway.save(now),
+            "tokens": self._tokens.save(),
+            "world": self.world.dump(),
+        }
+        try:
+            self._store.save(whole)
+        except CapacityError as error:
+            if not self._is_unsaved:
+                _log.error("%s; nobody is answered until it can", error.message)
+            self._is_unsaved = True
+            raise
+        if self._is_unsaved:
+            _log.warning("the state is written again")
+        self._is_unsaved = False
+
+    def catch_up(self) -> None:
+        """Write down what the disk did not take before; CapacityError where it still does not.
+
+        Whoever is to be answered calls this first, so that nobody is told what a crash would undo.
+        """
+        if self._is_unsaved:
+            self.save()
 
     def changed(self) -> None:
-        """Save, and let the machines follow."""
-        self.save()
+        """Save, and let the machines follow; CapacityError where the disk does not take it."""
         self._kick.set()
+        self.save()
+
+    def noted(self) -> None:
+        """Like `changed`, for what nobody is to be answered about: saved later where it cannot be now."""
+        with contextlib.suppress(CapacityError):
+            self.changed()
 
     async def commit(self) -> None:
         """Like `changed`; calls that come together are written down together, which is what takes the time."""
         if self._committing is None:
             self._committing = asyncio.ensure_future(self._save_soon())
-        await asyncio.shield(self._committing)
+        problem = await asyncio.shield(self._committing)
+        if problem is not None:
+            raise problem
 
-    async def _save_soon(self) -> None:
+    async def _save_soon(self) -> CapacityError | None:
         await asyncio.sleep(0)
         self._committing = None  # who changes something from here on needs the next one
-        self.changed()
+        try:
+            self.changed()
+        except CapacityError as error:
+            return error
+        return None
 
     async def _pulse(self) -> None:
         """Let time do its work when something is due."""
@@ -219,6 +250,8 @@ class Emulator:
             now = self.clock.now()
             self.world.advance(now)
             self._agent.look(self._ready_machines())
+            with contextlib.suppress(CapacityError):  # tried again at the next look
+                self.catch_up()
             async with self._moved:
                 self._moved.notify_all()
             nap = self._nap(now)
@@ -238,7 +271,7 @@ class Emulator:
         """Make the machines what the world wants, again and again."""
         while True:
             wishes = self._wishes()
-            if wishes == self._reached:
+            if wishes == self._reached and not self.machines.unbooted:
                 async with self._moved:
                     await self._moved.wait()
                 continue
@@ -253,6 +286,8 @@ class Emulator:
             self._kick.set()  # what waits for a machine can be begun now
             async with self._moved:
                 self._moved.notify_all()
+            if self.machines.unbooted:
+                await asyncio.sleep(REBOOT_SECONDS)
 
     def _ready_machines(self) -> set[str]:
         """Those that have booted, as far as the world wants them to."""

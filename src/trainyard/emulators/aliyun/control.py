@@ -21,7 +21,7 @@ from trainyard.emulators.aliyun.openapi import OpenApi
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.wire import Reply, Request
 from trainyard.emulators.aliyun.world import World
-from trainyard.lib.errors import InvalidError
+from trainyard.lib.errors import CapacityError, InvalidError
 
 PREFIX = "/_emulator/"
 # What machines were told, and the seed that key pairs are made of.
@@ -42,7 +42,7 @@ class Running(Protocol):
         ...
 
     def changed(self) -> None:
-        """Save, and let the machines follow."""
+        """Save, and let the machines follow; CapacityError where the disk does not take it."""
         ...
 
     async def settle(self) -> None:
@@ -77,6 +77,8 @@ class Control:
             return _answer(200, await route(self, given))
         except Problem as problem:
             return _answer(problem.status, {"error": problem.message, "code": problem.code})
+        except CapacityError as error:  # it has happened, and is written down when there is room
+            return _answer(503, {"error": error.message, "hint": error.hint})
         except InvalidError as error:
             return _answer(400, {"error": error.message, "hint": error.hint})
         except TimeoutError:

@@ -20,6 +20,7 @@ from trainyard.emulators.aliyun.records import Instance
 from trainyard.emulators.aliyun.sts import open_role_session
 from trainyard.emulators.aliyun.wire import HTML, Reply, Request, html_page
 from trainyard.emulators.aliyun.world import World
+from trainyard.lib.errors import CapacityError
 
 TEXT = "text/plain"
 TOKEN = "/latest/api/token"  # noqa: S105  # a path
@@ -55,7 +56,10 @@ class Metadata:
             return Reply(status=403, body=html_page(403, "Forbidden"), content_type=HTML)
         if request.method != "GET":
             return Reply(status=405, body=html_page(405, "Not Allowed"), content_type=HTML)
-        found = self._page(instance, path, now)
+        try:
+            found = self._page(instance, path, now)
+        except CapacityError:  # keys of its role that are not written down would be worth nothing
+            return Reply(status=503, body=html_page(503, "Service Unavailable"), content_type=HTML)
         return _no_such_page() if found is None else Reply(body=found, content_type=TEXT)
 
     def _find(self, request: Request) -> tuple[Instance | None, str]:

@@ -30,12 +30,14 @@ from trainyard.emulators.aliyun.sts import ACTIONS as STS_ACTIONS
 from trainyard.emulators.aliyun.tokens import Tokens
 from trainyard.emulators.aliyun.wire import HTML, Cut, Outcome, Reply, Request, Silence, html_page
 from trainyard.emulators.aliyun.world import World
+from trainyard.lib.errors import CapacityError
 
 _log = logging.getLogger(__name__)
 
 READING = ("Describe", "List", "Get")
 JOURNAL_LENGTH = 10_000
 SECRET_PARAMETERS = frozenset({"Password", "UserData", "CommandContent", "Content", "Policy"})
+UNAVAILABLE = "The request has failed due to a temporary failure of the server."
 THROTTLED = "Request was denied due to user flow control."
 # To who may not see them, the provider lists nothing and says nothing; only a dry run tells.
 SILENT = frozenset({("ecs", "DescribeInstances")})
@@ -83,6 +85,7 @@ class OpenApi:
         region: str,
         strict: bool,
         commit: Callable[[], Awaitable[None]],
+        catch_up: Callable[[], None],
     ) -> None:
         self._world = world
         self._gateway = gateway
@@ -92,6 +95,7 @@ class OpenApi:
         self._region = region
         self._strict = strict
         self._commit = commit  # saves, and lets the machines follow
+        self._catch_up = catch_up  # saves what could not be saved before
         self.journal: deque[Entry] = deque(maxlen=JOURNAL_LENGTH)
 
     async def respond(self, request: Request) -> Outcome:
@@ -107,6 +111,8 @@ class OpenApi:
             outcome = await self._serve(request, entry)
         except Problem as problem:
             outcome = _refusal(problem, entry, request)
+        except CapacityError:  # what was done is not written down: nobody may be told of it
+            outcome = _refusal(Problem("ServiceUnavailable", UNAVAILABLE, 503), entry, request)
         except Exception:  # noqa: BLE001  # a mistake of ours is the provider's 500 to the client
             _log.exception("%s.%s failed", product, action)
             outcome = _refusal(Problem("InternalError", "The request failed.", 500), entry, request)
@@ -124,6 +130,7 @@ class OpenApi:
         key = self._gateway.identify(request, real_now=self._clock.gateway_now(), now=now)
         if not has_action(product, action):
             raise not_found("InvalidAction.NotFound", f"Specified api is not found: {action}.")
+        self._catch_up()
         asked = Asked(request=request, key=key, entry=entry, now=now)
         rule = self._faults.strike(product, action, now)
         if rule is None:

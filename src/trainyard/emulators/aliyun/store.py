@@ -6,13 +6,14 @@ or not at all, wherever the emulator is killed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.lib.errors import CapacityError, ConflictError, InvalidError
 from trainyard.lib.files import write_atomic
 
 FORMAT = 1
@@ -40,9 +41,11 @@ class Store:
                 f"an emulator is running with its state in {self.folder}{f': process {holder}' if holder else ''}",
                 hint="End it first, or pass --state with another folder.",
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(f"{os.getpid()}\n")
-        self._lock.flush()
+        with contextlib.suppress(OSError):  # it is only told to people, and a full disk has no room for it
+            os.truncate(self._lock.fileno(), 0)
+            os.write(self._lock.fileno(), f"{os.getpid()}\n".encode())
+        for path in self.folder.glob(f".{self._file.name}.*"):  # what somebody was killed in the midst of
+            path.unlink(missing_ok=True)
         return self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -62,9 +65,15 @@ class Store:
         return saved
 
     def save(self, whole: dict[str, Any]) -> None:
-        """Write everything, at once or not at all."""
+        """Write everything, at once or not at all; CapacityError where the disk does not take it."""
         text = json.dumps({"format": FORMAT, **whole}, ensure_ascii=False, separators=(",", ":"))
-        write_atomic(self._file, text)
+        try:
+            write_atomic(self._file, text)
+        except OSError as error:
+            raise CapacityError(
+                f"the state of the emulator cannot be written to {self.folder}: {error.strerror}",
+                hint="Make room on that disk; the emulator goes on by itself then.",
+            ) from error
 
     def close(self) -> None:
         """Give the folder back."""

@@ -105,6 +105,11 @@ class Machines:
         return "root" if self.isolation is not Isolation.HOME else template.own_name()
 
     @property
+    def unbooted(self) -> bool:
+        """Whether a machine that should run could not be booted, as on a full disk: `reconcile` tries again."""
+        return any(self._wishes[name].running for name in self._failures if name in self._wishes)
+
+    @property
     def problems(self) -> dict[str, str]:
         """Machines that should run and do not answer now → why."""
         answering = listening_addresses(self._port)
