@@ -57,6 +57,7 @@ WITH_PLATFORM = frozenset(
         "docs/guides/platform-scripts.md",
         "docs/guides/dlc.md",
         "docs/guides/jobs-advanced.md",
+        "docs/guides/secrets.md",
         "docs/guides/ascend.md",
         "docs/guides/from-slurm.md",
         "docs/operations/metrics.md",

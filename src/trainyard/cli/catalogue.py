@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "templates": ("templates", "Keep jobs to be submitted again."),
         "schedules": ("schedules", "Have jobs submitted by the clock."),
         "code": ("codes", "Manage the repositories that jobs check out."),
+        "secrets": ("secrets", "Keep secrets for jobs: values that nobody sees again."),
         "nodes": ("nodes", "Manage the machines that run the platform's jobs."),
         "pools": ("pools", "Manage machines that are bought when the queue needs them."),
         "storages": ("storages", "Manage the folders that tasks see."),

@@ -25,6 +25,7 @@ from trainyard.spec.workload import (
     NeedSpec,
     Restart,
     RoleSpec,
+    SecretSpec,
     WorkloadSpec,
 )
 
@@ -85,6 +86,20 @@ class SubmitVerb(PlainVerb):
     multiple=True,
     metavar="NAME[=VALUE]",
     help="A variable of its environment; without a value, as it is here.",
+)
+@click.option(
+    "--secret",
+    "secret_variables",
+    multiple=True,
+    metavar="NAME[=VARIABLE]",
+    help="A secret of yours or the workspace's, as a variable.",
+)
+@click.option(
+    "--secret-file",
+    "secret_files",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="The same as a file of its tasks.",
 )
 @click.option("--working-dir", metavar="FOLDER", help="Where it runs.  [default: a fresh folder]")
 @click.option("--priority", type=click.IntRange(1, 9), metavar="1-9", help="9 comes first.  [default: 5]")
@@ -431,6 +446,7 @@ def _changed(spec: WorkloadSpec | None, command: str, options: dict[str, Any]) -
         "launcher": None if options["launcher"] is None else Launcher(options["launcher"]),
         "mounts": (*spec.mounts, *map(_mount, options["mounts"])) if options["mounts"] else None,
         "code": _code(spec, options),
+        "secrets": _secrets(spec, options),
         "requirements": options["requirements"] or None,
         "requirements_dir": options["requirements_dir"],
         "hang_seconds": _whole(options["hang"]),
@@ -454,6 +470,20 @@ def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
         return None
     changes = {"branch": options["code_branch"], "commit": options["code_commit"]}
     return replace(code, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _secrets(spec: WorkloadSpec, options: dict[str, Any]) -> tuple[SecretSpec, ...] | None:
+    """The document's secrets, and those of the flags."""
+    given = []
+    for word in options["secret_variables"]:
+        name, _, variable = word.partition("=")
+        given.append(SecretSpec(name=name, variable=variable))
+    for word in options["secret_files"]:
+        name, equals, path = word.partition("=")
+        if not equals or not path:
+            raise click.UsageError(f"{word!r} is no secret with its file; write NAME=/run/secrets/NAME")
+        given.append(SecretSpec(name=name, file=path))
+    return (*spec.secrets, *given) if given else None
 
 
 def _mount(word: str) -> MountSpec:

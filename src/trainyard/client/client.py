@@ -14,6 +14,7 @@ from trainyard.client.connection import TIMEOUT_SECONDS, Connection
 from trainyard.client.jobs import Events, Jobs
 from trainyard.client.planning import CodeSources, Schedules, Templates
 from trainyard.client.pools import Pools
+from trainyard.client.secrets import Secrets
 from trainyard.client.shapes import Health, Version
 from trainyard.client.storages import Registries, Storages
 from trainyard.client.sweeps import Sweeps
@@ -47,6 +48,7 @@ class Client:
         self.schedules = Schedules(self.connection)
         self.templates = Templates(self.connection)
         self.events = Events(self.connection)
+        self.secrets = Secrets(self.connection)
         self.nodes = Nodes(self.connection)
         self.pools = Pools(self.connection)
         self.storages = Storages(self.connection)

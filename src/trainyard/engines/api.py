@@ -75,6 +75,7 @@ class Entry:
     """
 
     files: Mapping[str, str] = field(default_factory=dict)  # path, as the task sees it → text
+    secret_files: Mapping[str, str] = field(default_factory=dict, repr=False)  # the same, without marks
     env: Mapping[str, str] = field(default_factory=dict)  # more variables, known only when all have met
     peers: tuple[Peer, ...] = ()  # itself included; the first is the one at whose gate the others report
     meets: tuple[str, ...] = ()  # tasks that report here: none begins before all have

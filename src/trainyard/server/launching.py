@@ -5,10 +5,12 @@ What belongs to a kind of job is in kinds/; where the tasks meet is meeting.py; 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trainyard.engines.api import Entry, Launch, TaskLaunch, View
-from trainyard.server import meeting
+from trainyard.server import job_secrets, meeting
 from trainyard.server.draft import Job
 from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_command
 from trainyard.server.kinds.parts import part_of
@@ -16,7 +18,7 @@ from trainyard.server.kinds.sshkeys import derive
 from trainyard.server.surroundings import Surroundings
 from trainyard.server.task_views import view_of
 from trainyard.spec.launching import wrap_command
-from trainyard.spec.workload import RoleSpec
+from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
 def launch_of(job: Job, surroundings: Surroundings) -> Launch:
@@ -77,12 +79,13 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
     spec = job.record.spec
     part = part_of(gang, place)
     given = surroundings.opened({**spec.env, **role.env}, job.record.user_id)
+    given.update(job_secrets.variables_of(spec, surroundings.secrets.get(job.record.id)))
     part = replace(
         part,
         late={name: text for name, text in part.late.items() if name not in given},
         ports={name: number for name, number in part.ports.items() if name not in given},
     )
-    entry = _entry(gang, place, part, surroundings)
+    entry = _entry(gang, place, part, surroundings, secret_files_of(job, surroundings))
     views, node = surroundings.views, surroundings.nodes.get(place.node)
     return TaskLaunch(
         name=place.name,
@@ -122,6 +125,15 @@ def _own(job: Job, place: Place) -> dict[str, str]:
     }
 
 
+def _paths_of(spec: WorkloadSpec) -> dict[str, str]:
+    """Where each secret's file is: on a node that keeps no tasks apart it is not where it was wanted."""
+    return {
+        "TRAINYARD_SECRET_" + re.sub(r"\W", "_", one.name).upper(): f"%path:{one.file}%"
+        for one in spec.secrets
+        if one.file
+    }
+
+
 def _command(gang: Gang, place: Place, role: RoleSpec, part: Part) -> str:
     if role.command:
         return role.command
@@ -132,10 +144,18 @@ def _command(gang: Gang, place: Place, role: RoleSpec, part: Part) -> str:
     return wrap_command(gang.spec.command, gang.spec.launcher, gang.spec.processes)
 
 
-def _entry(gang: Gang, place: Place, part: Part, surroundings: Surroundings) -> Entry | None:
+def secret_files_of(job: Job, surroundings: Surroundings) -> dict[str, str]:
+    """The secrets that every task of a job gets as files, by path."""
+    return job_secrets.files_of(job.record.spec, surroundings.secrets.get(job.record.id))
+
+
+def _entry(
+    gang: Gang, place: Place, part: Part, surroundings: Surroundings, secret_files: Mapping[str, str]
+) -> Entry | None:
     """What comes before the command; None where nothing does, which is the quickest start."""
     meets = meeting.is_met(gang)
-    if not (meets or part.late or part.files or meeting.has_errands(gang.spec)):
+    if not (meets or part.late or part.files or secret_files or meeting.has_errands(gang.spec)):
         return None
     entry = meeting.entry_of(gang, place, part, find_kind(gang.spec.kind), secret=surroundings.secret)
+    entry = replace(entry, secret_files=secret_files, env={**_paths_of(gang.spec), **entry.env})
     return meeting.with_errands(entry, gang.spec, surroundings.sources)

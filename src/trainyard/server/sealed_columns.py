@@ -49,7 +49,12 @@ _TEXTS = (
     _Texts(tables.templates.c.body, tables.templates.c.user_id, is_spec=True),
 )
 # Sealed as a whole; the owner is the row's id.
-_WHOLES = (tables.tokens.c.sealed, tables.registries.c.sealed, tables.code_sources.c.sealed)
+_WHOLES = (
+    tables.tokens.c.sealed,
+    tables.registries.c.sealed,
+    tables.code_sources.c.sealed,
+    tables.secrets.c.sealed,
+)
 
 
 def ensure_sealed(db: Database, seal: Seal) -> int:

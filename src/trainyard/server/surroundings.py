@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
-from trainyard.lib.errors import ConflictError
 from trainyard.lib.secret_names import SEALED
-from trainyard.server import codes, task_views
+from trainyard.server import codes, job_secrets, task_views
 from trainyard.server.auth.sealing import Seal
 from trainyard.server.codes import OpenSource
 from trainyard.server.db import Database
 from trainyard.server.draft import Job
+from trainyard.server.job_secrets import OpenSecrets, SecretMissingError
 from trainyard.server.kinds import Person
-from trainyard.server.store import users, workspaces
+from trainyard.server.store import secrets, users, workspaces
 from trainyard.server.store.nodes import NodeRecord
 from trainyard.server.task_views import ViewFacts
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
@@ -35,11 +35,12 @@ class Surroundings:
     workspaces: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
     seal: Seal | None = None  # None: nothing sealed can be opened
+    secrets: Mapping[str, OpenSecrets] = field(default_factory=dict)  # of the store, by job
     sources: Mapping[str, OpenSource] = field(default_factory=dict)  # of code, by id
     views: ViewFacts | None = None  # None: tasks see their nodes as they are
 
     def opened(self, env: Mapping[str, str], owner: str) -> dict[str, str]:
-        """Variables with their secrets opened; ConflictError names one that cannot be."""
+        """Variables with their secrets opened; SecretMissingError names one that cannot be."""
         return {name: self._open(name, value, owner) for name, value in env.items()}
 
     def _open(self, name: str, value: str, owner: str) -> str:
@@ -47,7 +48,7 @@ class Surroundings:
             return value
         found = None if self.seal is None else self.seal.try_open_text(value, owner)
         if found is None:
-            raise ConflictError(
+            raise SecretMissingError(
                 f"The variable {name} was sealed with another key file.",
                 hint="Submit the job again with its secrets, or have the key file put back.",
             )
@@ -81,7 +82,7 @@ def address_of(record: NodeRecord | None) -> str:
 def needs_store(job: Job) -> bool:
     """Whether a job's launch asks for more than its nodes."""
     spec = job.record.spec
-    return spec.kind != PLAIN or len(job.tasks) > 1 or bool(spec.mounts or spec.code)
+    return spec.kind != PLAIN or len(job.tasks) > 1 or bool(spec.mounts or spec.code or spec.secrets)
 
 
 def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
@@ -111,6 +112,7 @@ def load(
         sources=codes.load(c, [job.record.spec for job in jobs], seal),
         secret=secret,
         seal=seal,
+        secrets=job_secrets.load(c, [job.record for job in jobs], seal),
     )
 
 
@@ -121,6 +123,7 @@ class Surveyor:
         self,
         db: Database,
         monotonic: Callable[[], float],
+        now: Callable[[], float],
         *,
         secret: bytes = b"",
         seal: Seal | None = None,
@@ -129,6 +132,7 @@ class Surveyor:
         self._db = db
         self._seal = seal
         self._monotonic = monotonic
+        self._now = now
         self._secret = secret
         self._views = views
         self._kept: Surroundings | None = None
@@ -148,7 +152,10 @@ class Surveyor:
                 c, jobs, here.nodes.values(), secret=self._secret, seal=self._seal, views=self._views
             )
         )
-        self._kept, self._until = found, self._monotonic() + KEPT_SECONDS
+        if used := [one for each in found.secrets.values() for one in each.ids]:
+            await self._db.write(lambda c: secrets.note_used(c, used, self._now()))
+        # Kept without what belongs to some jobs only.
+        self._kept, self._until = replace(found, secrets={}), self._monotonic() + KEPT_SECONDS
         return found
 
 

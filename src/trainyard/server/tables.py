@@ -396,6 +396,21 @@ registries = Table(  # sign-ins for images
     Column("version", Integer, nullable=False, default=1),
 )
 
+secrets = Table(  # of users and workspaces, for jobs that name them
+    "secrets",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("place", String(48), nullable=False),  # "user …" or "workspace …": a name is there once
+    Column("user_id", String(32), ForeignKey("users.id", ondelete="CASCADE"), nullable=False),  # who made it
+    Column("workspace_id", String(32), ForeignKey("workspaces.id", ondelete="CASCADE"), nullable=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("changed_at", Float, nullable=False),
+    Column("last_used_at", Float, nullable=True),
+    Index("ix_secrets_place_name", "place", "name", unique=True),
+)
+
 samples = Table(  # what tasks and nodes used, rolled up
     "samples",
     metadata,

@@ -212,7 +212,14 @@ def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
 
 
 def could_not_start(
-    draft: Draft, job: Job, now: float, *, message: str, unsent: str = "", blamed: str = ""
+    draft: Draft,
+    job: Job,
+    now: float,
+    *,
+    message: str,
+    unsent: str = "",
+    blamed: str = "",
+    is_final: bool = False,
 ) -> None:
     """A launch failed: what was started of it is ended, and it waits again. Node `unsent` cannot know of it."""
     if blamed:
@@ -226,7 +233,7 @@ def could_not_start(
         draft,
         job,
         now,
-        State.FAILED if given_up else State.WAITING,
+        State.FAILED if given_up or is_final else State.WAITING,
         reason="start_failed",
         message=f"{message} Given up after {record.attempt} starts." if given_up else message,
     )

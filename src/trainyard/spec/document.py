@@ -28,11 +28,12 @@ from trainyard.spec.workload import (
     Restart,
     Retain,
     RoleSpec,
+    SecretSpec,
     Success,
     WorkloadSpec,
 )
 
-_T = TypeVar("_T", RoleSpec, WorkloadSpec, CodeSpec, MountSpec, NeedSpec)
+_T = TypeVar("_T", RoleSpec, WorkloadSpec, CodeSpec, MountSpec, NeedSpec, SecretSpec)
 
 YAML, TOML = "yaml", "toml"
 # A document is written by a person: more than this is an attack by aliases, or a mistake.
@@ -210,6 +211,11 @@ _CODE_KEYS: Mapping[str, Callable[[Value], object]] = {
 _MOUNT_KEYS: Mapping[str, Callable[[Value], object]] = {
     "source": _string, "target": _string, "path": _string, "read_only": _flag,
 }  # fmt: skip
+_SECRET_KEYS: Mapping[str, Callable[[Value], object]] = {
+    "name": _string,
+    "variable": _string,
+    "file": _string,
+}
 _NEED_KEYS: Mapping[str, Callable[[Value], object]] = {"job": _string, "condition": _choice(Condition)}
 
 
@@ -248,6 +254,10 @@ def _mounts(value: Value) -> tuple[MountSpec, ...]:
 
 def _needs(value: Value) -> tuple[NeedSpec, ...]:
     return tuple(_part(NeedSpec, _NEED_KEYS, "job", one) for one in _several(value))
+
+
+def _secrets(value: Value) -> tuple[SecretSpec, ...]:
+    return tuple(_part(SecretSpec, _SECRET_KEYS, "name", one) for one in _several(value))
 
 
 _APULIS_SWEEP = (
@@ -299,6 +309,7 @@ _JOB_KEYS: Mapping[str, Callable[[Value], object]] = {
     "launcher": _choice(Launcher), "processes": _whole, "ready_seconds": _seconds, "hang_seconds": _seconds,
     "grow_seconds": _seconds,
     "code": _code, "mounts": _mounts, "requirements": _words, "requirements_dir": _string, "after": _needs,
+    "secrets": _secrets,
 }  # fmt: skip
 # What may stand at the top of a job of one role.
 _SHORT_KEYS = tuple(name for name in _ROLE_KEYS if name not in _JOB_KEYS)

@@ -159,6 +159,17 @@ class NeedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSpec:
+    """A secret of the user or the workspace, and where tasks find it."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  # as above
+
+    name: str
+    variable: str = ""  # empty: of the secret's own name, where it has no file
+    file: str = ""  # an absolute path, as tasks see it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSpec:
     """Replicas of one shape."""
 
@@ -220,6 +231,7 @@ class WorkloadSpec:
     requirements: tuple[str, ...] = ()  # Python packages that are installed before the command
     requirements_dir: str = ""  # a folder with requirements.txt
     after: tuple[NeedSpec, ...] = ()
+    secrets: tuple[SecretSpec, ...] = ()  # resolved at every start, for the job's owner
 
 
 _BARE = RoleSpec()

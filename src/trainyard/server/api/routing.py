@@ -35,6 +35,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools",),
     "storages": ("storages",),
     "registries": ("registries",),
+    "secrets": ("secrets",),
     "metrics": ("jobs", "nodes", "metrics"),
     "workspaces": ("workspaces",),
     "members": ("workspaces",),

@@ -112,6 +112,7 @@ def spec_of(spec: WorkloadSpec) -> Data:
     shown["tags"] = dict(spec.tags)
     shown["code"] = None if spec.code is None else asdict(spec.code)
     shown["mounts"] = [asdict(mount) for mount in spec.mounts]
+    shown["secrets"] = [asdict(secret) for secret in spec.secrets]
     shown["after"] = [asdict(need) for need in spec.after]
     shown["roles"] = [
         {

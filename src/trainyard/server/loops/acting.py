@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from trainyard.engines.api import Engine, Launch, NotSentError
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
 from trainyard.server.draft import Job, split_attempt
+from trainyard.server.job_secrets import SecretMissingError
 from trainyard.server.launching import launch_of
 from trainyard.server.surroundings import Surroundings
 
@@ -36,6 +37,7 @@ class NotLaunched:
     message: str
     is_nodes_fault: bool  # neither the network's nor the job's own: the node is trusted less
     was_sent: bool  # False: the node cannot know of it
+    is_final: bool = False  # another start would end the same way
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,17 @@ class Acting:
         is_fault = not isinstance(error, UnreachableError | ConflictError | InvalidError)
         workload = split_attempt(attempt_id)[0]
         node = _named(error, nodes)
-        self._arrived(NotLaunched(workload, attempt_id, node, error.message, is_fault, was_sent))
+        self._arrived(
+            NotLaunched(
+                workload,
+                attempt_id,
+                node,
+                error.message,
+                is_fault,
+                was_sent,
+                is_final=isinstance(error, SecretMissingError),
+            )
+        )
 
     async def _end(self, wishes: Mapping[str, tuple[tuple[str, ...], float]]) -> None:
         answers = await self._engine.end_many(wishes)

@@ -78,7 +78,14 @@ class Conductor:
         self.hints = hints
         self.clock = term.clock
         # From the secret the keys of jobs are made.
-        self._surveyor = Surveyor(term.db, self.clock.monotonic, secret=secret, seal=seal, views=views)
+        self._surveyor = Surveyor(
+            term.db,
+            self.clock.monotonic,
+            lambda: self.clock.now().timestamp(),
+            secret=secret,
+            seal=seal,
+            views=views,
+        )
         self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
         self.growing = Growing(hints)
         self.memory = Memory(self.clock, self.roster, self.growing)

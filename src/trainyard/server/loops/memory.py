@@ -181,7 +181,9 @@ class Memory:
             return
         unsent = "" if found.was_sent else found.node
         blamed = found.node if found.is_nodes_fault else ""
-        watching.could_not_start(draft, job, now, message=found.message, unsent=unsent, blamed=blamed)
+        watching.could_not_start(
+            draft, job, now, message=found.message, unsent=unsent, blamed=blamed, is_final=found.is_final
+        )
         if found.node and found.is_nodes_fault:
             self.roster.blame(found.node, found.message, now)
             self.node_changed(found.node, now)

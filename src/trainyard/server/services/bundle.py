@@ -24,6 +24,7 @@ from trainyard.server.services.pools import Pools
 from trainyard.server.services.quota import Quotas
 from trainyard.server.services.requests import Requests
 from trainyard.server.services.schedules import Schedules
+from trainyard.server.services.secrets import Secrets
 from trainyard.server.services.signing import Signing
 from trainyard.server.services.storages import Registries, Storages
 from trainyard.server.services.sweeps import Sweeps
@@ -64,6 +65,7 @@ class Services:
         self.schedules = Schedules(context)
         self.templates = Templates(context, self.jobs)
         self.codes = CodeSources(context, self.seal)
+        self.secrets = Secrets(context, self.seal)
         self.nodes = Nodes(context)
         self.pools = Pools(context)
         self.storages = Storages(context)

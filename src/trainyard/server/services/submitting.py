@@ -24,6 +24,7 @@ from trainyard.server.services.context import Context
 from trainyard.server.services.needs import check_needs, hold_for_needs
 from trainyard.server.services.places import Devices, choose_workspace
 from trainyard.server.services.secrecy import sealed, sealed_request
+from trainyard.server.services.secrets import check_secrets, require_secrets
 from trainyard.server.services.storages import check_mounts
 from trainyard.server.services.usage import refuse_over_budget
 from trainyard.server.store import audit, dependencies, events, idempotency, specs, workloads
@@ -43,6 +44,7 @@ def check(spec: WorkloadSpec) -> None:
     checks.check_spec(spec)
     check_needs(spec)
     check_code(spec)
+    check_secrets(spec)
 
 
 def submit_in(
@@ -96,6 +98,7 @@ def new_records(
         spec = replace(checks.fit_to_workspace(asked, place), workspace=place.id)
         spec = devices.settle(spec, place)
         spec = fit_code(connection, spec, place.id)
+        require_secrets(connection, actor, spec, place.id)
         check_mounts(connection, spec, user=actor.name, workspace_id=place.id)
         approval = spec.needs_approval or (place.needs_approval and not actor.can("jobs:approve", place.id))
         held = approval or hold

@@ -27,11 +27,12 @@ from trainyard.spec.workload import (
     Restart,
     Retain,
     RoleSpec,
+    SecretSpec,
     Success,
     WorkloadSpec,
 )
 
-_Part = TypeVar("_Part", CodeSpec, MountSpec, NeedSpec)
+_Part = TypeVar("_Part", CodeSpec, MountSpec, NeedSpec, SecretSpec)
 
 # Jobs of one kind are often alike but for their names; the loops read the same ones again and again.
 REMEMBERED = 4096
@@ -53,7 +54,7 @@ def _defaults(kind: type[Any]) -> dict[str, Any]:
 
 _WORKLOAD = _defaults(WorkloadSpec)
 _ROLE = _defaults(RoleSpec)
-_PARTS = {CodeSpec: _defaults(CodeSpec), MountSpec: _defaults(MountSpec), NeedSpec: _defaults(NeedSpec)}
+_PARTS = {kind: _defaults(kind) for kind in (CodeSpec, MountSpec, NeedSpec, SecretSpec)}
 
 
 def encode(spec: WorkloadSpec) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def spec_of(data: Mapping[str, Any]) -> WorkloadSpec:
     known["roles"] = tuple(_role_of(role) for role in data.get("roles", ()))
     known["mounts"] = tuple(_part_of(MountSpec, one) for one in data.get("mounts", ()))
     known["after"] = tuple(_part_of(NeedSpec, one) for one in data.get("after", ()))
+    known["secrets"] = tuple(_part_of(SecretSpec, one) for one in data.get("secrets", ()))
     if data.get("code") is not None:
         known["code"] = _part_of(CodeSpec, data["code"])
     return WorkloadSpec(**known)
@@ -131,6 +133,6 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, CodeSpec | MountSpec | NeedSpec):
+    if isinstance(value, CodeSpec | MountSpec | NeedSpec | SecretSpec):
         return _differing(value, _PARTS[type(value)])
     return value.value if isinstance(value, StrEnum) else value

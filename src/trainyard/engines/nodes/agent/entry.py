@@ -164,14 +164,16 @@ class Entry:
     # -- files and variables
 
     def _write_files(self) -> None:
-        moved = []
-        for wanted in self.entry["files"]:
+        moved, secrets = [], self.entry.get("secret_files", {})
+        for wanted in (*self.entry["files"], *secrets):
             self.paths[wanted] = wanted if self._is_own(wanted) else f"{self.folder}/files{wanted}"
             if self.paths[wanted] != wanted:
                 moved.append(wanted)
         for wanted, text in self.entry["files"].items():
             if text != "%exports%":
                 write(self.paths[wanted], self.filled(text))
+        for wanted, text in secrets.items():
+            write(self.paths[wanted], text, mode=0o600)
         if moved:
             say(
                 f"trainyard: this node gives the task no file view of its own: {', '.join(sorted(moved))} "
@@ -267,10 +269,10 @@ def hosts_table(path: str = "/etc/hosts") -> dict[str, set[str]]:
     return found
 
 
-def write(path: str, text: str) -> None:
-    """Write a file, with the folders that it is in; a script can be run."""
+def write(path: str, text: str, mode: int = 0) -> None:
+    """Write a file, with the folders that it is in; without a mode, a script can be run."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    mode = 0o700 if text.startswith("#!") else 0o600
+    mode = mode or (0o700 if text.startswith("#!") else 0o600)
     # In place: one that a view has put there cannot be exchanged.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -345,7 +345,7 @@ class Builder:
 
     def files(self) -> list[tuple[str, str]]:
         """A file of the task's own for each that is written before its command, and where that is to be."""
-        wanted = sorted((self.order.get("entry") or {}).get("files", ()))
+        wanted = sorted(self._file_names())
         if not wanted:
             return []
         folder = os.path.abspath(self.folder.file("files"))
@@ -364,9 +364,14 @@ class Builder:
             found.append((path, target))
         return found
 
+    def _file_names(self) -> set[str]:
+        """Where files are written before the command, as the task sees them."""
+        entry = self.order.get("entry") or {}
+        return {*entry.get("files", ()), *entry.get("secret_files", ())}
+
     def _open_etc(self) -> None:
         """Let files be put where the node's /etc has none: a folder of links to it, in its place."""
-        names = (self.order.get("entry") or {}).get("files", ())
+        names = self._file_names()
         if all(not name.startswith("/etc/") or os.path.isfile(name) for name in names):
             return
         taken = {name.split("/")[2] for name in names if name.startswith("/etc/")}
