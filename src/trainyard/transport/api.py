@@ -5,7 +5,7 @@ Every implementation passes `transport/contract.py`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -156,27 +156,6 @@ class Leavable(Protocol):
 
     def leave(self) -> None:
         """Let closing the transport end its input and nothing else. For one that waits for input and goes at its end."""
-        ...
-
-
-@runtime_checkable
-class Pourable(Protocol):
-    """A process that takes its input from a descriptor with less work than by `write`."""
-
-    async def pour(self, descriptor: int, limit: int | None, on_bytes: Callable[[int], None]) -> int:
-        """Write what comes from it, `limit` bytes at most; returns how much it was. `on_bytes` hears how much has gone.
-
-        The descriptor may be one that never blocks. UnreachableError once the pipe is gone.
-        """
-        ...
-
-
-@runtime_checkable
-class Pouring(Protocol):
-    """A transport whose processes may be `Pourable`."""
-
-    async def pours(self) -> bool:
-        """Whether they are now, so that another connection for bulk would save nothing."""
         ...
 
 

@@ -31,7 +31,6 @@ from trainyard.transport.sshimport import asyncssh
 from trainyard.transport.sshkeys import HostKey
 from trainyard.transport.sshlink import Link, accept_host_key, chain, fetch_host_key, open_link
 from trainyard.transport.sshpool import PATIENCE_SECONDS, Place, Pool
-from trainyard.transport.sshpour import can_pour
 
 __all__ = [
     "HostKey",
@@ -246,10 +245,6 @@ class SshTransport:
             return ssh_argv(self.address, terminal=terminal)
         text = f"cd; {exports(self._env)}{script or _LOGIN_SHELL}"
         return ssh_argv(self.address, login_command(text), terminal=terminal)
-
-    async def pours(self) -> bool:
-        """Whether bulk goes over the open connection with little work."""
-        return can_pour((await self._pool.first()).link.connection)
 
     async def host_key(self) -> str:
         """The verified key of the host, as a public key line without a comment."""

@@ -15,7 +15,6 @@ from contextlib import suppress
 from trainyard.lib.errors import DeniedError, UnreachableError
 from trainyard.transport.api import TerminalSize
 from trainyard.transport.sshimport import asyncssh
-from trainyard.transport.sshpour import pour
 
 ERROR_TAIL = 64 * 1024
 # What waits for a slow reader here; beside it asyncssh holds at most one window (2 MiB), then the far side blocks.
@@ -330,10 +329,6 @@ class SshProcess:
     async def write(self, data: bytes) -> None:
         """Write to standard input; waits while the far side is slow."""
         await self._session.write(data)
-
-    async def pour(self, descriptor: int, limit: int | None, on_bytes: Callable[[int], None]) -> int:
-        """Write what comes from a descriptor, `limit` bytes at most; returns how much it was."""
-        return await pour(self._session, descriptor, limit, on_bytes)
 
     async def write_eof(self) -> None:
         """Close standard input; on a terminal, type Ctrl-D."""

@@ -14,10 +14,10 @@ import math
 import os
 import random
 import socket
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import asyncssh
 from asyncssh.config import SSHClientConfig
@@ -25,7 +25,6 @@ from asyncssh.config import SSHClientConfig
 from trainyard.lib.errors import DeniedError, Error, InvalidError, UnreachableError
 from trainyard.transport.sshaddress import DEFAULT_PORT, SshAddress, parse_address
 from trainyard.transport.sshchannel import CommandSession
-from trainyard.transport.sshconnect import Prepared, connect
 from trainyard.transport.sshkeys import HostKey, KnownHosts, known_hosts_files, refusal, remember
 
 # asyncssh notes every command it runs at level INFO; that is for its own developers.
@@ -39,7 +38,6 @@ KEEPALIVE_TRIES = 3  # unanswered ones before the link counts as lost
 # A host that is starting, or sshd's MaxStartups, closes the door for a moment. Nothing has run, so trying again is safe.
 # Not all at the same time, where many go through one jump host.
 RETRY_DELAYS = (0.1, 0.3, 0.4)
-_prepared = Prepared()
 DEFAULT_KEY_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk", "id_ed448")
 
 
@@ -235,64 +233,37 @@ class _Hop:
         public = [f"{path}.pub" for path in files]
         return public if public and all(Path(path).exists() for path in public) else ()
 
-    @property
-    def is_intricate(self) -> bool:
-        """Whether the configuration file asks for what only asyncssh itself knows how to do."""
-        asked = self.config.get("ProxyCommand") or self.config.get("CanonicalizeHostname", False)
-        return bool(asked) or self.config.has_match_final()
-
-    def fingerprint(self) -> Hashable:
-        """Equal for hops whose options are the same but for host and port; another one when a key file has changed."""
-        settings = {**self.config.get_options(False), "Port": None, "Hostname": None}
-        folder = Path.home() / ".ssh"
-        files = self.key_files() or [str(folder), *(str(folder / name) for name in DEFAULT_KEY_NAMES)]
-        companions = [f"{path}{suffix}" for path in files for suffix in ("", ".pub", "-cert.pub")]
-        return (
-            *(str(self.config_path), repr(sorted(settings.items())), self.user),
-            *(self.address.connect_timeout, self.address.keepalive, bool(self.address.identity_files)),
-            os.environ.get("SSH_AUTH_SOCK"),  # not ours, and asyncssh keeps it with the options
-            *((path, _version(path)) for path in companions),
-        )
-
-    def options(self) -> asyncssh.SSHClientConnectionOptions:
-        """What asyncssh is to do, all but where to and for whom."""
+    def arguments(self) -> dict[str, Any]:
+        """For `asyncssh.connect`: what it is to do."""
         address, config = self.address, self.config
-        return asyncssh.SSHClientConnectionOptions(
-            host=address.host,
-            port=self.port,
-            username=self.user,
-            config=[str(self.config_path)] if self.config_path else None,
-            client_keys=self.key_files(),  # empty = ssh's default files
-            agent_identities=self.agent_identities(),
-            ignore_encrypted=True,  # an agent may hold it; where nobody does, the refusal names the file
-            password_auth=False,
-            kbdint_auth=False,
-            gss_kex=False,
-            gss_auth=False,
-            host_based_auth=False,
-            kex_algs=config.get("KexAlgorithms", FAST_EXCHANGE),
-            encryption_algs=config.get("Ciphers", FAST_CIPHERS),
-            compression_algs=config.get_compression_algs() or "none",
-            keepalive_interval=address.keepalive,
-            keepalive_count_max=KEEPALIVE_TRIES,
-            login_timeout=address.connect_timeout,
-            x509_trusted_certs=None,
-            command=None,
-            env=None,
-            send_env=None,
-            request_pty=False,
-            agent_forwarding=False,
-            x11_forwarding=False,
-            encoding=None,
-        )
-
-
-def _version(path: str) -> tuple[int, int, int] | None:
-    try:
-        facts = Path(path).stat()
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size, facts.st_ino
+        return {
+            "host": address.host,
+            "port": self.port,
+            "username": self.user,
+            "config": [str(self.config_path)] if self.config_path else None,
+            "client_keys": self.key_files(),  # empty = ssh's default files
+            "agent_identities": self.agent_identities(),
+            "ignore_encrypted": True,  # an agent may hold it; where nobody does, the refusal names the file
+            "password_auth": False,
+            "kbdint_auth": False,
+            "gss_kex": False,
+            "gss_auth": False,
+            "host_based_auth": False,
+            "kex_algs": config.get("KexAlgorithms", FAST_EXCHANGE),
+            "encryption_algs": config.get("Ciphers", FAST_CIPHERS),
+            "compression_algs": config.get_compression_algs() or "none",
+            "keepalive_interval": address.keepalive,
+            "keepalive_count_max": KEEPALIVE_TRIES,
+            "login_timeout": address.connect_timeout,
+            "x509_trusted_certs": None,
+            "command": None,
+            "env": None,
+            "send_env": None,
+            "request_pty": False,
+            "agent_forwarding": False,
+            "x11_forwarding": False,
+            "encoding": None,
+        }
 
 
 def _chain(address: SshAddress) -> tuple[_Hop, ...]:
@@ -347,24 +318,12 @@ class _Attempt:
         """Connect; asyncssh's exceptions and OSError come out as they are."""
         hop, tunnel = self.hop, self._tunnel.connection if self._tunnel else None
         async with asyncio.timeout(hop.address.connect_timeout):
-            if hop.is_intricate:
-                connection = await asyncssh.connect(
-                    hop.address.host,
-                    config=None,
-                    options=hop.options(),
-                    tunnel=tunnel,
-                    client_factory=lambda: self.client,
-                    known_hosts=self._known.match,
-                )
-            else:
-                connection = await connect(
-                    _prepared.get(hop.fingerprint(), hop.options),
-                    hop.host,
-                    hop.port,
-                    client=self.client,
-                    known_hosts=self._known.match,
-                    tunnel=tunnel,
-                )
+            connection = await asyncssh.connect(
+                **hop.arguments(),
+                tunnel=tunnel,
+                client_factory=lambda: self.client,
+                known_hosts=self._known.match,
+            )
         return Link(connection, self.client)
 
     async def explain(self, error: Exception) -> Error:

@@ -60,11 +60,6 @@ def program_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "BULK", -1)
     monkeypatch.setattr(feed, "BULK_IN_ALL", -1)
 
-    async def never(_transport: SshTransport) -> bool:
-        return False
-
-    monkeypatch.setattr(SshTransport, "pours", never)
-
 
 SSH = [pytest.param(name, marks=pytest.mark.ssh) for name in ("ssh", "program")]
 

@@ -66,14 +66,6 @@ async def test_second_key_lets_us_in_when_the_host_does_not_know_the_first(sshd:
     assert (await reach(sshd, identity_files=(tmp_path / "other", sshd.client_key)).run("true")).status == 0
 
 
-async def test_one_request_is_enough_when_there_is_one_key(sshds, reach):
-    [host] = sshds(1, settings=["LogLevel DEBUG1"])
-
-    await reach(host).run("true")
-
-    assert host.log.count("userauth-request for user") == 1
-
-
 async def test_locked_key_is_named_when_no_agent_has_it(sshd: Sshd, reach, tmp_path):
     authorize(sshd, write_key(tmp_path / "locked", passphrase="secret"))
 

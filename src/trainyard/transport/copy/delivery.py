@@ -193,13 +193,8 @@ class DeltaDelivery:
 Delivery = ArchiveDelivery | PartDelivery | DeltaDelivery
 
 
-def deliveries(
-    plan: Plan, findings: Findings, notes: list[str], *, copies: int, pours: bool
-) -> list[Delivery]:
-    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload.
-
-    `pours`: bulk goes over their open connections.
-    """
+def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int) -> list[Delivery]:
+    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload."""
     deltas = findings.deltas
     whole = [entry for entry in findings.files if entry.name not in deltas]
     ledger = make_ledger(plan.manifest.files, findings.files, findings.known)
@@ -221,7 +216,7 @@ def deliveries(
     for item in made:
         item.in_all = in_all
         if not isinstance(item, PartDelivery):
-            item.is_streamed = copies == 1 and (pours or not is_bulk(item.length, in_all))
+            item.is_streamed = copies == 1 and not is_bulk(item.length, in_all)
     if made:
         made[-1].stamp = plan.stamp
     return made

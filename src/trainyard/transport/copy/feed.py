@@ -1,6 +1,5 @@
-"""One payload into one script on one machine, over the open connection. Where that is slow with bulk (see `Pouring`), bulk
-goes through the system's `ssh`, which encrypts on a core of its own and reads the payload without passing it through
-Python.
+"""One payload into one script on one machine, over the open connection. Bulk goes through the system's `ssh`, which
+encrypts on a core of its own and reads the payload without passing it through Python.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 
 from trainyard.lib.aio import end_task, finish, readable
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport.api import Attachable, Pourable, Pouring, Process, Transport, read_all
+from trainyard.transport.api import Attachable, Process, Transport, read_all
 from trainyard.transport.copy.payload import Payload, Stream
 
 # From these sizes on, of one payload and of all payloads to all machines, a second connection pays: a login costs about
@@ -90,7 +89,7 @@ async def feed(
     Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
     """
     words = None
-    if isinstance(payload, Payload) and is_bulk(payload.length, in_all) and not await pours(transport):
+    if isinstance(payload, Payload) and is_bulk(payload.length, in_all):
         words = bulk_argv(transport, script)
     if words is not None and isinstance(payload, Payload):
         outcome = await _through_program(words, payload, mark, on_bytes)
@@ -102,11 +101,6 @@ async def feed(
 def is_bulk(length: int, in_all: int) -> bool:
     """Whether a payload of `length`, of `in_all` to all machines, is worth a connection of its own."""
     return length > BULK and in_all > BULK_IN_ALL
-
-
-async def pours(transport: Transport) -> bool:
-    """Whether the open connection is as good as one of its own. UnreachableError where there is none."""
-    return isinstance(transport, Pouring) and await transport.pours()
 
 
 def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
@@ -193,10 +187,7 @@ async def _write(process: Process, payload: Payload | Stream, on_bytes: Callable
     try:
         # A stream is read to its end: its maker waits for that.
         limit = payload.length if isinstance(payload, Payload) else None
-        if isinstance(process, Pourable):
-            await process.pour(descriptor, limit, on_bytes)
-        else:
-            await _copy(process, descriptor, limit, on_bytes)
+        await _copy(process, descriptor, limit, on_bytes)
         if isinstance(payload, Stream):
             await payload.ended()
         await process.write_eof()

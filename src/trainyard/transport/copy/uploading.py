@@ -16,7 +16,7 @@ from trainyard.transport.api import Nearby, Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
 from trainyard.transport.copy.delivery import Delivery, DeltaDelivery, Stock, deliveries, failure
-from trainyard.transport.copy.feed import Outcome, pours
+from trainyard.transport.copy.feed import Outcome
 from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.prune import prune
@@ -162,7 +162,6 @@ class _Upload:
             findings,
             self.plan.manifest.notes,
             copies=len(names),
-            pours=len(names) == 1 and await self._pours(names[0]),
         )
         total = sum(item.length for item in items)
         if not items:
@@ -189,12 +188,6 @@ class _Upload:
                 self._fail(name, result.cause if isinstance(result, _TryAgain) else result)
         if again:
             await self.run(again, attempts - 1, may_relay=False)
-
-    async def _pours(self, name: str) -> bool:
-        try:
-            return await pours(self.machines[name])
-        except UnreachableError:  # sending says so
-            return False
 
     async def _stamp(self, name: str) -> None:
         # Without it the next upload compares contents again; that is all.
