@@ -19,8 +19,11 @@ import pytest
 
 from emulation import PROGRAM, Emulation, emulated
 from trainyard import settings
+from trainyard.backends.aliyun.assistant import invoke
 from trainyard.backends.aliyun.backend import AliyunBackend
+from trainyard.backends.aliyun.paging import fetch_all
 from trainyard.lib.errors import DeniedError
+from trainyard.lib.shell import quote
 from trainyard.spec.machine import Machine, MachineSpec
 
 # Machines that boot real sshds.
@@ -260,6 +263,26 @@ async def test_the_key_stays_when_a_machine_is_stopped_and_started_and_rebooted(
         assert called(yard, "RunCommand") == asked
 
 
+async def test_a_new_key_is_believed_when_the_provider_tells_it_too_after_a_new_system_disk(
+    yard: Emulation, open_client
+):
+    backend = open_client()
+    async with closing(backend):
+        (machine,) = await backend.acquire(SPEC, ["task0.anew"])
+        old = await backend.transport(machine).host_key()
+        await say(backend, machine, "touch was-here")
+        await backend.stop([machine])
+        yard.ecs("ReplaceSystemDisk", InstanceId=machine.id, ImageId=machine.image)
+        (machine,) = await backend.acquire(SPEC, ["task0.anew"])
+        forbid(yard, *CHANNELS)
+        with pytest.raises(DeniedError) as refused:
+            await backend.transport(machine).run("true")
+        assert "not that of task0.anew" in refused.value.message
+        forbid(yard)
+        assert await say(backend, machine, "ls was-here 2>/dev/null || echo new") == "new\n"
+        assert await backend.transport(machine).host_key() != old
+
+
 async def test_the_key_in_the_tag_stays_valid_when_an_earlier_version_made_the_machine(
     yard: Emulation, open_client
 ):
@@ -280,6 +303,31 @@ async def test_the_key_in_the_tag_stays_valid_when_an_earlier_version_made_the_m
             # The right one lets us as far as the login, for which the other computer has no key.
             is_login = "does not let" in refused.value.message
             assert is_login is (key == shown)
+
+
+async def test_all_keys_are_asked_for_in_two_pages_when_there_are_more_machines_than_fit_on_one(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+):
+    folder = tmp_path_factory.mktemp("pages") / "state"
+    with emulated(folder, "--set", "machines=false") as cloud:
+        ids = cloud.launch(cloud.network(), Amount=60)
+        client = AliyunBackend(settings.load(environ_of(cloud, tmp_path))).client
+        invocation = await invoke(client, ids, "true")
+        rows = await fetch_all(client, "ecs", "DescribeInvocationResults", {"InvokeId": invocation})
+    assert {row["InstanceId"] for row in rows} == set(ids)
+
+
+async def test_a_process_that_is_not_root_finds_no_key_when_it_looks_everywhere(yard: Emulation, open_client):
+    if yard.ready["isolation"] != "root":
+        pytest.skip("machines have one account here")
+    backend = open_client()
+    async with closing(backend):
+        (machine,) = await backend.acquire(SPEC, ["task0.thief"])
+        look = "grep -rlsE 'PRIVATE KEY-----|AccessKeySecret' /etc/ssh /root /home /var/lib/cloud /run /tmp /data"
+        assert await say(backend, machine, f"su -s /bin/sh nobody -c {quote(look)} || true") == ""
+        # Without a role there are no keys of the account to be had from the metadata.
+        role = READ_METADATA.replace("user-data", "meta-data/ram/security-credentials/")
+        assert "404" in await say(backend, machine, role)
 
 
 async def test_the_console_is_closed_to_processes_that_are_not_root(yard: Emulation, open_client):

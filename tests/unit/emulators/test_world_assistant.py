@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from emulated import Cloud
+from emulated import IMAGE, Cloud
 from trainyard.emulators.aliyun import errands
 
 
@@ -208,3 +208,28 @@ def test_a_file_is_sent(cloud):
         cloud.refused("ecs", "SendFile", **given, Content="!", ContentType="Base64")
         == "FileContent.DecodeError"
     )
+
+
+def test_the_assistant_is_not_there_when_the_image_has_none_until_it_is_installed(cloud):
+    cloud.world.set_options({"images_without_assistant": [IMAGE]})
+    (name,) = cloud.running()
+    invocation = run(cloud, [name])
+    assert errands.errands(cloud.world, cloud.now) == []
+    cloud.later(60)
+    (row,) = results(cloud, invocation)
+    assert (row["InvocationStatus"], row["ErrorCode"]) == ("Aborted", "DeliveryTimeout")
+    cloud.ecs("InstallCloudAssistant", InstanceId=[name])
+    cloud.later(3)
+    run(cloud, [name])
+    assert [errand.instance for errand in errands.errands(cloud.world, cloud.now)] == [name]
+
+
+def test_the_console_shows_the_end_of_what_was_printed(cloud):
+    (name,) = cloud.running()
+    assert cloud.ecs("GetInstanceConsoleOutput", InstanceId=name)["ConsoleOutput"] == ""
+    cloud.world.read_console = lambda instance: f"{instance}\n".encode() * 10_000
+    shown = base64.b64decode(cloud.ecs("GetInstanceConsoleOutput", InstanceId=name)["ConsoleOutput"])
+    assert len(shown) == 64 * 1024
+    assert shown.endswith(f"{name}\n".encode())
+    wrong = cloud.refused("ecs", "GetInstanceConsoleOutput", InstanceId="i-none")
+    assert wrong == "InvalidInstanceId.NotFound"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from emulated import ZONE, Cloud
+from emulated import IMAGE, ZONE, Cloud
 
 
 @pytest.fixture
@@ -94,3 +94,25 @@ def test_disks_are_listed_by_token_too(cloud):
     ids = {row["DiskId"] for body in (first, second) for row in body["Disks"]["Disk"]}
     assert len(ids) == 25
     assert cloud.refused("ecs", "DescribeDisks", NextToken="nonsense") == "InvalidParameter.NextToken"
+
+
+def test_an_instance_begins_anew_when_it_gets_another_system_disk(cloud):
+    (name,) = cloud.running(Amount=1)
+    (before,) = cloud.world.machines(cloud.now)
+    old = cloud.world.disks_of(name)[0]
+    wanted = {"InstanceId": name, "ImageId": IMAGE}
+    assert cloud.refused("ecs", "ReplaceSystemDisk", **wanted) == "IncorrectInstanceStatus"
+    cloud.ecs("StopInstance", InstanceId=name)
+    cloud.later(30)
+    assert (
+        cloud.refused("ecs", "ReplaceSystemDisk", InstanceId=name, ImageId="m-none")
+        == "InvalidImageId.NotFound"
+    )
+    made = cloud.ecs("ReplaceSystemDisk", **wanted)["DiskId"]
+    (disk,) = cloud.world.disks_of(name)
+    assert (disk.id, disk.kind, disk.size, disk.category) == (made, "system", old.size, old.category)
+    assert made != old.id
+    assert old.id not in cloud.world.disks
+    (after,) = cloud.world.machines(cloud.now)
+    assert (before.disk, after.disk) == (old.id, made)
+    assert after.user_data == before.user_data

@@ -18,6 +18,7 @@ from trainyard.emulators.aliyun.ecs import (
     regions,
     roles,
     snapshots,
+    system_disk,
     tags,
 )
 from trainyard.emulators.aliyun.nas import storage
@@ -29,6 +30,7 @@ ACTIONS: dict[tuple[str, str], Handler] = {
     **power.ACTIONS,
     **roles.ACTIONS,
     **disks.ACTIONS,
+    **system_disk.ACTIONS,
     **snapshots.ACTIONS,
     **images.ACTIONS,
     **keys.ACTIONS,

@@ -140,4 +140,6 @@ class MachineWish:
     user_data: bytes
     """Decoded."""
     boot: int
-    """Counts boots; UserData runs at boot 1 only, services start at each."""
+    """Counts boots; UserData runs at the first of a system disk only, services start at each."""
+    disk: str = ""
+    """The system disk; with another one the machine begins anew."""

@@ -52,7 +52,9 @@ class World(Estate):
         del now  # `advance` has been told already; all follows from the records
         if not self.options.machines:
             return []
-        return [_wish(self, one) for one in self.instances.values() if not one.deleting]
+        systems = {disk.instance: disk.id for disk in self.disks.values() if disk.kind == "system"}
+        wanted = [one for one in self.instances.values() if not one.deleting]
+        return [_wish(self, one, systems.get(one.id, "")) for one in wanted]
 
     def save(self, path: Path) -> None:
         """Write everything to a file, at once or not at all."""
@@ -174,7 +176,7 @@ def _require_sold(zone: str, instance_type: str) -> None:
         raise not_found("InvalidInstanceType.ValueNotSupported", f"There is no type {instance_type}.")
 
 
-def _wish(world: World, instance: Instance) -> MachineWish:
+def _wish(world: World, instance: Instance, disk: str) -> MachineWish:
     eip = world.eips.get(instance.eip)
     return MachineWish(
         instance_id=instance.id,
@@ -186,6 +188,7 @@ def _wish(world: World, instance: Instance) -> MachineWish:
         password=instance.password,
         user_data=_decoded(instance.user_data),
         boot=instance.boot,
+        disk=disk,
     )
 
 

@@ -45,14 +45,15 @@ def plan_disks(world: World, kind: Type, zone: str, image: Image, call: Call) ->
     data = call.structs("DataDisk")
     if len(data) > MOST_DISKS:
         raise Problem("InstanceDiskNumber.LimitExceed", f"At most {MOST_DISKS} data disks can be created.")
-    plans = [_plan_system(kind, zone, image, call.struct("SystemDisk"))]
+    plans = [plan_system(kind, zone, image, call.struct("SystemDisk"))]
     plans += [_plan_data(world, kind, zone, row, device_name(index)) for index, row in enumerate(data)]
     for disk in plans:
         disk.created = disk.attached = call.now
     return plans
 
 
-def _plan_system(kind: Type, zone: str, image: Image, given: Mapping[str, Value]) -> Disk:
+def plan_system(kind: Type, zone: str, image: Image, given: Mapping[str, Value]) -> Disk:
+    """A system disk, judged, without an id."""
     default = "cloud_essd" if kind.is_essd_only else "cloud_efficiency"
     category = text(given, "Category", default)
     size = number(given, "Size", max(40, image.size))

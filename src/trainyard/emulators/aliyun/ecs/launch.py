@@ -119,7 +119,7 @@ def _read(world: World, call: Call) -> Order:
         names=_read_names(call, amount),
         hostnames=_read_hostnames(call, amount),
         disks=plan_disks(world, kind, vswitch.zone, image, call),
-        key_pair=_read_key(world, call, vswitch.region),
+        key_pair=read_key(world, call, vswitch.region),
         tags=read_tags(call.structs("Tag"), world.options.quotas.tags),
         spot=_read_spot(world, call, kind, vswitch.zone),
         auto_release=read_release_time(call),
@@ -220,7 +220,8 @@ def _read_hostnames(call: Call, amount: int) -> list[str]:
     return names
 
 
-def _read_key(world: World, call: Call, region: str) -> KeyPair | None:
+def read_key(world: World, call: Call, region: str) -> KeyPair | None:
+    """The key pair that a call names, if it does."""
     name = call.text("KeyPairName")
     if not name:
         return None

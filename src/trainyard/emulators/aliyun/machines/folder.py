@@ -159,6 +159,7 @@ class MachineFolder:
 
     def prepare(self, wish: MachineWish, port: int, metadata_url: str) -> None:
         """Everything that the next boot needs from outside."""
+        self._take_disk(wish.disk)
         for folder in (self.shared / "nas", self.shared / "jobs", self.path / "root" / "run"):
             folder.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
@@ -172,6 +173,23 @@ class MachineFolder:
         _put(self.console, "", mode=0o600)
         if self.isolation is Isolation.HOME:
             self._prepare_home(wish, port)
+
+    def _take_disk(self, disk: str) -> None:
+        """Empty the folder where the machine has been given another system disk; its data disk stays."""
+        note = self.path / "disk"
+        try:
+            is_other = note.read_text(encoding="ascii") != disk
+        except OSError:
+            is_other = False
+        if is_other:
+            for path in [self.path / "layers", *(self.path / "root").glob("*")]:
+                if path.name != "data" and path.is_dir() and not path.is_symlink():
+                    remove_tree(path)
+                elif path.name != "data":
+                    path.unlink(missing_ok=True)
+            (self.shared / "settled").unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        _put(note, disk)  # last: who dies on the way does it again
 
     def write_listening(self, wish: MachineWish, port: int) -> None:
         """Where its sshd answers from the next time it reads its configuration."""
