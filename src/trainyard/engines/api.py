@@ -18,6 +18,10 @@ from trainyard.transport.api import Process, TerminalSize
 FENCE_MARGIN_SECONDS = 15.0
 
 
+# On nodes of root's, tasks run as users with numbers above this one, which is the group of all of them.
+FIRST_TASK_USER = 2_000_000
+
+
 class NotSentError(UnreachableError):
     """The node does not answer, and nothing of the order was sent to it: it cannot have been taken."""
 

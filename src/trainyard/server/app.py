@@ -140,6 +140,7 @@ class Platform:
         return ViewFacts(
             data=str(self.settings.data),
             isolation=self.settings.isolation,
+            processes=self.settings.task_processes,
             logins=logins(c, self.services.seal),
             seal=self.services.seal,
         )

@@ -17,6 +17,7 @@ from trainyard.spec.workload import MountSpec
 
 FOLDER, NETWORK = "folder", "nfs"
 KINDS = (FOLDER, NETWORK)
+PRIVATE = {"user", "job"}  # a folder with one of these in its name is one user's
 WORDS = ("user", "group", "workspace", "job", "day")
 # Address schemes of the compatible doors that name a network file system.
 SCHEMES = ("nas", "nfs", "cpfs", "bmcpfs")
@@ -194,6 +195,8 @@ def mount_of(one: Chosen, *, own: str) -> Mount:
         options["create"] = "1"
     if _WORD.search(storage.source):
         options["create"] = "1"
+    if options.get("create") and not PRIVATE & set(_WORD.findall(storage.source)):
+        options["shared"] = "1"
     if base:
         options["base"] = base
     if one.path:

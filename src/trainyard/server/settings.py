@@ -53,6 +53,9 @@ class ServerSettings:
     cpu_overcommit: float = 1.0
     # Whether tasks see only what is theirs: auto (where a node can), required (or they are refused), off. A node may say otherwise.
     isolation: str = "auto"
+    task_processes: int = (
+        4096  # and threads, that a task may have where tasks are kept apart; 0: as many as its node
+    )
     simulated_devices: Mapping[str, int] = field(
         default_factory=dict
     )  # {"V100": 8}: declared, to try things out
@@ -179,6 +182,10 @@ def _check(settings: ServerSettings) -> None:
     if settings.isolation not in ISOLATIONS:
         raise InvalidError(
             f"isolation cannot be {settings.isolation!r}.", hint=f"Choose one of {', '.join(ISOLATIONS)}."
+        )
+    if settings.task_processes and not 16 <= settings.task_processes <= 4_000_000:
+        raise InvalidError(
+            f"task_processes cannot be {settings.task_processes}.", hint="Choose 4096, or 0 for no limit."
         )
     if not 0.1 <= settings.book_seconds <= 3600:
         raise InvalidError(f"book_seconds cannot be {settings.book_seconds:g}.", hint="Choose 60.")

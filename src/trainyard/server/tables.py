@@ -49,6 +49,15 @@ users = Table(
     Column("version", Integer, nullable=False, default=1),
 )
 
+# Whom the tasks of a user run as on nodes of root's. Rows stay when their user has gone: files may still be that number's.
+user_numbers = Table(
+    "user_numbers",
+    metadata,
+    Column("number", SERIAL, primary_key=True, autoincrement=True),
+    Column("user_id", String(32), nullable=False, unique=True),
+    sqlite_autoincrement=True,  # a number is never given twice
+)
+
 tokens = Table(
     "tokens",
     metadata,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
-from trainyard.engines.api import Entry, Mount, View
+from trainyard.engines.api import FIRST_TASK_USER, Entry, Mount, View
 from trainyard.lib.errors import InvalidError
 from trainyard.server import mounts
 from trainyard.server.auth.sealing import Seal
@@ -47,6 +47,8 @@ class ViewFacts:
     people: Mapping[str, str] = field(default_factory=dict)
     workspaces: Mapping[str, str] = field(default_factory=dict)
     admins: frozenset[str] = frozenset()
+    numbers: Mapping[str, int] = field(default_factory=dict)  # of users, whom their tasks run as
+    processes: int = 4096  # that a task may have
     logins: tuple[Login, ...] = field(default=(), repr=False)
     seal: Seal | None = None  # None: nothing sealed can be opened
 
@@ -63,6 +65,7 @@ def load(c: Connection, records: Sequence[WorkloadRecord], facts: ViewFacts) -> 
         people={one.id: one.name for one in people},
         workspaces={one.id: one.name for one in known.values()},
         admins=frozenset(one.id for one in people if one.is_admin),
+        numbers=users.numbers(c, {one.id for one in people}),
     )
 
 
@@ -108,6 +111,8 @@ def view_of(
         images=images_on(node) if node is not None else REFUSE,
         isolation="" if isolation == AUTO else isolation,
         hidden=(facts.data,) if is_local and facts.data else (),
+        uid=FIRST_TASK_USER + facts.numbers.get(record.user_id, 0),
+        processes=facts.processes,
     )
 
 

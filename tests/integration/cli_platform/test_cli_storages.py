@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import urllib.error
 from typing import Any
 
@@ -19,14 +21,24 @@ pytestmark = [
 ]
 
 
+def member(up: Up, name: str) -> str:
+    up.call("POST", "/api/v1/users", {"name": name, "password": PASSWORD})
+    workspace = up.call("GET", "/api/v1/workspaces")["items"][0]
+    up.call("PUT", f"/api/v1/workspaces/{workspace['id']}/members/{name}", {"role": "member"})
+    given = {"username": name, "password": PASSWORD, "kind": "token"}
+    return str(up.call("POST", "/api/v1/session", given)["token"])
+
+
 @pytest.fixture(scope="module")
 def ada(up: Up) -> str:
     """The token of somebody who is no administrator."""
-    up.call("POST", "/api/v1/users", {"name": "ada", "password": PASSWORD})
-    workspace = up.call("GET", "/api/v1/workspaces")["items"][0]
-    up.call("PUT", f"/api/v1/workspaces/{workspace['id']}/members/ada", {"role": "member"})
-    given = {"username": "ada", "password": PASSWORD, "kind": "token"}
-    return str(up.call("POST", "/api/v1/session", given)["token"])
+    return member(up, "ada")
+
+
+@pytest.fixture(scope="module")
+def bob(up: Up) -> str:
+    """The token of a colleague."""
+    return member(up, "bob")
 
 
 def run(up: Up, command: str, token: str = "", *, role: Any = None, **given: Any) -> tuple[Any, str]:
@@ -55,6 +67,29 @@ def test_an_ordinary_user_sees_their_own_and_nothing_of_the_platform(up: Up, ada
     )
     assert job["state"] == "succeeded"
     assert text.split() == ["ada", "ada", "ada", "own", "shared", "/job"]
+
+
+def test_colleagues_share_what_is_shared_and_nothing_else_when_the_node_is_roots(up: Up, ada: str, bob: str):
+    if os.getuid():
+        pytest.skip("tasks are users of their own only where the node is root's")
+    told = "id -u; share=$(echo /mnt/share/*); umask"
+    _, first = run(
+        up,
+        f"{told}; echo ada > $share/common; mkdir $share/folder; echo hers > ~/hers; chmod 777 ~/hers",
+        ada,
+    )
+    job, second = run(
+        up, f"{told}; echo bob >> $share/common; echo too > $share/folder/x; cat $share/common", bob
+    )
+    assert job["state"] == "succeeded", second
+    (hers, umask), (his, *rest) = first.split(), second.split()
+    assert umask == "0002" and rest == ["0002", "ada", "bob"]
+    assert 2_000_000 < int(hers) != int(his) > 2_000_000
+    homes = up.data / "storages" / "work"
+    for name, uid in (("ada", hers), ("bob", his)):
+        found = (homes / name).stat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (int(uid), 0o700)
+    assert (homes / "ada" / "hers").stat().st_uid == int(hers)
 
 
 def test_a_job_that_uses_more_memory_than_its_own_fails_and_says_so(up: Up, ada: str):

@@ -13,8 +13,10 @@ from sqlalchemy import create_engine, inspect, text
 from trainyard.lib.errors import ConflictError
 from trainyard.server import migrations, upgrade
 from trainyard.server.db import Database
-from trainyard.server.store import pools
+from trainyard.server.store import pools, users
 from trainyard.server.tables import metadata
+
+NAMED = ("display_name", "email", "password_hash")
 
 
 def alembic_settings(connection):
@@ -61,6 +63,26 @@ def test_revisions_make_the_same_tables_when_they_are_walked_through(database_ur
         connection.execute(text("DROP TABLE alembic_version"))
     assert upgrade.ensure(db) == ""
     assert db.read_now(shape) == by_revisions
+    db.close()
+
+
+def test_those_who_are_there_get_numbers_when_users_begin_to_have_them(database_url: str):
+    command = import_module("alembic.command")
+    db = Database(database_url)
+    with db.engine.begin() as connection:
+        command.upgrade(alembic_settings(connection), "0004")
+        for number, name in enumerate(("ann", "bob")):
+            values = {**dict.fromkeys(NAMED, ""), "id": f"u-{name}", "name": name, "at": float(number)}
+            connection.execute(
+                text(
+                    "INSERT INTO users (id, name, display_name, email, password_hash, must_change_password, is_admin, "
+                    "is_active, created_at, version) VALUES "
+                    "(:id, :name, :display_name, :email, :password_hash, false, false, true, :at, 1)"
+                ),
+                values,
+            )
+        command.upgrade(alembic_settings(connection), "head")
+    assert db.read_now(lambda c: users.numbers(c, ["u-ann", "u-bob"])) == {"u-ann": 1, "u-bob": 2}
     db.close()
 
 

@@ -275,3 +275,18 @@ def test_times_between_states_are_counted_when_jobs_have_started_and_ended(cast:
     running, finished = found["running"], found["finished"]
     assert (running.count, running.total, running.counts[:3]) == (3, 3.5, (2, 2, 3))
     assert (finished.count, finished.total, set(finished.counts)) == (1, 4995.0, {0})
+
+
+def test_every_user_has_a_number_that_nobody_else_gets_when_users_come_and_go(cast):
+    before = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-new", "u-next"]))
+    assert set(before) == {"u-ann"}
+    new = users.UserRecord(id="u-new", name="new", created_at=1.0, is_active=False)
+    cast.db.write_now(lambda c: users.insert_user(c, new))
+    number = cast.db.read_now(lambda c: users.numbers(c, ["u-new"]))["u-new"]
+    cast.db.write_now(lambda c: users.delete_unused(c, "u-new"))
+    cast.db.write_now(
+        lambda c: users.insert_user(c, users.UserRecord(id="u-next", name="next", created_at=1.0))
+    )
+    after = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-next"]))
+    assert after["u-ann"] == before["u-ann"]
+    assert len({number, *after.values()}) == 3

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from trainyard.engines.api import FIRST_TASK_USER
+from trainyard.engines.nodes.agent import sandbox_user
 from trainyard.lib.errors import InvalidError
 from trainyard.server import mounts, task_views
 from trainyard.server.services.storages import DEFAULTS, check
@@ -143,7 +145,8 @@ def test_of_a_network_storage_only_what_lies_above_its_words_is_mounted(source: 
     (chosen,) = mounts.choose((EXPORT, one), (), WORDS)
     mount = mounts.mount_of(chosen, own="storages")
     assert mount.source == mounts.filled(source, WORDS)
-    assert mount.options == {"create": "1", "default": "1", **({"base": base} if base else {})}
+    shared = {} if "{user}" in source else {"shared": "1"}
+    assert mount.options == {"create": "1", "default": "1", **shared, **({"base": base} if base else {})}
 
 
 @pytest.mark.parametrize(
@@ -242,10 +245,10 @@ def test_images_run_where_they_can():
 
 def test_the_sign_in_of_the_workspace_goes_before_one_of_all():
     logins = (
-        Login("reg:5000", "all", "1"),
-        Login("reg:5000", "own", "2", "w"),
-        Login("reg:5000", "others", "3", "x"),
-        Login("docker.io", "hub", "4"),
+        Login("reg:5000", "all", "pass-1"),
+        Login("reg:5000", "own", "pass-2", "w"),
+        Login("reg:5000", "others", "pass-3", "x"),
+        Login("docker.io", "hub", "pass-4"),
     )
     facts = replace(FACTS, logins=logins)
     for image, username in (("reg:5000/a/b:1", "own"), ("a/b", "hub"), ("other.example/a", "")):
@@ -264,3 +267,31 @@ def test_an_image_without_a_registry_is_of_the_common_one():
 def test_a_storage_that_is_gone_is_left_out_of_a_launch():
     found = task_views.chosen_of(job(mounts=(MountSpec(source="gone"),)), FACTS)
     assert len(found) == len(DEFAULT)
+
+
+def test_the_node_is_told_which_folders_are_one_users_and_which_are_shared():
+    found = {
+        one.target: mounts.mount_of(one, own="/own").options for one in mounts.choose(DEFAULT, (), WORDS)
+    }
+    shared = {target for target, options in found.items() if options.get("shared")}
+    assert shared == {"/mnt/share/vision", "/data"}
+    of_operator = mounts.choose((SETS,), [MountSpec(source="sets")], WORDS)
+    assert "shared" not in mounts.mount_of(of_operator[0], own="/own").options
+
+
+def test_a_task_runs_as_the_number_of_its_user_on_every_node():
+    assert sandbox_user.FIRST == FIRST_TASK_USER
+    facts = ViewFacts(numbers={"u-ada": 7}, processes=100)
+    for user, uid in (("u-ada", FIRST_TASK_USER + 7), ("u-bob", FIRST_TASK_USER)):
+        record = WorkloadRecord(
+            id="dlc1",
+            name="x",
+            kind="job",
+            workspace_id="w",
+            user_id=user,
+            submitted_at=0.0,
+            spec=WorkloadSpec(name="x", command="x"),
+        )
+        view = view_of(record, RoleSpec(name="worker"), None, None, facts)
+        assert view is not None
+        assert (view.uid, view.processes) == (uid, 100)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
 from trainyard.server.store.rows import chunks, versioned_update, write_one
-from trainyard.server.tables import users
+from trainyard.server.tables import user_numbers, users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ def insert_user(connection: Connection, record: UserRecord) -> None:
     try:
         with connection.begin_nested():
             connection.execute(insert(users), {name: getattr(record, name) for name in _NAMES})
+            connection.execute(insert(user_numbers), {"user_id": record.id})
     except IntegrityError as error:
         raise ConflictError(
             f"There is a user {record.name!r} already.", hint="Choose another name."
@@ -88,6 +89,15 @@ def names(connection: Connection, ids: Iterable[str]) -> dict[str, str]:
     for part in chunks(set(ids)):
         rows = connection.execute(select(users.c.id, users.c.name).where(users.c.id.in_(part)))
         found.update({row.id: row.name for row in rows})
+    return found
+
+
+def numbers(connection: Connection, ids: Iterable[str]) -> dict[str, int]:
+    """The numbers of users, by id: from 1 on, each one's own for good."""
+    found: dict[str, int] = {}
+    for part in chunks(set(ids)):
+        rows = connection.execute(select(user_numbers).where(user_numbers.c.user_id.in_(part)))
+        found.update({row.user_id: row.number for row in rows})
     return found
 
 
