@@ -41,6 +41,7 @@ class Up:
         self.process: subprocess.Popen[str] | None = None
         self.ready: dict[str, str] = {}
         self.token = ""
+        self.password = ""
 
     def start(self, *, port: int = 0) -> None:
         self.log = (self.folder / "up.err").open("a")
@@ -80,6 +81,14 @@ class Up:
         with urllib.request.urlopen(request, timeout=30) as answer:
             data = answer.read()
         return json.loads(data) if data else None
+
+    def own_password(self) -> str:
+        """The administrator's password, once it is no longer the one of the first start."""
+        if not self.password:
+            own = "chosen by the test"
+            self.call("PUT", "/api/v1/session/password", {"old": self.ready["password"], "new": own})
+            self.password = own
+        return self.password
 
     def submit(self, command: str, **given: Any) -> str:
         roles = given.pop("roles", [{"cpu": 0.1}])

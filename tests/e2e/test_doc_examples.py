@@ -333,7 +333,7 @@ def test_the_examples_about_the_platform_work(page, request, tmp_path, reader):
         else:
             up = request.getfixturevalue("shared_platform")
             stack.callback(stop_all, up)
-        reader.env |= {"URL": up.url, "PASSWORD": up.ready["password"]}
+        reader.env |= {"URL": up.url, "PASSWORD": up.own_password()}
         reader.env |= {"TRAINYARD_SERVER": up.url, "TRAINYARD_TOKEN": up.token}
         follow(reader, name_of(page), page.read_text("utf-8"))
 

@@ -236,6 +236,10 @@ def test_a_login_is_kept_in_a_file_of_ones_own_and_ends_with_logout(program, up,
     path = isolation / ".trainyard" / "login.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert program("login", logged_in=False).stdout.startswith("admin at")
+    refused = program("jobs", logged_in=False)
+    assert refused.returncode == 5 and "trainyard passwd" in refused.stderr
+    both = f"{up.ready['password']}\nchosen by the test\n"
+    assert program("passwd", "--password-stdin", stdin=both, logged_in=False).returncode == 0
     assert program("jobs", logged_in=False).returncode == 0
     # Another server never gets this one's token.
     other = program("jobs", logged_in=False, TRAINYARD_SERVER="http://127.0.0.1:1")

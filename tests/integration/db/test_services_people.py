@@ -126,7 +126,7 @@ async def test_sessions_elsewhere_end_when_a_password_is_changed_or_reset(cast: 
     await cast.services.users.create(cast.root, "kim", password=PASSWORD)
     one, first = await cast.services.signing.sign_in("kim", PASSWORD)
     two, _second = await cast.services.signing.sign_in("kim", PASSWORD)
-    program, _ = await cast.services.signing.sign_in("kim", PASSWORD, kind="token")
+    program, _ = await cast.services.signing.sign_in("kim", PASSWORD, kind="login")
     await cast.services.users.set_password(first, PASSWORD, PASSWORD + "!")
     await cast.services.signing.authenticate(one.token)
     await cast.services.signing.authenticate(program.token)

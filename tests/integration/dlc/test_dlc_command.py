@@ -73,7 +73,7 @@ def dlc(up, tmp_path_factory):
         "--endpoint",
         endpoint,
         "--password",
-        up.ready["password"],
+        up.own_password(),
     )
     return made
 
@@ -123,7 +123,7 @@ def test_the_seeds_params_file_runs_on_three_hosts(tmp_path):
                 # Whether this computer has podman or not: there is no such image.
                 up.call("PATCH", f"/api/v1/nodes/gpu{number}", {"options": {"images": "ignore"}})
             made = Dlc(up, tmp_path)
-            made("config", "--username", "admin", "--endpoint", up.url, "--password", up.ready["password"])
+            made("config", "--username", "admin", "--endpoint", up.url, "--password", up.own_password())
             one = submitted(made, tmp_path, SAMPLE)
             # Four cores each: a node has room for two, so three need more than one node.
             three = submitted(

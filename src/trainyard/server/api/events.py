@@ -61,6 +61,7 @@ async def stream_events(
 ) -> Response:
     """Follow what happens where the caller may look, from now on or after a number. Never ends by itself."""
     actor = await actor_of(request)
+    await parts_of(request).services.events.check(actor, node=node, workspace=workspace)
     follow = parts_of(request).services.events.follow(
         actor, node=node, workspace=workspace, after_seq=_number(last_event_id, after)
     )

@@ -13,8 +13,8 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from trainyard.lib.errors import DeniedError
-from trainyard.server.api.routing import Route
-from trainyard.server.auth.actor import Actor, UnauthenticatedError
+from trainyard.server.api.routing import PREFIX, Route
+from trainyard.server.auth.actor import Actor, UnauthenticatedError, check_own_password
 from trainyard.server.auth.tokens import is_token
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
@@ -23,6 +23,8 @@ SESSION_COOKIE = "trainyard_session"
 CSRF_COOKIE = "trainyard_csrf"  # readable by the console's own script, which sends it back as the header
 CSRF_HEADER = "X-CSRF-Token"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+# What people may do before they have a password of their own: see who they are, sign out, and change it.
+OWN_PASSWORD = frozenset({f"{PREFIX}/session", f"{PREFIX}/session/password"})
 
 
 class Identities:
@@ -38,11 +40,8 @@ class Identities:
         if is_cookie:
             self._check_origin(connection, token)
         actor = await self._services.signing.authenticate(token, address=address_of(connection))
-        if is_cookie and actor.must_change_password and "/session" not in connection.url.path:
-            raise DeniedError(
-                "The password that you were given has to be changed first.",
-                hint="Choose a new one: PUT /api/v1/session/password.",
-            )
+        if connection.scope["path"] not in OWN_PASSWORD:
+            check_own_password(actor)
         return actor
 
     def forget(self) -> None:
@@ -59,7 +58,8 @@ class Identities:
             return
         if connection.scope["method"] in SAFE:
             return
-        if not hmac.compare_digest(connection.headers.get(CSRF_HEADER, ""), csrf_of(token)):
+        given = connection.headers.get(CSRF_HEADER, "").encode()  # letters of any script may come
+        if not hmac.compare_digest(given, csrf_of(token).encode()):
             raise DeniedError(
                 f"A change with a cookie needs the header {CSRF_HEADER}.",
                 hint=f"Send the value of the cookie {CSRF_COOKIE} in it, or use a token.",

@@ -21,7 +21,7 @@ from trainyard.server.api.identity import (
 )
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.services.signing import SESSION, TOKEN
+from trainyard.server.services.signing import LOGIN, SESSION
 from trainyard.server.services.signing import NewToken as MadeToken
 
 router = new_router("/session", tags=["session"], kind=AccountRoute)
@@ -65,8 +65,8 @@ async def sign_in(request: Request, body: SignIn) -> Response:
         body.username,
         body.password,
         address=address_of(request),
-        kind=SESSION if is_cookie else TOKEN,
-        token_name=body.name[:200],
+        kind=SESSION if is_cookie else LOGIN,
+        token_name=body.name,
     )
     shown = views.new_token(made, shown=not is_cookie)
     response = answer(shown)

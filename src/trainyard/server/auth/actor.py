@@ -9,12 +9,24 @@ from trainyard.lib.errors import CapacityError, DeniedError
 from trainyard.server.auth.scopes import ALL, ROLES, TABLE, Who, covers
 from trainyard.server.store.workspaces import Role
 
+# Kinds of tokens. The first two were traded for a password, or for the word of an identity provider.
+SESSION = "session"  # a browser's; ends by itself
+LOGIN = "login"  # a program's, for a person who signed in with it
+TOKEN = "token"  # noqa: S105  # made by a token, or on the server's own machine
+FROM_PASSWORDS = frozenset({SESSION, LOGIN})
+
 
 class UnauthenticatedError(DeniedError):
     """Nobody knows who is asking."""
 
     code = "unauthenticated"
     http_status = 401
+
+
+class OneTimePasswordError(DeniedError):
+    """They came with a password that somebody else knows, and have to choose one of their own first."""
+
+    code = "one_time_password"
 
 
 class LimitedError(CapacityError):
@@ -39,13 +51,20 @@ class Actor:
     roles: Mapping[str, Role] = field(default_factory=dict)  # by workspace
     address: str = ""
     token_id: str = ""
-    token_kind: str = "token"  # noqa: S105  # what sort it is; or "session"
+    token_kind: str = "token"  # noqa: S105  # what sort it is
+    expires_at: float | None = None  # of the token
     must_change_password: bool = False
 
+    @property
+    def longest_token(self) -> float | None:
+        """Until when a token may be good that this one makes; None: for ever. A session is a person who has signed in."""
+        return None if self.token_kind == SESSION else self.expires_at
+
     def places(self, scope: str) -> Collection[str] | None:
-        """The workspaces whose things they and their token may see; None: all."""
+        """The workspaces whose things they may see; None: all. DeniedError where the token is not for that."""
+        require_of_token(self, scope)
         if self.is_admin:
-            return None if covers(self.scopes, scope) else ()
+            return None
         return [one for one in self.roles if self.can(scope, one)]
 
     def can_see(self, workspace_id: str) -> bool:
@@ -69,14 +88,38 @@ def require(actor: Actor, scope: str, workspace_id: str | None = None) -> None:
     if actor.can(scope, workspace_id):
         return
     row = TABLE[scope]
-    if not covers(actor.scopes, scope):
-        raise DeniedError(
-            f"This token is not for {scope!r}.",
-            hint="Use a token with that scope, or sign in with a password.",
-        )
+    require_of_token(actor, scope)
     who = {
         Who.ADMIN: "an administrator of the platform",
         Who.WORKSPACE_ADMIN: "an administrator of the workspace",
         Who.MEMBER: "a member of the workspace",
     }.get(row.who, "a member of the workspace")
     raise DeniedError(f"Only {who} may do this ({scope}).", hint="Ask one of them.")
+
+
+def require_everything(actor: Actor, why: str) -> None:
+    """Raise DeniedError unless the token is for all that its owner may: for what would give it all of that."""
+    if ALL not in actor.scopes:
+        raise DeniedError(
+            f"A token for {', '.join(sorted(actor.scopes))[:100]} alone may not {why}.",
+            hint="Use a token for everything (*), or sign in with a password.",
+        )
+
+
+def check_own_password(actor: Actor) -> None:
+    """Raise OneTimePasswordError where they have to choose a password of their own before anything else."""
+    # NB: not for tokens that were made otherwise: those of the first start, and of `trainyard admin`.
+    if actor.must_change_password and actor.token_kind in FROM_PASSWORDS:
+        raise OneTimePasswordError(
+            "The password that you were given has to be changed first.",
+            hint="Run `trainyard passwd`, or send PUT /api/v1/session/password.",
+        )
+
+
+def require_of_token(actor: Actor, scope: str) -> None:
+    """Raise DeniedError where the token is not for this, whatever its owner may."""
+    if not covers(actor.scopes, scope):
+        raise DeniedError(
+            f"This token is not for {scope!r}.",
+            hint="Use a token with that scope, or sign in with a password.",
+        )

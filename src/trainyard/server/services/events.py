@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import NotFoundError
-from trainyard.server.auth.actor import Actor, require
+from trainyard.server.auth.actor import Actor, require, require_of_token
 from trainyard.server.services.context import Context, Page
 from trainyard.server.services.hints import EVENTS
 from trainyard.server.services.places import find_workspace
@@ -61,6 +61,10 @@ class Events:
     async def last_seq(self) -> int:
         """The number of the newest event: where somebody begins who wants only what comes."""
         return await self._context.db.read(events.last_seq)
+
+    async def check(self, actor: Actor, *, node: str = "", workspace: str = "") -> None:
+        """Raise where the actor may not follow these: a stream that has begun could say so only inside."""
+        await self._context.db.read(lambda c: _criteria(c, actor, job="", node=node, workspace=workspace))
 
     async def follow(
         self,
@@ -169,6 +173,8 @@ def _criteria(connection: Connection, actor: Actor, *, job: str, node: str, work
         return {}
     shared = [Subject.NODE] if actor.can("nodes:read") else []
     shared += [Subject.POOL] if actor.can("pools:read") else []
+    if not shared:
+        require_of_token(actor, "jobs:read")
     return {
         "workspace_ids": [one for one in actor.roles if actor.can("jobs:read", one)],
         "shared_subjects": shared,

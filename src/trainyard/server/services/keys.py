@@ -12,8 +12,10 @@ from trainyard.server.auth.actor import Actor, UnauthenticatedError, require
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.sealing import Seal
 from trainyard.server.auth.tokens import digest_of
+from trainyard.server.services import checks
 from trainyard.server.services.context import Context
 from trainyard.server.services.signing import Signing
+from trainyard.server.services.users import check_number
 from trainyard.server.store import tokens
 from trainyard.server.store.tokens import TokenRecord
 
@@ -40,6 +42,7 @@ class Keys:
     async def create(self, actor: Actor, *, name: str = "") -> AccessKey:
         """Make an access key of the actor's own, for programs that sign."""
         require(actor, "account:write")
+        checks.check_text("name", name, longest=100)
         key = AccessKey(
             "TYAK" + "".join(secrets.choice(_LETTERS) for _ in range(16)), secrets.token_urlsafe(30)
         )
@@ -52,9 +55,11 @@ class Keys:
             kind=KIND,
             sealed=self._seal.close_up(key.secret.encode(), key.id),
             created_at=self._context.now(),
+            expires_at=actor.longest_token,
         )
 
         def work(connection: Connection) -> None:
+            check_number(connection, actor)
             tokens.insert_token(connection, record)
             self._context.audit(connection, actor, "tokens.create", key.id, data={"kind": KIND, "name": name})
 

@@ -151,6 +151,10 @@ class Requests:
         size = min(max(1, limit), PAGE)
         own = None if actor.can("requests:manage") else actor.user_id
         ruled = [one for one in actor.roles if actor.can("requests:decide", one)]
+        if own is not None and not actor.can("requests:write"):
+            if not ruled:
+                require(actor, "requests:write")
+            own = ""  # nobody's: they look at those that they decide
         found = await self._context.db.read(
             lambda c: requests.list_page(
                 c, user_id=own, workspace_ids=ruled, state=state, kind=kind, after_id=cursor, limit=size + 1
@@ -162,8 +166,10 @@ class Requests:
     async def get(self, actor: Actor, request_id: str) -> RequestRecord:
         """One request: one's own, or one that one may decide."""
         record = await self._context.db.read(lambda c: requests.load(c, request_id))
-        if record.user_id != actor.user_id and not _may_decide(actor, record):
-            raise NotFoundError(f"There is no request {request_id!r}.")
+        if not _may_decide(actor, record):
+            if record.user_id != actor.user_id:
+                raise NotFoundError(f"There is no request {request_id!r}.")
+            require(actor, "requests:write")
         return _shown(actor, record)
 
     async def decide(

@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import DeniedError, InvalidError
 from trainyard.lib.ids import new_id
-from trainyard.server.auth.actor import Actor, LimitedError, UnauthenticatedError
+from trainyard.server.auth.actor import LOGIN, SESSION, TOKEN, Actor, LimitedError, UnauthenticatedError
 from trainyard.server.auth.limits import Limiter, limited
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.tokens import digest_of, is_token, new_token
+from trainyard.server.services import checks
 from trainyard.server.services.context import Context
 from trainyard.server.store import audit, tokens, users, workspaces
 from trainyard.server.store.audit import AuditRecord
@@ -26,7 +27,6 @@ from trainyard.server.store.users import UserRecord
 # An actor is remembered so long. Changes made through this server are seen at once, those made through another one after it.
 REMEMBER_SECONDS = 2.0
 REMEMBERED = 4096
-SESSION, TOKEN = "session", "token"
 NAME_FACTOR = 5  # attempts for one name, from all addresses together
 
 
@@ -126,6 +126,7 @@ class Signing:
             roles=roles,
             token_id=record.id,
             token_kind=record.kind,
+            expires_at=record.expires_at,
             must_change_password=user.must_change_password,
         )
         known = self._known[digest] = Known(actor, record, self._context.clock.monotonic() + REMEMBER_SECONDS)
@@ -185,8 +186,9 @@ class Signing:
         scopes: Sequence[str] = (ALL,),
     ) -> tuple[NewToken, Actor]:
         """A token for somebody of whom we are sure."""
-        if kind not in {SESSION, TOKEN}:
-            raise InvalidError(f"There is no kind of token {kind!r}.", hint=f"Choose {SESSION} or {TOKEN}.")
+        if kind not in {SESSION, LOGIN}:
+            raise InvalidError(f"There is no kind of token {kind!r}.", hint=f"Choose {SESSION} or {LOGIN}.")
+        checks.check_text("name", token_name, longest=200)
         now = self._context.now()
         expires = now + self._session_seconds if kind == SESSION else None
         made = make_token(user.id, now, kind=kind, name=token_name, scopes=scopes, expires_at=expires)
@@ -282,4 +284,4 @@ def _nobody() -> UnauthenticatedError:
     return UnauthenticatedError("The token is not valid.", hint="Sign in again with `trainyard login`.")
 
 
-__all__ = ["SESSION", "TOKEN", "Known", "LimitedError", "NewToken", "Signing", "make_token"]
+__all__ = ["LOGIN", "SESSION", "TOKEN", "Known", "LimitedError", "NewToken", "Signing", "make_token"]

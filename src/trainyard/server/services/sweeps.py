@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
 from trainyard.lib.secret_names import is_secret
-from trainyard.server.auth.actor import Actor, require
+from trainyard.server.auth.actor import Actor, require, require_of_token
 from trainyard.server.services.context import Context
 from trainyard.server.services.jobs import Jobs, refuse_wish, require_own
 from trainyard.server.services.secrecy import masked_record
@@ -61,6 +61,7 @@ class Sweeps:
         hold: bool = False,
     ) -> tuple[str, list[WorkloadRecord]]:
         """Submit all jobs of a sweep, or none. With the same key it is submitted once."""
+        require_of_token(actor, "jobs:read")  # the answer shows them: not after they were submitted
         for axis in axes:
             if any(is_secret(axis.name, value) for value in axis.values):
                 raise InvalidError(

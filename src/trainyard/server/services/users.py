@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, QuotaError, StaleError
 from trainyard.lib.ids import new_id
-from trainyard.server.auth.actor import Actor, require
+from trainyard.server.auth.actor import Actor, require, require_everything
 from trainyard.server.auth.passwords import Passwords, check_password, new_password
 from trainyard.server.auth.scopes import ALL, TABLE, covers, is_known
 from trainyard.server.services import checks
@@ -68,6 +68,8 @@ class Users:
     ) -> NewUser:
         """Make an account; without a password it gets a one-time one, to be changed at the first sign-in."""
         require(actor, "users:write")
+        if is_admin:
+            require_everything(actor, "make an administrator")
         checks.check_user_name(name)
         checks.check_text("display_name", display_name, longest=200)
         checks.check_text("email", email, longest=254)
@@ -114,6 +116,8 @@ class Users:
             require(
                 actor, "account:write" if is_own and is_admin is None and is_active is None else "users:write"
             )
+            if is_admin:
+                require_everything(actor, "make an administrator")
             if version is not None and version != record.version:
                 raise StaleError(
                     f"The user {record.name!r} has version {record.version} by now.", hint="Load it again."
@@ -169,6 +173,8 @@ class Users:
 
         def work(connection: Connection) -> UserRecord:
             record = _visible(connection, actor, user)
+            if record.is_admin:
+                require_everything(actor, "reset the password of an administrator")
             changed = replace(record, password_hash=hashed, must_change_password=True)
             saved = users.save(connection, changed)
             tokens.revoke_all(connection, record.id, self._context.now())
@@ -186,6 +192,8 @@ class Users:
 
         def work(connection: Connection) -> UserRecord:
             record = _visible(connection, actor, user)
+            if record.is_admin:
+                require_everything(actor, "connect the account of an administrator")
             other = None if subject is None else users.find_by_subject(connection, subject)
             if other is not None and other.id != record.id:
                 raise ConflictError(
@@ -233,7 +241,7 @@ class Tokens:
         scopes: Sequence[str] = (ALL,),
         expires_in_seconds: float | None = None,
     ) -> NewToken:
-        """Make a token for a program, for at most what the one in use may."""
+        """Make a token for a program, for at most what the one in use may, and for as long at most as that is good."""
         require(actor, "account:write")
         checks.check_text("name", name, longest=100)
         if not scopes:
@@ -245,16 +253,13 @@ class Tokens:
                 "expires_in_seconds", f"is {expires_in_seconds}", hint="Give 1 s to 10 years."
             )
         now = self._context.now()
-        expires = None if expires_in_seconds is None else now + expires_in_seconds
+        expires = _end_of(actor, now, expires_in_seconds)
         made = make_token(
             actor.user_id, now, name=name, scopes=tuple(dict.fromkeys(scopes)), expires_at=expires
         )
 
         def work(connection: Connection) -> None:
-            if len(tokens.of_user(connection, actor.user_id)) >= TOKENS_OF_ONE:
-                raise QuotaError(
-                    f"You have {TOKENS_OF_ONE} tokens.", hint="Revoke those that you do not need."
-                )
+            check_number(connection, actor)
             tokens.insert_token(connection, made.record)
             self._context.audit(
                 connection, actor, "tokens.create", made.record.id, data={"scopes": list(made.record.scopes)}
@@ -276,6 +281,26 @@ class Tokens:
 
         await self._context.write(actor, "tokens.revoke", token_id, work, wakes=False)
         self._signing.forget()
+
+
+def check_number(connection: Connection, actor: Actor) -> None:
+    """Raise QuotaError where somebody has as many tokens and access keys as one may have."""
+    if len(tokens.of_user(connection, actor.user_id)) >= TOKENS_OF_ONE:
+        raise QuotaError(f"You have {TOKENS_OF_ONE} tokens.", hint="Revoke those that you do not need.")
+
+
+def _end_of(actor: Actor, now: float, seconds: float | None) -> float | None:
+    """When a new token ends: as asked for, or with the token in use."""
+    longest = actor.longest_token
+    if seconds is None or longest is None:
+        return longest if seconds is None else now + seconds
+    if now + seconds > longest:
+        raise checks.FieldError(
+            "expires_in_seconds",
+            f"is {seconds:g}, and the token in use ends before that",
+            hint=f"Give at most {max(1, int(longest - now))}, or sign in with a password.",
+        )
+    return now + seconds
 
 
 def _check_scope(actor: Actor, scope: str) -> None:

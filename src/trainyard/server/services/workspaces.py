@@ -201,6 +201,8 @@ class Workspaces:
             found = users.find_by_name(connection, user) or users.find(connection, user)
             if found is None or found.id != actor.user_id:
                 require(actor, "members:write", record.id)
+            else:
+                require(actor, "account:write")
             if found is None or not workspaces.remove_member(connection, record.id, found.id):
                 raise NotFoundError(f"{user!r} is no member of {record.name!r}.")
             _check_admins(connection, record, actor)
@@ -220,6 +222,8 @@ class Workspaces:
 
     async def groups(self, actor: Actor) -> Sequence[GroupRecord]:
         """All groups for an administrator; for others those above their workspaces."""
+        if not actor.can("workspaces:manage"):
+            require(actor, "quota:read")
 
         def work(connection: Connection) -> Sequence[GroupRecord]:
             every = workspaces.list_groups(connection)

@@ -25,7 +25,7 @@ from trainyard.server.api.identity import address_of
 from trainyard.server.api.parts import Parts
 from trainyard.server.api.problems import status_of
 from trainyard.server.api.request_bodies import Receive, Scope
-from trainyard.server.auth.actor import Actor, UnauthenticatedError
+from trainyard.server.auth.actor import Actor, UnauthenticatedError, check_own_password
 from trainyard.server.services.nonces import CLOCK_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,10 @@ class Identification:
         authorization = request.headers.get("authorization", "")
         scheme, _, rest = authorization.partition(" ")
         if scheme.lower() == "bearer":
-            return await self._parts.services.signing.authenticate(rest.strip(), address=address_of(request))
+            signing = self._parts.services.signing
+            actor = await signing.authenticate(rest.strip(), address=address_of(request))
+            check_own_password(actor)
+            return actor
         if scheme != acs3.SCHEME:
             raise UnauthenticatedError("The request is not signed.", hint="Run `dlc config` first.")
         fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
