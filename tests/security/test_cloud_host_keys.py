@@ -18,13 +18,17 @@ import asyncssh
 import pytest
 
 from emulation import PROGRAM, Emulation, emulated
+from sshd import Sshd
 from trainyard import settings
 from trainyard.backends.aliyun.assistant import invoke
 from trainyard.backends.aliyun.backend import AliyunBackend
 from trainyard.backends.aliyun.paging import fetch_all
-from trainyard.lib.errors import DeniedError
+from trainyard.backends.aliyun.way import InstanceTransport, KnownKey
+from trainyard.lib.clock import SystemClock
+from trainyard.lib.errors import CapacityError, DeniedError
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Machine, MachineSpec
+from trainyard.transport.ssh import SshAddress
 
 # Machines that boot real sshds.
 pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -303,6 +307,35 @@ async def test_the_key_in_the_tag_stays_valid_when_an_earlier_version_made_the_m
             # The right one lets us as far as the login, for which the other computer has no key.
             is_login = "does not let" in refused.value.message
             assert is_login is (key == shown)
+
+
+async def test_a_key_that_cannot_be_kept_is_told_and_the_configuration_of_ssh_is_followed(
+    sshd: Sshd, tmp_path: Path
+):
+    config, folder = tmp_path / "config", tmp_path / "pins"
+    # Nobody answers at the machine's own address from here; ssh is told another way.
+    config.write_text(f"Host 127.9.9.9\n  HostName {sshd.address}\n  Port {sshd.port}\n")
+    known = KnownKey(folder / "i-1", sshd.address, sshd.port)
+
+    async def tell(_patience: float) -> str:
+        return sshd.host_public_key
+
+    address = SshAddress(
+        "127.9.9.9",
+        user=sshd.user,
+        identity_files=(sshd.client_key,),
+        known_hosts=known.path,
+        config_file=config,
+    )
+    way = InstanceTransport(address, name="task0.far", clock=SystemClock(), known=known, fetch_key=tell)
+    try:
+        folder.write_text("a file where a folder should be")
+        with pytest.raises(CapacityError, match="cannot be kept"):
+            await way.prepare()
+        folder.unlink()
+        assert (await way.run("echo far")).stdout == b"far\n"
+    finally:
+        await way.aclose()
 
 
 async def test_all_keys_are_asked_for_in_two_pages_when_there_are_more_machines_than_fit_on_one(

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.clock import Clock
-from trainyard.lib.errors import DeniedError, Error, UnreachableError
+from trainyard.lib.errors import CapacityError, DeniedError, Error, UnreachableError
 from trainyard.lib.files import write_atomic
-from trainyard.transport.ssh import SshAddress, SshTransport
+from trainyard.transport.ssh import SshAddress, SshTransport, fetch_host_key
 from trainyard.transport.sshimport import asyncssh
 from trainyard.transport.sshkeys import known_name
 from trainyard.transport.sshlink import Link
@@ -121,23 +121,27 @@ class InstanceTransport(SshTransport):
                 self._keep(await self._fetch_key(self._patience()))
 
     async def _check_answering(self) -> None:
-        host, port = self.address.host, self.address.port
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                _reader, writer = await asyncio.open_connection(host, port)
-        except OSError as error:  # TimeoutError is one
-            reason = error.strerror or "no answer"
-            raise UnreachableError(
-                f"{self.name} cannot be reached at {host}:{port}: {reason}",
-                hint="Check that it runs, and let your address in with `trainyard addip`.",
-            ) from error
-        writer.transport.abort()
+                _reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+        except OSError:  # TimeoutError is one
+            await fetch_host_key(
+                self.address
+            )  # as ssh's configuration wants it, perhaps by way of another host
+        else:
+            writer.transport.abort()
 
     def _patience(self) -> float:
         return max(LEAST_PATIENCE, self._deadline - self._clock.monotonic())
 
     def _keep(self, host_key: str) -> None:
-        self._known.write(host_key)
+        try:
+            self._known.write(host_key)
+        except OSError as error:
+            raise CapacityError(
+                f"the ssh host key of {self.name} cannot be kept in {self._known.path.parent}: {error.strerror}",
+                hint="Make room there, or correct the permissions of that folder.",
+            ) from error
         self._host_key = host_key
 
     async def _open_admitted(self) -> Link:
