@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 
 from trainyard.lib import ids, shell
-from trainyard.lib.errors import UnreachableError
+from trainyard.lib.errors import InvalidError, UnreachableError
 from trainyard.transport.api import SHELL, Leavable, Process, Transport
 
 OnOutput = Callable[[bytes], None]
+FULL = "full"  # instead of a number or a status: the machine's disk has no room to note it
+FREE_SPACE = "Free some space there, then run it again."
 FIRST_PART = 65536  # bytes of output that come with the status; as in line.sh
 
 
@@ -93,7 +95,7 @@ class Line:
     async def submit(self, token: str, text: str) -> int:
         """Queue a command; the same token again is the same command."""
         await self._send(f"ty_submit {token} {shell.quote(text)}\n")
-        number = int((await self._answer("+"))[0])
+        number = await self._submitted()
         self.is_idle = True
         return number
 
@@ -108,8 +110,16 @@ class Line:
     ) -> tuple[str, int]:
         """`submit` and `wait` in one exchange."""
         await self._send(f'ty_submit {token} {shell.quote(text)}\nty_wait "$n" {token if collect else ""}\n')
-        on_number(int((await self._answer("+"))[0]))
+        on_number(await self._submitted())
         return await self._ended(collect, token)
+
+    async def _submitted(self) -> int:
+        (word,) = await self._answer("+")
+        if word == FULL:
+            raise InvalidError(
+                f"the disk of {self._machine} is full: the command was not started", hint=FREE_SPACE
+            )
+        return int(word)
 
     def leave(self) -> bool:
         """Let the far side end with the transport, which is about to be closed; False where it must be closed first."""

@@ -1,7 +1,7 @@
 # How a client talks to a session: a long-lived sh that takes these statements on stdin and answers on stdout.
 #     ty_open                  "! PID", once, before the others
 #     ty_look                  "? alive|dead RUNNING LAST VARIABLES": the session as it is; the last is what job.env is called
-#     ty_submit TOKEN TEXT     "+ NUMBER"
+#     ty_submit TOKEN TEXT     "+ NUMBER"; "+ full" where the disk has no room for it
 #     ty_wait NUMBER           "= NUMBER STATUS SIZE": wait for its end
 #     ty_wait NUMBER MARK      "= NUMBER STATUS -", the first 64 KiB of its output, and a line with MARK behind them
 #     ty_rest NUMBER           "= NUMBER STATUS SIZE", and the output from 64 KiB to SIZE
@@ -69,23 +69,43 @@ ty_submit() {
         read -r n < "$D/tokens/$1"
     else
         n=$((n + 1))
-        until { true > "$D/$n.cmd"; } 2>/dev/null; do n=$((n + 1)); done
-        printf '%s\n' "$2" >| "$D/$n.cmd"
-        printf '%s\n' "$n" >| "$D/last"
-        printf '%s\n' "$n" >| "$D/tokens/$1"
+        until { true > "$D/$n.cmd"; } 2>/dev/null; do
+            if [ ! -e "$D/$n.cmd" ]; then ty_full "$1"; return; fi
+            n=$((n + 1))
+        done
+        # All write `last`, so it may be empty again a moment later.
+        if ! { ty_put "$n.cmd" "$2" && printf '%s\n' "$n" >| "$D/last" && ty_put "tokens/$1" "$n"; } 2>/dev/null; then
+            ty_full "$1"
+            return
+        fi
     fi
     ty_wake "$n"
     printf '+ %s\n' "$n"
 }
 
+# Where the disk is full. Half a command, or one that nobody can find again, must not run.
+ty_put() { printf '%s\n' "$2" >| "$D/$1" && [ -s "$D/$1" ]; }
+ty_full() {
+    rm -f "$D/$n.cmd" "$D/tokens/$1"
+    n=0
+    printf '+ full\n'
+}
+
 ty_wait() {
-    if [ ! -s "$D/$1.status" ]; then printf '%s\n' "$ty_fifo" >> "$D/$1.for"; fi
-    while [ ! -s "$D/$1.status" ]; do read -r ty_news <&3 || break; done
+    if [ "$1" = 0 ]; then return; fi
+    ty_status=
+    if [ ! -s "$D/$1.status" ]; then
+        { printf '%s\n' "$ty_fifo" >> "$D/$1.for"; } 2>/dev/null || ty_status=full
+    fi
+    while [ -z "$ty_status" ] && [ ! -s "$D/$1.status" ]; do
+        read -r ty_news ty_told <&3 || break
+        if [ "$ty_news" = "$1" ]; then ty_status=$ty_told; fi
+    done
     if [ -z "${2:-}" ] || [ ! -s "$D/$1.out" ]; then
         ty_end "$1"
     else
         # One process instead of two for what is not long: nobody asks for its size first. None for a short plain text.
-        read -r ty_status < "$D/$1.status"
+        if [ -s "$D/$1.status" ]; then read -r ty_status < "$D/$1.status"; fi
         printf '= %s %s -\n' "$1" "$ty_status"
         if [ -s "$D/$1.short" ] && ty_short "$D/$1.short"; then
             printf '%s\n%s\n' "$ty_text" "$2"
@@ -114,7 +134,7 @@ ty_rest() {
 }
 
 ty_end() {
-    read -r ty_status < "$D/$1.status"
+    if [ -s "$D/$1.status" ]; then read -r ty_status < "$D/$1.status"; fi
     ty_size=0
     if [ -s "$D/$1.out" ]; then ty_size=$(wc -c < "$D/$1.out"); ty_size=$((ty_size)); fi
     printf '= %s %s %s\n' "$1" "$ty_status" "$ty_size"

@@ -19,7 +19,7 @@ from typing import TypeVar
 from trainyard.lib import aio, ids, shell
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import InvalidError, NotFoundError, StillRunningError, UnreachableError
-from trainyard.runtime.line import Line, Look, OnOutput
+from trainyard.runtime.line import FREE_SPACE, FULL, Line, Look, OnOutput
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec import names
 from trainyard.transport.api import Transport
@@ -128,6 +128,10 @@ class Session:
             raise InvalidError(
                 f"tmux is not installed on {self.machine}",
                 hint="Install it there: `apt-get install tmux`, or `yum install tmux`.",
+            )
+        if words == [FULL]:
+            raise InvalidError(
+                f"the disk of {self.machine} is full: its session cannot be started", hint=FREE_SPACE
             )
         if len(words) != 4 or words[0] not in {"alive", "started"}:
             raise UnreachableError(
@@ -246,8 +250,8 @@ class Session:
         """The exit status of a command; None while it runs or waits."""
         done = await self.transport.run(f"cat {self._file(number, 'status')} 2>/dev/null")
         text = done.stdout.decode().strip()
-        if text == LOST:
-            raise self._lost(number)
+        if text in (LOST, FULL):
+            raise self._lost(number) if text == LOST else self._full(number)
         return int(text) if text else None
 
     async def text(self, number: int) -> str:
@@ -316,8 +320,8 @@ class Session:
                 await aio.finish(self._interrupt_and_wait(pending))
             raise
         number = pending.number or 0
-        if status == LOST:
-            raise self._lost(number)
+        if status in (LOST, FULL):
+            raise self._lost(number) if status == LOST else self._full(number)
         return Ended(number, int(status), size)
 
     async def _check(self, number: int) -> None:
@@ -371,7 +375,7 @@ class Session:
             pause = min(2 * pause, 5.0)
 
     async def _take_line(self) -> Line:
-        if not self._idle and self.found is None:
+        if self.found is None:
             await self.open()
         if self._idle:
             return self._idle.pop()
@@ -396,6 +400,12 @@ class Session:
     def _check_script(self, number: int) -> str:
         head = f"D={shell.home_path(self.folder)} n={number}\n"
         return head + _read("session_alive.sh") + _read("session_wake.sh") + _read("session_check.sh")
+
+    def _full(self, number: int) -> InvalidError:
+        return InvalidError(
+            f"the disk of {self.machine} is full: command {number} was not started, or nobody can wait for it",
+            hint=FREE_SPACE,
+        )
 
     def _lost(self, number: int) -> UnreachableError:
         return _SessionLostError(
@@ -551,10 +561,13 @@ def _name_of(env: Mapping[str, str]) -> str:
 def _files_script() -> str:
     texts = {name: _read(name) for name in _FAR_SIDE}
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
-    files = "".join(f'printf %s {shell.quote(text)} >| "$F.$$/{name}"\n' for name, text in texts.items())
+    files = "".join(
+        f'printf %s {shell.quote(text)} >| "$F.$$/{name}" || {{ rm -rf "$F.$$"; echo {FULL}; exit 0; }}\n'
+        for name, text in texts.items()
+    )
     return (
         f'F=$HOME/.trainyard/far/{digest}\nif [ ! -e "$F/session.sh" ]; then\n'
-        f'(umask 077 && mkdir -p "$F.$$") || exit 1\n{files}'
+        f'(umask 077 && mkdir -p "$F.$$") || exit 1\n{{\n{files}}} 2>/dev/null\n'
         'mv -T "$F.$$" "$F" 2>/dev/null || [ -e "$F/session.sh" ] || mv "$F.$$" "$F"\n'
         'if [ -e "$F.$$" ]; then rm -rf "$F.$$"; fi\nfi\n'
     )

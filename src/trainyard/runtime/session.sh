@@ -42,6 +42,7 @@ for file in "$__ty_dir"/*.cmd; do
     number=${file##*/} number=${number%.cmd}
     if [ -e "$__ty_dir/$number.cmd" ] && [ ! -s "$__ty_dir/$number.status" ]; then __ty_finish "$number" lost; fi
 done
+__ty_keep_room
 printf '%s\n' "$$" >| "$__ty_dir/pid"
 
 # Print command N and what it wrote, following it while it runs.
@@ -140,6 +141,8 @@ while :; do
     IFS= read -r number < "$__ty_dir/current"
     if [ -n "$number" ]; then
         __ty_finish "$number" "$status"
+        # The disk is full; without room no other command could be run either.
+        while [ -n "$__ty_unnoted" ]; do sleep 1; __ty_note_late; done
     else
         sleep 0.2 # a shell that ends while idle, again and again, must not spin
     fi

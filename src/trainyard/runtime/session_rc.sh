@@ -37,9 +37,14 @@ __ty_start() {
     __ty_n= __ty_cmd=/dev/null __ty_out=/dev/null
     # Already started: a repeated wake-up is harmless.
     if [ -e "$__ty_dir/$1.out" ] || [ -s "$__ty_dir/$1.status" ]; then return 0; fi
+    if [ -n "$__ty_unnoted" ]; then __ty_note_late; fi
+    # Whoever may not note that it runs, and how it ends, must not run it.
+    if ! __ty_write current "$1" || ! command true >| "$__ty_dir/$1.out"; then
+        __ty_finish "$1" full
+        return 0
+    fi
+    __ty_keep_room
     __ty_n=$1 __ty_cmd=$__ty_dir/$1.cmd __ty_out=$__ty_dir/$1.out
-    command printf '%s\n' "$1" >| "$__ty_dir/current"
-    command true >| "$__ty_out"
     # After the file: the viewer shows what has one.
     command printf '%s\n' "$1" >| "$__ty_dir/started"
     __ty_wake_viewer
@@ -47,6 +52,7 @@ __ty_start() {
 
 __ty_done() {
     __ty_status=$?
+    if [ -n "$__ty_unnoted" ]; then __ty_note_late; fi
     if [ -z "$__ty_n" ]; then return 0; fi
     # Ended by SIGHUP: it may be the terminal that has gone, or the supervisor, and this shell is next. Then the guard says
     # `lost`, however long it takes to come to that.

@@ -1,7 +1,7 @@
 # Make sure that a session runs. Expects session_alive.sh before it, and
 #     D (its folder), F (the far side's files), NAME (tmux session), WINDOW,
 #     variables and variables_name (the text of job.env and what it is called; empty for none).
-# Answers "alive PID RUNNING LAST" or "started PID RUNNING LAST"; "no-tmux" where tmux is missing.
+# Answers "alive PID RUNNING LAST" or "started PID RUNNING LAST"; "no-tmux" where tmux is missing, "full" where the disk is.
 # A machine starts dozens of these at once: builtins where they will do.
 umask 077
 [ -d "$D/lines" ] && [ -d "$D/tokens" ] || mkdir -p "$D/lines" "$D/tokens" || exit 1
@@ -15,7 +15,11 @@ answer() {
 changed= old=
 if [ -s "$D/job.env" ]; then read -r _ old _ < "$D/job.env"; fi
 if [ -n "$variables" ] && [ "$old" != "$variables_name" ]; then
-    printf '%s' "$variables" >| "$D/job.env.$$"
+    if ! printf '%s' "$variables" >| "$D/job.env.$$"; then
+        rm -f "$D/job.env.$$"
+        echo full
+        exit 0
+    fi
     mv -f "$D/job.env.$$" "$D/job.env"
     changed=1
 fi
@@ -71,5 +75,12 @@ until alive && [ -s "$D/shell" ]; do
     if [ "$tries" -ge 250 ] && ! alive; then break; fi
     sleep 0.02
 done
-if alive; then answer started; else echo failed; cat "$launch.log" 2>/dev/null; fi
+if alive; then
+    answer started
+elif ! printf '%s\n' "$$" >| "$launch.sh"; then
+    echo full
+else
+    echo failed
+    cat "$launch.log" 2>/dev/null
+fi
 rm -f "$launch.pane" "$launch.sh" "$launch.log"
