@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
@@ -14,7 +15,28 @@ from engine_lab import EngineLab, Watched, alive, kill, lab_in, launch_of
 from trainyard.engines.api import NodeSeen
 from trainyard.lib.remove_tree import remove_tree
 
-__all__ = ["EngineLab", "Watched", "alive", "kill", "launch_of", "node_in", "notices", "restart"]
+__all__ = [
+    "EngineLab",
+    "Watched",
+    "alive",
+    "kill",
+    "launch_of",
+    "node_in",
+    "notices",
+    "restart",
+    "small_disk",
+]
+
+
+@contextmanager
+def small_disk(folder: Path, mib: int) -> Iterator[Path]:
+    """A disk of its own, which is soon full."""
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @asynccontextmanager

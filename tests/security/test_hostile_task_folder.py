@@ -14,7 +14,6 @@ from node_lab import EngineLab, Watched, launch_of, node_in, notices, restart
 from trainyard.backends.local.folder import remove
 from trainyard.engines.api import View
 from trainyard.lib.remove_tree import remove_tree
-from trainyard.transport.copy.downloading import _folders
 
 VIEWS = [None, View()] if shutil.which("bwrap") else [None]
 NEST = """python3 - <<'END'
@@ -244,14 +243,3 @@ def test_a_local_machine_is_removed_when_its_tasks_nested_1500_folders_without_r
     nest_folders(top, 1500)
     remove(top)
     assert not top.exists()
-
-
-def test_a_download_that_deletes_passes_over_a_tree_of_1500_folders(tmp_path: Path):
-    top = tmp_path / "tree"
-    path = top.joinpath(*("d" * 1500))
-    try:
-        nest_folders(top, 1500)  # a path of 3,000 letters is one that programs can still name
-        assert len(_folders(os.fsencode(top))) == 1501
-        assert path.is_dir()
-    finally:
-        remove_tree(top)

@@ -131,6 +131,9 @@ class SubmitVerb(PlainVerb):
 @click.option("--image", metavar="IMAGE", help="The image of its container.")
 @click.option("--shared-memory", metavar="SIZE", help="Size of /dev/shm: 8GiB.")
 @click.option(
+    "--disk", metavar="SIZE", help="Of the node's disk for each task: 200GiB.  [default: the platform's]"
+)
+@click.option(
     "--launcher",
     type=click.Choice([each.value for each in Launcher if each]),
     metavar="WHO",
@@ -507,6 +510,7 @@ def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
         "cpu": options["cpu"],
         "memory_mib": size_in_mib(options["memory"]),
         "shared_memory_mib": size_in_mib(options["shared_memory"], "--shared-memory"),
+        "disk_mib": size_in_mib(options["disk"], "--disk"),
         "image": options["image"],
         "nodes": options["nodes"] or None,
         "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,

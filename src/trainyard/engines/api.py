@@ -123,6 +123,7 @@ class TaskLaunch:
     device_type: str = ""
     cpu_milli: int = 0
     memory_mib: int = 0
+    disk_mib: int = 0  # of the node's disk, for its own folder and its log; 0: the platform's default
     ports: Mapping[str, int] = field(
         default_factory=dict
     )  # variable → a port of the node for it, or the next that is free
@@ -182,9 +183,8 @@ class NodeFacts:
     agent: str = ""  # version of the program on it
     containers: str = ""  # what runs images there: podman or docker
     isolation: str = ""  # why it cannot keep tasks apart; empty: it can
-    notices: tuple[
-        str, ...
-    ] = ()  # sentences for its operator: a folder of a task that could not be read or removed
+    refusal: str = ""  # why it takes no tasks now: its disk is full
+    notices: tuple[str, ...] = ()  # for its operator: folders of tasks that could not be read or removed
 
 
 @dataclass(frozen=True, slots=True)

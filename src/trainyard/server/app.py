@@ -145,10 +145,9 @@ class Platform:
             seal=self.services.seal,
         )
 
-    async def _conduct(self, term: Term) -> None:
-        metering = Metering(term, sample_seconds=self.settings.sample_seconds)
-        pulse = Pulse(self.clock, metering)
-        engine = NodeEngine(
+    def _make_engine(self, term: Term, pulse: Pulse) -> NodeEngine:
+        """The way to nodes, for one term."""
+        return NodeEngine(
             platform_id(self.db),
             self.logs,
             epoch=term.epoch,
@@ -156,7 +155,14 @@ class Platform:
             patience=Patience(sample=self.settings.sample_seconds),
             meter=pulse,
             can_profile=self.settings.profile_devices,
+            task_disk_mib=self.settings.task_disk_mib,
+            disk_reserve_mib=self.settings.disk_reserve_mib,
         )
+
+    async def _conduct(self, term: Term) -> None:
+        metering = Metering(term, sample_seconds=self.settings.sample_seconds)
+        pulse = Pulse(self.clock, metering)
+        engine = self._make_engine(term, pulse)
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:

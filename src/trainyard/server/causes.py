@@ -94,6 +94,11 @@ PATTERNS: Sequence[Pattern] = (
         ("memory ran out", "内存不足"), ("Ask for more memory.", "申请更多内存。"),
     ),
     _pattern(
+        "disk_limit", "resources", r"^disk: (?:it used more than its .* of the node's disk|the node's disk was full)",
+        ("it used too much of its node's disk", "占用节点磁盘过多"),
+        ("Write large files to a storage, or ask for more with --disk.", "将大文件写入存储，或用 --disk 申请更多磁盘。"),
+    ),
+    _pattern(
         "disk_full", "resources", r"No space left on device|Disk quota exceeded|设备上没有空间",
         ("a disk is full", "磁盘已满"), ("Clear it, or write elsewhere.", "清理磁盘或写到其他位置。"),
     ),
@@ -333,7 +338,7 @@ PATTERNS: Sequence[Pattern] = (
 # alternative of each pattern; a test looks for those that are missing.
 NEEDLES = (
     "error", "exception", "interrupt", "timeout", "timed out", "timing out", "fatal", "fail", "错误",
-    "storage", "memory", "alloc", "oom", "/dev/shm", "no space", "空间", "quota", "nccl", "watchdog",
+    "storage", "memory", "alloc", "oom", "/dev/shm", "no space", "空间", "quota", "node's disk", "nccl", "watchdog",
     "resolve", "resolution", "not known", "servname", "remote", "denied", "unreachable", "retries", "connect", "certificate",
     "image", "manifest", "unauthorized", "no module", "no matching", "could not find", "impossible", "conflict", "externally",
     "shared object", "glibc", "symbol", "^m", "\\r'", "exec", "not found", "未找到", "cuda", "compiled", "driver", "ordinal",

@@ -100,6 +100,7 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
         device_type=place.device_type,
         cpu_milli=round(role.cpu * 1000),
         memory_mib=role.memory_mib,
+        disk_mib=role.disk_mib,
         ports=part.ports,
         entry=entry,
         view=_view(gang, place, view_of(job.record, role, node, entry, views)) if views is not None else None,

@@ -64,6 +64,10 @@ class ServerSettings:
     profile_devices: bool = True
     book_seconds: float = 60.0  # between two looks at what jobs have cost
     pool_seconds: float = 2.0  # between two looks at pools; their provider is asked for machines less often
+    # Of a node's disk, for the folder and the log of a task that names no limit of its own; 0: as much as there is.
+    task_disk_mib: int = 102_400
+    # Of each node's disk (5 % of a small one), what tasks have to leave free: below it the task that uses most is ended. 0: none.
+    disk_reserve_mib: int = 1024
     log_limit_mib: int = 1024  # of one task; beyond it the middle is cut out
     log_days: int = 30  # how long logs are kept after a job's end
     job_days: int = 365  # how long ended jobs are listed

@@ -200,11 +200,11 @@ def _choice(kind: type[StrEnum]) -> Callable[[Value], StrEnum]:
 
 _ROLE_KEYS: Mapping[str, Callable[[Value], object]] = {
     "name": _string, "replicas": _whole, "minimum": _optional_whole, "command": _string, "cpu": _number,
-    "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "memory": _size, "shared_memory": _size, "device": _string, "devices": _whole, "image": _string,
+    "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "memory": _size, "shared_memory": _size, "disk_mib": _mebibytes, "disk": _size, "device": _string, "devices": _whole, "image": _string,
     "env": _table, "labels": _table, "nodes": _words, "tolerations": _words, "after": _words,
 }  # fmt: skip
 # What people write, and the field that it is.
-_ALIASES = {"memory": "memory_mib", "shared_memory": "shared_memory_mib"}
+_ALIASES = {"memory": "memory_mib", "shared_memory": "shared_memory_mib", "disk": "disk_mib"}
 _CODE_KEYS: Mapping[str, Callable[[Value], object]] = {
     "source": _string, "url": _string, "branch": _string, "commit": _string, "target": _string,
 }  # fmt: skip

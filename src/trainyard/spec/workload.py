@@ -182,6 +182,7 @@ class RoleSpec:
     cpu: float = 1.0  # cores
     memory_mib: int = 0
     shared_memory_mib: int = 0
+    disk_mib: int = 0  # of the node's disk, for each task's own folder and log; 0: the platform's default
     device: str = ""  # type; empty where the cluster has only one
     devices: int = 0
     image: str = ""

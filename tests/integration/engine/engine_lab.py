@@ -129,6 +129,7 @@ def launch_of(
     grace: float = 5.0,
     cpu_milli: int = 0,
     memory_mib: int = 0,
+    disk_mib: int = 0,
     view: View | None = None,
     entry: Entry | None = None,
 ) -> Launch:
@@ -155,6 +156,7 @@ def launch_of(
                 device_type=device_type,
                 cpu_milli=cpu_milli,
                 memory_mib=memory_mib,
+                disk_mib=disk_mib,
                 view=view,
                 entry=entry,
             )
@@ -170,6 +172,7 @@ class EngineLab:
         self.home = home
         self.sink = MemorySink()
         self.epoch = 1
+        self.disk_reserve_mib = 0
         self._transport_of = transport_of or self.local
         self._open: list[Watched] = []
         self._attempts: set[str] = set()
@@ -191,7 +194,14 @@ class EngineLab:
         """A server that leads; nodes that it knows from before stay known."""
         self.epoch = self.epoch if epoch is None else epoch
         sink = sink or self.sink
-        engine = NodeEngine("p1", sink, epoch=self.epoch, transport_of=self._transport_of, patience=QUICK)
+        engine = NodeEngine(
+            "p1",
+            sink,
+            epoch=self.epoch,
+            transport_of=self._transport_of,
+            patience=QUICK,
+            disk_reserve_mib=self.disk_reserve_mib,
+        )
         watched = Watched(engine, sink)
         self._open.append(watched)
         for address in nodes or self.addresses.values() or (NodeAddress(name="local"),):

@@ -48,3 +48,8 @@ def test_every_job_of_a_sweep_is_shown_when_nothing_is_submitted(capfd):
 def test_the_flag_that_is_wrong_is_named_when_a_size_is_none():
     with pytest.raises(InvalidError, match="--shared-memory: '64XB'"):
         size_in_mib("64XB", "--shared-memory")
+
+
+def test_the_disk_of_each_task_is_set_by_a_flag(capfd):
+    assert main(["jobs", "submit", "--disk", "20XB", "--", "true"]) == 2
+    assert "--disk: '20XB'" in capfd.readouterr().err

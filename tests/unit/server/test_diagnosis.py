@@ -25,6 +25,8 @@ from trainyard.server.diagnosis import diagnose
         ("Error: manifest unknown: manifest unknown", "image_pull"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/mnt/x'", "file_missing"),
         ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("disk: it used more than its 20 GiB of the node's disk, 20.4 GiB", "disk_limit"),
+        ("disk: the node's disk was full, and no other task used more of it: 31 GiB", "disk_limit"),
         ("MemoryError", "memory"),
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "device_broken"),
         ("train.py: error: unrecognized arguments: --lrr", "arguments"),

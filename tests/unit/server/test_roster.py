@@ -32,3 +32,16 @@ def test_each_notice_of_a_node_becomes_one_event_when_it_is_new():
     assert [(event.code, event.message) for event in events] == [("node_notice", "two broken")]
     assert see(roster) == []
     assert len(see(roster, notices=("one broken",))) == 1
+
+
+def test_a_node_gets_no_work_and_an_event_says_why_when_its_disk_is_full():
+    roster = roster_of(NodeRecord(name="n", created_at=0.0, state="ready"))
+    (event,) = see(roster, refusal="its disk is full: 3 MiB are free, 1024 MiB are needed")
+    assert (event.code, event.message) == (
+        "node_refused",
+        "Its disk is full: 3 MiB are free, 1024 MiB are needed.",
+    )
+    record = roster.find("n")
+    assert record is not None and record.state == "refused"
+    (event,) = see(roster)
+    assert event.code == "node_ready"

@@ -139,8 +139,9 @@ def test_only_our_own_error_comes_out_when_the_text_is_anything(text, kind):
 
 
 def test_memory_is_taken_with_a_unit_when_people_leave_out_what_it_is_counted_in():
-    spec = parse("name: x\ncommand: y\nmemory: 2GiB\nshared_memory: 64MiB\n")
+    spec = parse("name: x\ncommand: y\nmemory: 2GiB\nshared_memory: 64MiB\ndisk: 20GiB\n")
     assert (spec.roles[0].memory_mib, spec.roles[0].shared_memory_mib) == (2048, 64)
+    assert spec.roles[0].disk_mib == 20480
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ command -v python3 >/dev/null 2>&1 || exit 96
 if [ ! -f "$file" ]; then
     python3 -ISc 'import sys; sys.exit(sys.version_info < (3, 8))' || exit 97
     (umask 077 && mkdir -p "$root") || exit 98
+    rm -f "$root/reserve" # on a full disk this is the room for the new program; the agent takes it again
     exit 95
 fi
 exec python3 -IS "$file" "$verb" "$root" "$@"

@@ -48,7 +48,12 @@ class NodeEngine:
         patience: Patience | None = None,
         meter: Meter | None = None,
         can_profile: bool = True,
+        task_disk_mib: int = 0,
+        disk_reserve_mib: int = 0,
     ) -> None:
+        """`task_disk_mib`: of a node's disk, for tasks that name no limit. `disk_reserve_mib`: of it, what tasks leave free."""
+        self._task_disk_mib = task_disk_mib
+        self._disk_reserve_mib = disk_reserve_mib
         self._meter = meter
         self._can_profile = can_profile
         self._platform_id = platform_id
@@ -82,7 +87,7 @@ class NodeEngine:
                 continue
             results[launch.attempt_id] = None
             for node in launch.nodes:
-                by_node.setdefault(node, []).append((launch, _order(launch, node)))
+                by_node.setdefault(node, []).append((launch, _order(launch, node, self._task_disk_mib)))
         batches = [
             (node, orders[begin : begin + BATCH])
             for node, orders in by_node.items()
@@ -222,6 +227,7 @@ class NodeEngine:
             expected=self._expected.get(address.name, ()),
             meter=self._meter,
             can_profile=self._can_profile,
+            disk_reserve_mib=self._disk_reserve_mib,
         )
 
     async def remove_node(self, name: str) -> None:
@@ -272,7 +278,7 @@ def _check(launch: Launch) -> None:
                 raise InvalidError(f"the variable {name!r} of {task.name} cannot be in an environment")
 
 
-def _order(launch: Launch, node: str) -> dict[str, Any]:
+def _order(launch: Launch, node: str, task_disk_mib: int) -> dict[str, Any]:
     return {
         "attempt": launch.attempt_id,
         "workload": launch.workload_id,
@@ -286,6 +292,7 @@ def _order(launch: Launch, node: str) -> dict[str, Any]:
                 "env": {**task.env, **_variables(launch, task)},
                 "cpu_milli": task.cpu_milli,
                 "memory_mib": task.memory_mib,
+                "disk_mib": task.disk_mib or task_disk_mib,
                 "ports": dict(task.ports),
                 "view": asdict(task.view) if task.view else None,
                 "entry": asdict(task.entry) if task.entry else None,

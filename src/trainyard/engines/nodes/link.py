@@ -65,7 +65,10 @@ class NodeLink:
         expected: Iterable[tuple[str, str]] = (),
         meter: Meter | None = None,
         can_profile: bool = True,
+        disk_reserve_mib: int = 0,
     ) -> None:
+        self._disk_reserve_mib = disk_reserve_mib
+        self._refusal = ""  # why the node takes no tasks, as it said last
         self._meter = meter
         self._can_profile = can_profile
         self.program = program
@@ -219,7 +222,12 @@ class NodeLink:
         fence = self.address.fence_seconds
         if fence:  # a fence that falls between two pings would end healthy tasks
             fence = max(fence, 4 * self._patience.ping)
-        hello = {"op": "hello", "epoch": self._epoch, "fence": fence}
+        hello = {
+            "op": "hello",
+            "epoch": self._epoch,
+            "fence": fence,
+            "disk_reserve_mib": self._disk_reserve_mib,
+        }
         if self._meter is not None:
             hello |= {
                 "sample_seconds": self._patience.sample,
@@ -258,6 +266,8 @@ class NodeLink:
         elif name == "tasks":
             return self._take_tasks(header)
         elif name in {"answer", "pong"}:
+            if name == "pong" and header["refusal"] != self._refusal and self._is_introduced():
+                self._begin_introducing()
             answer = self._waiting.get(header["id"])
             if answer is not None and not answer.done():
                 answer.set_result(header)
@@ -323,6 +333,7 @@ class NodeLink:
                     await self._process.terminate()
             return
         self._is_lost = False
+        self._refusal = str(pong["refusal"])
         self._introduced = time.monotonic()
         self.reports.skew = (
             skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
@@ -354,10 +365,13 @@ class NodeLink:
             elif silent > self._patience.lost:
                 await self._say_lost(is_refused=False)
 
+    def _is_introduced(self) -> bool:
+        """Whether nobody finds out just now what the node is."""
+        return self._probing is not None and self._probing.done()
+
     def _refresh(self) -> None:
         """Look at disk and clock again, now and then."""
-        is_done = self._probing is not None and self._probing.done()
-        if is_done and time.monotonic() - self._introduced > self._patience.refresh:
+        if self._is_introduced() and time.monotonic() - self._introduced > self._patience.refresh:
             self._begin_introducing()
 
     async def _say_lost(self, *, is_refused: bool) -> None:

@@ -118,5 +118,6 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
         agent=str(welcome.get("version", "")),
         containers=str(probe.get("containers", "")),
         isolation=str(probe.get("isolation", "")),
+        refusal=str(welcome.get("refusal", ""))[:LONGEST_NOTICE],
         notices=tuple(str(one)[:LONGEST_NOTICE] for one in welcome.get("notices", ())[:MOST_NOTICES]),
     )

@@ -21,8 +21,7 @@ from trainyard.spec.events import Event, Subject
 FAILURES = 3
 AVOID_SECONDS = 600.0
 LONGEST_AVOID_SECONDS = 86400.0
-# A node whose disk or clock is this bad gets no new work.
-LEAST_DISK_MIB = 256
+# A node whose clock is this bad gets no new work; one whose disk is full says so itself.
 MOST_SKEW_SECONDS = 60.0
 
 
@@ -254,8 +253,8 @@ def address_of(record: NodeRecord) -> NodeAddress:
 
 def _problem(seen: NodeSeen) -> str:
     facts = seen.facts
-    if facts.disk_total_mib and facts.disk_free_mib < LEAST_DISK_MIB:
-        return f"Its disk is full: {facts.disk_free_mib} MiB are free."
+    if facts.refusal:
+        return f"{facts.refusal[0].upper()}{facts.refusal[1:]}."
     if abs(facts.clock_skew_seconds) > MOST_SKEW_SECONDS:
         return f"Its clock is off by {facts.clock_skew_seconds:.0f} s."
     return ""

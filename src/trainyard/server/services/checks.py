@@ -34,6 +34,7 @@ REPLICAS = 4096  # of all roles together
 DEVICES = 1024  # of one replica
 CORES = 65_536.0
 MEMORY_MIB = 1 << 30
+DISK_MIB = 1 << 30
 SECONDS = 10 * 366 * 86400
 GRACE_SECONDS = 24 * 3600
 RETAIN_SECONDS = 90 * 86400
@@ -233,6 +234,7 @@ def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
         raise FieldError(f"{field}.cpu", f"is {role.cpu}", hint=f"Give cores, from 0 to {CORES:g}.")
     _between(f"{field}.memory_mib", role.memory_mib, 0, MEMORY_MIB)
     _between(f"{field}.shared_memory_mib", role.shared_memory_mib, 0, MEMORY_MIB)
+    _between(f"{field}.disk_mib", role.disk_mib, 0, DISK_MIB)
     _between(f"{field}.devices", role.devices, 0, DEVICES)
     if role.device and not DEVICE.match(role.device):
         raise FieldError(

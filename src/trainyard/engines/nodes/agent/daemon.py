@@ -21,7 +21,8 @@ from typing import Any
 
 from . import kernel
 from .broken_folders import notices
-from .folder import boot_seconds, keep_reserve, silent_seconds, write_contact, write_file
+from .disk_limit import DiskLimits
+from .folder import CONTACT, boot_seconds, keep_reserve, silent_seconds, write_contact, write_in_place
 from .relay import SOCKET
 from .sampling import Sampler
 from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
@@ -79,6 +80,7 @@ class Agent:
         self.shipper = Shipper(self.watcher)
         self.tasks = Tasks(mark, self._changed)
         self.sampler = Sampler()
+        self.disk = DiskLimits(self.tasks)
         self.by_watch: dict[int, Task] = {}
         self.unwatched: set[Task] = set()
         self.to_tell: dict[Task, None] = {}
@@ -86,6 +88,7 @@ class Agent:
         self.clients: dict[socket.socket, Client] = {}
         self.server: Client | None = None
         self.epoch = _load_epoch()
+        self.is_epoch_noted = True
         self.fence = 0.0
         self.is_leaving = False
         self.last_contact = 0.0
@@ -154,8 +157,7 @@ class Agent:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             if not isinstance(error, ConnectionError):
-                sys.stderr.write(f"a connection is dropped: {error!r}\n")
-                sys.stderr.flush()
+                _complain(f"a connection is dropped: {error!r}\n")
             self._drop(client)
 
     def _drop(self, client: Client) -> None:
@@ -196,7 +198,9 @@ class Agent:
         elif name in ("want", "have"):
             self._move(order)
         elif name == "ping":
-            client.send({"op": "pong", "id": order["id"], "time": time.time(), **_condition()})
+            client.send(
+                {"op": "pong", "id": order["id"], "time": time.time(), **_condition(self.tasks.refusal)}
+            )
         elif name in ("leave", "retire"):
             if name == "leave":
                 write_contact(left=True)
@@ -210,11 +214,13 @@ class Agent:
             return
         if order["epoch"] > self.epoch:
             self.epoch = order["epoch"]
-            write_file(EPOCH, str(self.epoch).encode())
+            self._write_epoch()
         if self.server is not None and self.server is not client:
             self._drop(self.server)
         self.server = client
         self.fence = float(order["fence"])
+        self.disk.reserve_mib = int(order.get("disk_reserve_mib", 0))
+        self.disk.poll()
         self.tasks.fence(silent_seconds())
         self.last_contact = 0.0
         self._note_contact()
@@ -231,7 +237,7 @@ class Agent:
                 "boot": kernel.boot_id(),
                 "time": time.time(),
                 "python": ".".join(map(str, sys.version_info[:3])),
-                **_condition(),
+                **_condition(self.tasks.refusal),
             }
         )
         for task in self.tasks.by_key.values():
@@ -241,11 +247,27 @@ class Agent:
         client.send({"op": "tasks", "all": True, "tasks": [self._report(task) for task in tasks]})
         self.to_tell.clear()
 
+    def _write_epoch(self) -> None:
+        """Note whom we follow. Where the disk has no room for it, it is tried again and again: a server must get through then, too."""
+        try:
+            write_in_place(EPOCH, b"%20d\n" % self.epoch)
+        except OSError as error:
+            self.is_epoch_noted = False
+            _complain(f"the epoch cannot be noted: {error}\n")
+        else:
+            self.is_epoch_noted = True
+
     def _note_contact(self) -> None:
         """Let the supervisors know that a server was heard."""
         if time.monotonic() - self.last_contact >= (min(1.0, self.fence / 8) if self.fence else 1.0):
             self.last_contact = time.monotonic()
-            write_contact()
+            try:
+                write_contact()
+            except (
+                OSError
+            ):  # one that is old only lets the fence fall early; one that is missing would keep it open
+                if self.fence and not os.path.exists(CONTACT):
+                    raise
 
     def _work(self) -> None:
         """Do what was ordered, for a moment: pings, logs and reports must not wait for hundreds of tasks."""
@@ -339,12 +361,17 @@ class Agent:
             is_all = now - self.last_sweep_of_all >= SWEEP_ALL_SECONDS
             if is_all:
                 self.last_sweep_of_all = now
+                keep_reserve()
+                self.tasks.write_tombstones()
+                if not self.is_epoch_noted:
+                    self._write_epoch()
             for task in list(self.tasks.by_key.values()):
                 if not task.is_cleared and (is_all or not self._is_heard_of(task)):
                     self.tasks.look(task)
             self.shipper.look_everywhere()
             self.tasks.standby.dismiss()
             self.tasks.empty_trash()
+            self.disk.poll()
 
     def _is_heard_of(self, task: Task) -> bool:
         """Whether we are told when its state changes, and when its supervisor dies: that is our child, and its file is watched."""
@@ -427,11 +454,11 @@ def _load_epoch() -> int:
         return 0
 
 
-def _condition() -> dict[str, Any]:
+def _condition(refusal: str) -> dict[str, Any]:
     """How the node is: free and total MiB where we live, and what its operator should know."""
     stat = os.statvfs(".")
     disk = [stat.f_bavail * stat.f_frsize >> 20, stat.f_blocks * stat.f_frsize >> 20]
-    return {"disk": disk, "notices": notices()}
+    return {"disk": disk, "notices": notices(), "refusal": refusal}
 
 
 def _wakes() -> socket.socket:
@@ -442,6 +469,13 @@ def _wakes() -> socket.socket:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return reader
+
+
+def _complain(text: str) -> None:
+    """Into agent.log, where there is room for it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _drain(reader: socket.socket, _mask: int) -> None:
@@ -469,8 +503,12 @@ def _be_daemon(mark: str, version: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     if os.path.exists(LOG) and os.path.getsize(LOG) > LOG_BYTES:
         os.rename(LOG, f"{LOG}.old")
-    for number, handle in enumerate((os.open("/dev/null", os.O_RDWR), os.open(LOG, flags, 0o600))):
-        os.dup2(handle, number)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    try:
+        os.dup2(os.open(LOG, flags, 0o600), 1)
+    except OSError:  # the disk has no room for one more file: the agent starts without a log
+        os.dup2(null, 1)
     os.dup2(1, 2)
     os.closerange(3, 256)
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -494,6 +532,7 @@ def _be_daemon(mark: str, version: str) -> None:
         sys.excepthook(*sys.exc_info())
         raise
     finally:
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)

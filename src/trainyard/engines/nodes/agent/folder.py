@@ -52,7 +52,7 @@ ENDED = "ended"
 CONTACT = "contact"
 OLD_STATE = "state.old"  # of a folder that was another task's, see spares.py
 RESERVE = "reserve"
-RESERVE_BYTES = 256 * 1024
+RESERVE_BYTES = 1024 * 1024  # also room for the next version of this program, see agent.sh
 
 
 def check_name(name: str) -> str:
@@ -69,6 +69,8 @@ def boot_seconds() -> float:
 
 def keep_reserve() -> None:
     """Take a little of the disk while there is some, for what must be written when there is none."""
+    if os.path.exists(RESERVE) and os.stat(RESERVE).st_blocks * 512 >= RESERVE_BYTES:
+        return
     with contextlib.suppress(OSError):
         handle = os.open(RESERVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -254,6 +256,9 @@ def _is_sane(key: str, value: Any) -> bool:
     """Whether a value of a state is of the kind that supervisors write: the server is told of it."""
     if key == "before":
         return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value))
+    if key == "over":
+        is_pair = isinstance(value, list) and len(value) == 2
+        return is_pair and isinstance(value[0], str) and isinstance(value[1], int) and _is_number(value[1])
     if key == "note":
         is_note = isinstance(value, list) and len(value) == 3 and _is_number(value[2])
         return is_note and isinstance(value[0], str) and isinstance(value[1], str)
@@ -329,10 +334,15 @@ def find_tombstone(attempt: str) -> float | None:
 
 
 def write_contact(*, left: bool = False) -> None:
-    """Note that a server was heard just now, or that it said goodbye. In place: a full disk does not hinder it."""
-    handle = os.open(CONTACT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Note that a server was heard just now, or that it said goodbye."""
+    write_in_place(CONTACT, b"%24.3f %d\n" % (boot_seconds(), left))
+
+
+def write_in_place(path: str, data: bytes) -> None:
+    """Write a few bytes over those that a file has: once it is there, a full disk does not hinder it."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(handle, b"%24.3f %d\n" % (boot_seconds(), left), 0)
+        os.pwrite(handle, data, 0)
     finally:
         os.close(handle)
 

@@ -11,8 +11,9 @@ from .folder import TaskFolder
 from .sandbox_user import UMASK, TaskUser
 
 NOT_STARTED = 126
-# SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. Blocked around every fork.
-SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1))
+# SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. SIGUSR2: it uses too much of the disk,
+# see its state. Blocked around every fork.
+SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1), int(signal.SIGUSR2))
 # Those that Python, or we, have set to something that a program does not expect.
 DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, *SIGNALS)
 

@@ -24,6 +24,7 @@ from typing import Any
 from trainyard.lib.remove_tree import remove_tree
 
 from . import cgroups, kernel, placing, view
+from .disk_reasons import reason_of
 from .folder import (
     LONGEST_MESSAGE,
     TaskFolder,
@@ -90,6 +91,7 @@ class Supervisor:
         self.ended: dict[str, Any] | None = None
         self.is_said = False
         self.is_fenced = False
+        self.over = ""  # why it was ended for the sake of the node's disk
         self.was_told = False  # asked to go before the program had ended
         self.lost_bytes = 0
         self.log = -1
@@ -328,6 +330,10 @@ class Supervisor:
             self._ask_to_go()
         if signal.SIGUSR1 in signals:
             self._fence()
+        if signal.SIGUSR2 in signals and self.ended is None:
+            self.over = reason_of(self.order, self.folder.history())
+            if self.over:  # at once: what it writes meanwhile is what others lack
+                self._end_by(boot_seconds())
 
     def _ask_to_go(self) -> None:
         wanted = find_tombstone(self.folder.attempt)
@@ -403,7 +409,9 @@ class Supervisor:
             said = f"it wanted more than its {self.limits.processes} processes and threads"
             message = said if code else ""
             self._note_all([("processes_limited", f"The node refused some of a task's processes: {said}.")])
-        self.was_told = self.deadline is not None
+        if self.over and code:
+            message = self.over
+        self.was_told = self.deadline is not None and not self.over
         self.ended = self._verdict(code, number, message)
 
     def _say_ended(self, code: int, number: int, message: str) -> None:
@@ -438,8 +446,10 @@ class Supervisor:
             self.is_clean &= self.group.remove()
         if self.view == view.CONTAINER:
             import_module(".containers", __package__).remove(self.folder, self.order)
-        if self.view:
+        if self.view or self.over:
             remove_tree(self.folder.file("tmp"))
+        if self.over:
+            remove_tree(self.folder.file("work"))
         lines = []
         if not self.is_said or self.lost_bytes:
             lines.append({"at": "ended", "ended": time.time(), **ended})

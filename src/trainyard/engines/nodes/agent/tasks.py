@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -87,12 +88,16 @@ class Tasks:
         for folder in (TASKS, ENDED):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self._ended = set(os.listdir(ENDED))  # attempts with a tombstone
+        self._unwritten: dict[
+            str, float
+        ] = {}  # attempts that have to end, and the grace; there was no room to note it
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
         self._ground = Ground()
         self._spares = Spares()
         self.standby = Standby()
         self._trash = Trash()
+        self.refusal = ""  # why no task is taken now, see disk_limit.py
 
     def load(self) -> None:
         """Find the tasks of whoever was here before, and go on where that stopped."""
@@ -160,7 +165,7 @@ class Tasks:
                 self._supervise(task, state)
         else:
             with contextlib.suppress(OSError):
-                task.pid = self._fork(lambda: clear_orphaned(task.folder, state, task.order), state)
+                task.pid = self.fork(lambda: clear_orphaned(task.folder, state, task.order), state)
                 self._by_pid[task.pid] = task
             os.close(state)
 
@@ -174,6 +179,8 @@ class Tasks:
         for wanted in launch["tasks"]:
             if (attempt, wanted["name"]) in self.by_key:
                 continue
+            if self.refusal:
+                return ["capacity", self.refusal]
             order = {
                 **wanted,
                 "workload": launch["workload"],
@@ -200,7 +207,7 @@ class Tasks:
             task.pid = self.standby.hand(task.folder, state)
             if not task.pid:
                 supervisor = self._supervisor(task.folder, state, task.order)
-                task.pid = self._fork(
+                task.pid = self.fork(
                     lambda: serve(supervisor, self._next_supervisor), state, *self._ground.handles
                 )
         finally:
@@ -227,7 +234,7 @@ class Tasks:
             task.pid = 0
             self.look(task)
 
-    def _fork(self, run: Callable[[], None], *kept: int) -> int:
+    def fork(self, run: Callable[[], None], *kept: int) -> int:
         """A process of its own for `run`, with no descriptor of ours but `kept`."""
         quick_signal.pthread_sigmask(BLOCK, SIGNALS)
         try:
@@ -240,13 +247,24 @@ class Tasks:
 
     def end(self, attempt: str, grace: float) -> list[str]:
         """Have an attempt end; the names of its tasks here."""
-        write_tombstone(attempt, grace)
+        try:
+            write_tombstone(attempt, grace)
+        except (
+            OSError
+        ):  # the disk is full: it has to end all the same, with the grace that it was launched with
+            self._unwritten[attempt] = grace
         self._ended.add(attempt)
         tasks = self.by_attempt.get(attempt, {})
         for task in tasks.values():
             if not task.is_cleared:
                 task.signal(signal.SIGTERM)
         return sorted(tasks)
+
+    def write_tombstones(self) -> None:
+        """Note what could not be noted before, and ask again: those who end have a grace to learn."""
+        for attempt, grace in list(self._unwritten.items()):
+            del self._unwritten[attempt]
+            self.end(attempt, grace)
 
     def forget(self, attempt: str) -> list[Task]:
         """Remove what is kept of an attempt; not of what still runs. The tasks that are gone now."""
@@ -264,6 +282,7 @@ class Tasks:
                 self._discard(task.folder)
         if not self.by_attempt.get(attempt):
             self.by_attempt.pop(attempt, None)
+            self._unwritten.pop(attempt, None)
             if attempt in self._ended:
                 self._ended.discard(attempt)
                 with contextlib.suppress(FileNotFoundError):
@@ -276,7 +295,7 @@ class Tasks:
         if os.path.exists(task.folder.file("beside")):
             mark = mark_of(task.order)
             with contextlib.suppress(OSError):  # no process can be made now
-                self._fork(lambda: end_marked(mark, 0, {os.getpid()}))
+                self.fork(lambda: end_marked(mark, 0, {os.getpid()}))
 
     def _discard(self, folder: TaskFolder) -> None:
         """Take a folder from its place; it may be large, and others wait for us."""
@@ -285,12 +304,22 @@ class Tasks:
         with contextlib.suppress(OSError):  # its attempt has other tasks here
             os.rmdir(f"{TASKS}/{folder.attempt}")
 
+    def discard_work(self, task: Task) -> None:
+        """Remove what a task that is over has left in its own folders; what it printed stays."""
+        for name in ("work", "tmp"):
+            self._trash.put(task.folder.file(name), f"{task.folder.attempt}.{task.folder.name}.{name}")
+        with contextlib.suppress(OSError):
+            note_removed(task.folder)
+            task.refresh()
+            self._changed(task)
+        self.empty_trash()
+
     def empty_trash(self) -> None:
         """Have what is in the trash be removed, where nobody does so already."""
         handle = self._trash.take()
         if handle >= 0:
             with contextlib.suppress(OSError):  # no process can be made now; the next start tries again
-                self._fork(empty, handle)
+                self.fork(empty, handle)
             os.close(handle)
 
     def reap(self) -> None:
@@ -341,6 +370,16 @@ class Tasks:
         return not self._by_pid and all(task.is_cleared for task in self.by_key.values())
 
 
+def note_removed(folder: TaskFolder) -> None:
+    """Say to its user that its files are gone."""
+    state = folder.lock()
+    try:
+        message = "The files that it left in its own folder were removed: the disk of its node was full."
+        note(state, {"note": ["files_removed", message, time.time()]})
+    finally:
+        os.close(state)
+
+
 def _note_cleared(folder: TaskFolder) -> None:
     state = folder.lock()
     try:
@@ -360,7 +399,8 @@ def _become(run: Callable[[], None], kept: tuple[int, ...]) -> None:
             last = number
         run()
     except BaseException:  # noqa: BLE001  # nobody else would hear of it
-        sys.excepthook(*sys.exc_info())  # into agent.log
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the disk may be full
+            sys.excepthook(*sys.exc_info())  # into agent.log
+            sys.stderr.flush()
     finally:
         os._exit(0)
