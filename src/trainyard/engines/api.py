@@ -6,7 +6,7 @@ nothing of the database; who calls it repeats a call until it is answered, and r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -142,6 +142,7 @@ class Launch:
     workspace_id: str = ""
     user: str = ""  # whose it is; told to the tasks
     grace_seconds: float = 30.0  # for what its program leaves behind when it ends by itself
+    hidden: tuple[str, ...] = field(default=(), repr=False)  # secrets: stars where its tasks print them
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -283,6 +284,18 @@ class LogSink(Protocol):
 
     def skip(self, workload_id: str, attempt: int, task: str, offset: int, time: float) -> None:
         """Note that what is missing up to `offset` is lost for good, and go on from there."""
+        ...
+
+    def hide(self, attempt_id: str, values: Collection[str]) -> None:
+        """Keep stars instead of these, as many, wherever tasks of the attempt print them."""
+        ...
+
+    def unhide(self, attempt_id: str) -> None:
+        """Nothing more comes of this attempt."""
+        ...
+
+    def cleaned(self, attempt_id: str, text: str) -> str:
+        """A message about an attempt, without what is hidden of it."""
         ...
 
 

@@ -23,11 +23,13 @@ from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
-from trainyard.server import upgrade
+from trainyard.server import surroundings, upgrade
 from trainyard.server.api.application import create_api
 from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
 from trainyard.server.db import Database
+from trainyard.server.draft import Job, attempt_id
+from trainyard.server.launching import hidden_of
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.bookkeeping import Bookkeeping
@@ -47,8 +49,11 @@ from trainyard.server.services.hints import Hints
 from trainyard.server.services.storages import ensure_defaults, logins
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
+from trainyard.server.store import workloads
+from trainyard.server.surroundings import has_secrets
 from trainyard.server.task_views import ViewFacts
 from trainyard.server.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
+from trainyard.spec.workload import HOLDING
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +150,17 @@ class Platform:
             seal=self.services.seal,
         )
 
+    async def _hide_secrets(self) -> None:
+        """Know the secrets of jobs that an earlier leader has started, before anything that they print arrives."""
+
+        def work(c: Connection) -> list[tuple[str, tuple[str, ...]]]:
+            records = [one for one in workloads.in_states(c, HOLDING) if has_secrets(one)]
+            facts = surroundings.load(c, [Job(one, {}) for one in records], (), seal=self.services.seal)
+            return [(attempt_id(one.id, one.attempt), hidden_of(one, facts)) for one in records]
+
+        for attempt, values in await self.db.read(work):
+            self.logs.hide(attempt, values)
+
     def _make_engine(self, term: Term, pulse: Pulse) -> NodeEngine:
         """The way to nodes, for one term."""
         return NodeEngine(
@@ -160,6 +176,7 @@ class Platform:
         )
 
     async def _conduct(self, term: Term) -> None:
+        await self._hide_secrets()
         metering = Metering(term, sample_seconds=self.settings.sample_seconds)
         pulse = Pulse(self.clock, metering)
         engine = self._make_engine(term, pulse)

@@ -15,6 +15,7 @@ from trainyard.server.draft import Job
 from trainyard.server.kinds import Gang, Part, Person, Place, find_kind, runs_command
 from trainyard.server.kinds.parts import part_of
 from trainyard.server.kinds.sshkeys import derive
+from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.surroundings import Surroundings
 from trainyard.server.task_views import view_of
 from trainyard.spec.launching import wrap_command
@@ -34,7 +35,25 @@ def launch_of(job: Job, surroundings: Surroundings) -> Launch:
         workspace_id=record.workspace_id,
         user=record.user_id,
         grace_seconds=spec.grace_seconds,
+        hidden=hidden_of(record, surroundings),
     )
+
+
+def hidden_of(record: WorkloadRecord, surroundings: Surroundings) -> tuple[str, ...]:
+    """The secrets of a job that can be opened: what its tasks print of them is not kept."""
+    spec = record.spec
+    found = {
+        value
+        for env in (spec.env, *(role.env for role in spec.roles))
+        for value in surroundings.opened_secrets(env, record.user_id)
+    }
+    store = surroundings.secrets.get(record.id)
+    if store is not None:
+        found |= set(store.values.values())
+    source = surroundings.sources.get(spec.code.source) if spec.code is not None else None
+    if source is not None and source.token:
+        found.add(source.token)
+    return tuple(sorted(found))
 
 
 def gang_of(job: Job, surroundings: Surroundings) -> Gang:

@@ -19,12 +19,13 @@ import shutil
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.server.log_masks import Mask, MaskedEnd
 
 POLL_SECONDS = 0.5  # another process may write; ours wakes readers at once
 READ_BYTES = 256 * 1024
@@ -84,6 +85,52 @@ class LogStore:
         self._segment = self._limit // SEGMENTS
         self._writing: OrderedDict[tuple[str, int, str], _Writing] = OrderedDict()
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._masks: dict[str, Mask] = {}  # by attempt
+        self._ends: dict[tuple[str, int, str], MaskedEnd] = {}
+
+    # secrets
+
+    def hide(self, attempt_id: str, values: Collection[str]) -> None:
+        """Store stars where tasks of an attempt print one of these, from now on."""
+        mask = Mask(values)
+        if mask.pieces:
+            self._masks[attempt_id] = mask
+
+    def unhide(self, attempt_id: str) -> None:
+        """Forget what to hide: nothing more comes of this attempt."""
+        if self._masks.pop(attempt_id, None) is not None:
+            for key in [key for key in self._ends if f"{key[0]}.{key[1]}" == attempt_id]:
+                del self._ends[key]
+
+    def cleaned(self, attempt_id: str, text: str) -> str:
+        """A message about an attempt without what is to be hidden."""
+        mask = self._masks.get(attempt_id)
+        return text if mask is None else mask.cleaned(text)
+
+    def _masked(self, key: tuple[str, int, str], size: int, data: bytes) -> bytes:
+        """What to store for output that begins at `size`; what is stored of its beginning already is put right."""
+        mask = self._masks.get(f"{key[0]}.{key[1]}")
+        if mask is None:
+            return data
+        end = self._ends.get(key)
+        if end is None or end.size != size:
+            end = self._ends[key] = MaskedEnd(size)
+        old = end.shown
+        fresh, before = end.feed(mask, data)
+        if before != old:
+            self._rewrite(key, size - len(before), before)
+        return fresh
+
+    def _rewrite(self, key: tuple[str, int, str], offset: int, data: bytes) -> None:
+        """Put other bytes in the place of stored ones, as many."""
+        for start, length in self._segments(*key):
+            begin, end = max(start, offset), min(start + length, offset + len(data))
+            if begin < end:
+                handle = os.open(self._segment_path(key, start), os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.pwrite(handle, data[begin - offset : end - offset], begin - start)
+                finally:
+                    os.close(handle)
 
     # writing
 
@@ -101,11 +148,11 @@ class LogStore:
                 f"the log of {task} in {workload_id} has {writing.size} bytes, and is given what follows {offset}",
                 hint="Send what is missing first, or skip it.",
             )
-        rest = memoryview(data)[writing.size - offset :]
-        if not rest:
+        if offset + len(data) <= writing.size:
             return
         self._note_time(key, writing, time)
         try:
+            rest = memoryview(self._masked(key, writing.size, data[writing.size - offset :]))
             while rest:
                 if writing.size - writing.start >= self._segment:
                     self._turn(key, writing, writing.size)
@@ -117,6 +164,7 @@ class LogStore:
                 os.utime(writing.handle, (writing.first_time, writing.first_time))
         except OSError:
             self._close(key)  # what is true is on the disk, and read again from there
+            self._ends.pop(key, None)
             raise
         finally:
             self._wake(workload_id)

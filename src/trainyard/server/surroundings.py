@@ -19,6 +19,7 @@ from trainyard.server.job_secrets import OpenSecrets, SecretMissingError
 from trainyard.server.kinds import Person
 from trainyard.server.store import secrets, users, workspaces
 from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.store.workloads import WorkloadRecord
 from trainyard.server.task_views import ViewFacts
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 
@@ -42,6 +43,13 @@ class Surroundings:
     def opened(self, env: Mapping[str, str], owner: str) -> dict[str, str]:
         """Variables with their secrets opened; SecretMissingError names one that cannot be."""
         return {name: self._open(name, value, owner) for name, value in env.items()}
+
+    def opened_secrets(self, env: Mapping[str, str], owner: str) -> list[str]:
+        """The values of the sealed ones alone; what cannot be opened is left out."""
+        if self.seal is None:
+            return []
+        found = [self.seal.try_open_text(value, owner) for value in env.values()]
+        return [value for value in found if value]
 
     def _open(self, name: str, value: str, owner: str) -> str:
         if not value.startswith(SEALED):
@@ -83,6 +91,14 @@ def needs_store(job: Job) -> bool:
     """Whether a job's launch asks for more than its nodes."""
     spec = job.record.spec
     return spec.kind != PLAIN or len(job.tasks) > 1 or bool(spec.mounts or spec.code or spec.secrets)
+
+
+def has_secrets(record: WorkloadRecord) -> bool:
+    """Whether a job has anything that its tasks should not print."""
+    spec = record.spec
+    envs = (spec.env, *(role.env for role in spec.roles))
+    is_sealed = any(value.startswith(SEALED) for env in envs for value in env.values())
+    return bool(is_sealed or spec.secrets or (spec.code is not None and spec.code.source))
 
 
 def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:

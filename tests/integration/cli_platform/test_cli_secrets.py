@@ -62,8 +62,9 @@ def test_a_document_names_secrets_and_tasks_have_their_files_in_a_view_of_their_
     )
     done = program("jobs", "submit", "-f", "-", "--follow", stdin=document, **theirs)
     assert done.returncode == 0, done.stdout + done.stderr
-    # What a job prints of its secrets is not kept; see how long it was.
-    assert done.stdout.count("*") in {0, 33} and "files" not in done.stderr
+    # What a job prints of its secrets is not kept: three times eleven stars.
+    assert done.stdout.count("*") == 33 and "%path" not in done.stdout
+    assert "below" not in done.stdout, "the files are where they were wanted"
 
 
 def test_a_job_fails_with_a_clear_reason_when_its_secret_is_gone_at_its_start(up: Up, eve: str):

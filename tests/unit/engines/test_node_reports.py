@@ -41,12 +41,22 @@ class Sink:
         self.skipped.append(offset)
         self.data = self.data.ljust(offset, b"?")
 
+    def cleaned(self, attempt_id, text):
+        return text.replace("hush", "******")
+
 
 def report(at: str, **more: object) -> dict[str, object]:
     return {"a": "w1.1", "t": "worker-0", "w": "w1", "n": 1, "at": at, **more}
 
 
 ENDED = {"started": 1.0, "ended": 2.0, "code": 3, "signal": 0, "message": "m"}
+
+
+def test_messages_are_without_secrets_when_a_node_says_some():
+    reports = Reports("n", Sink())
+    reports.take([report("created", notes=[])], is_all=True)
+    told = reports.take([report("ended", notes=[["c", "a hush b", 1.0]], **{**ENDED, "message": "it was hush"})], is_all=False)  # fmt: skip
+    assert "hush" not in repr(told) and "it was ******" in repr(told) and "a ****** b" in repr(told)
 
 
 def test_everything_is_said_once_a_connection_and_again_over_the_next():

@@ -86,6 +86,8 @@ class NodeEngine:
                 results[launch.attempt_id] = error
                 continue
             results[launch.attempt_id] = None
+            if launch.hidden:
+                self._sink.hide(launch.attempt_id, launch.hidden)
             for node in launch.nodes:
                 by_node.setdefault(node, []).append((launch, _order(launch, node, self._task_disk_mib)))
         batches = [
@@ -117,7 +119,8 @@ class NodeEngine:
                 found[launch.attempt_id] = None
             else:
                 code, message = refusal
-                found[launch.attempt_id] = _REFUSALS[code](f"the node {node} refuses: {message}")
+                said = self._sink.cleaned(launch.attempt_id, message)
+                found[launch.attempt_id] = _REFUSALS[code](f"the node {node} refuses: {said}")
         return found
 
     async def end(
@@ -158,6 +161,8 @@ class NodeEngine:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+        for attempt in attempts:
+            self._sink.unhide(attempt)
 
     async def _forget_on(self, node: str, attempts: Sequence[str]) -> None:
         link = self._link(node)

@@ -89,7 +89,7 @@ class Reports:
                 name,
                 task["code"],
                 task["signal"],
-                task["message"],
+                self._sink.cleaned(attempt, task["message"]),
                 task["ended"] - self.skew,
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
@@ -105,7 +105,7 @@ class Reports:
         known = self._noted.setdefault(key, len(notes))
         self._noted[key] = max(known, len(notes))
         for code, message, time in notes[known:]:
-            yield TaskNoted(*key, code, message, time - self.skew)
+            yield TaskNoted(*key, code, self._sink.cleaned(key[0], message), time - self.skew)
 
     def offsets(self) -> list[list[Any]]:
         """From where each log is wanted."""
