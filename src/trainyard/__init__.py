@@ -22,6 +22,9 @@ if TYPE_CHECKING:
         DeniedError as DeniedError,
     )
     from trainyard.lib.errors import (
+        DiskFullError as DiskFullError,
+    )
+    from trainyard.lib.errors import (
         Error as Error,
     )
     from trainyard.lib.errors import (
@@ -77,7 +80,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ERRORS = (
-    "CapacityError", "CommandError", "ConflictError", "DeniedError", "Error", "InvalidError", "NotFoundError",
+    "CapacityError", "CommandError", "ConflictError", "DeniedError", "DiskFullError", "Error", "InvalidError", "NotFoundError",
     "QuotaError", "StaleError", "StillRunningError", "TaskErrors", "UnreachableError", "UnsupportedError",
 )  # fmt: skip
 _YARD = (

@@ -503,9 +503,10 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether the server can serve."""
+    """Whether the server can serve: `ok`, `degraded` or `failing`, and the code of what is wrong."""
 
     status: str
+    code: str = ""
     database: str
     leader: bool | None = None
 

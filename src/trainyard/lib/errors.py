@@ -10,6 +10,7 @@
     ├── CapacityError          nobody has such a machine now                         7
     │   └── QuotaError         your own limit, not the provider's
     ├── UnreachableError       the network or the machine is silent                  8
+    │   └── DiskFullError      a disk has no room left: make some, then call again
     ├── StillRunningError      we stopped waiting; the command runs on               9
     └── CommandError           the user's command ended with a non-zero status   its own
 
@@ -96,6 +97,12 @@ class UnreachableError(Error, ConnectionError):
 
     code = "unreachable"
     exit_code = 8
+
+
+class DiskFullError(UnreachableError):
+    """A disk has no room left: make some, then call again."""
+
+    code = "disk_full"
 
 
 class StillRunningError(Error, TimeoutError):

@@ -28,6 +28,7 @@ from trainyard.server.api.application import create_api
 from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
 from trainyard.server.db import Database
+from trainyard.server.disk_space import DiskSpace, telling_no_room
 from trainyard.server.draft import Job, attempt_id
 from trainyard.server.launching import hidden_of
 from trainyard.server.local_node import ensure_local_node
@@ -76,7 +77,10 @@ class Platform:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.hints = Hints()
-        self.db = Database(settings.database_url)
+        self.disk = disk_of(settings)
+        if self.disk.is_full():
+            self.disk.give_up()  # there must be room to begin with
+        self.db = Database(settings.database_url, disk=self.disk)
         self.logs = LogStore(settings.data / "logs", limit_bytes=settings.log_limit_mib * 2**20)
         self.services = Services(self.db, self.clock, self.hints, settings=settings)
         self.first_admin: FirstAdmin | None = None
@@ -120,7 +124,9 @@ class Platform:
 
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
-        ours = create_api(self.services, self.logs, lambda: self.engine, self.settings, self.visitor)
+        ours = create_api(
+            self.services, self.logs, lambda: self.engine, self.settings, self.visitor, disk=self.disk
+        )
         self.changes = ours.state.parts.changes
         return Doors(ours, ours.state.parts)
 
@@ -128,12 +134,14 @@ class Platform:
     async def running(self) -> AsyncIterator[None]:
         """Lead whenever nobody else does, until the block ends; jobs run on after it."""
         leading = asyncio.create_task(lead(self.db, self.clock, self.owner, self._conduct))
+        keeping = asyncio.create_task(self.db.keep_reserve())
         try:
             yield
         finally:
-            leading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await leading
+            for task in (leading, keeping):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             await self.visitor.aclose()
             self.services.close()
             if self.changes is not None:
@@ -231,6 +239,14 @@ class Platform:
             await engine.aclose()
 
 
+def disk_of(settings: ServerSettings) -> DiskSpace:
+    """The room that a server's files have."""
+    if not settings.is_embedded:
+        return DiskSpace(settings.data)
+    database = Path(settings.database_url.partition(":///")[2])
+    return DiskSpace(settings.data, database.parent, reserve=database.with_name(f"{database.name}.reserve"))
+
+
 def platform_id(db: Database) -> str:
     """What nodes know this platform by: two platforms may share a node without meeting."""
     return db.write_now(lambda c: str(stored.ensure(c, "platform_id", new_id("p"))))
@@ -238,8 +254,9 @@ def platform_id(db: Database) -> str:
 
 async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], stop: asyncio.Event) -> None:
     """Run a server in the foreground until `stop` is set. Jobs run on, and the next start finds them again."""
-    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     with contextlib.ExitStack() as held:
+        held.enter_context(telling_no_room(f"the platform in {settings.data}"))
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         if settings.is_embedded:
             held.enter_context(_alone(settings))
         listener = held.enter_context(listening(settings))

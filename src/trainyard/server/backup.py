@@ -15,7 +15,9 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from trainyard.lib.errors import ConflictError, DiskFullError, InvalidError, NotFoundError, UnsupportedError
+from trainyard.server.db import NO_ROOM_NAMES
+from trainyard.server.disk_space import telling_no_room
 from trainyard.server.settings import ServerSettings
 
 # Terms of leaders that a lost database may have had since its backup was made; one begins with every start.
@@ -30,7 +32,7 @@ def make_backup(settings: ServerSettings, target: Path, *, replace: bool = False
         raise NotFoundError(f"There is no database {source}.", hint="Name the platform's folder with --data.")
     if target.exists() and not replace:
         raise ConflictError(f"{target} is there already.", hint="Choose another name, or use --force.")
-    with _beside(target) as fresh:
+    with telling_no_room(str(target)), _beside(target) as fresh:
         with _opened(source) as database, _opened(fresh) as copy:
             database.backup(copy)
             copy.execute("PRAGMA journal_mode=DELETE")  # one file, without companions
@@ -48,7 +50,7 @@ def restore_backup(settings: ServerSettings, source: Path) -> Path | None:
         )
     _check(source)
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _alone(settings.data), _beside(target) as fresh:
+    with telling_no_room(str(target)), _alone(settings.data), _beside(target) as fresh:
         with _opened(source) as database, _opened(fresh) as copy:
             database.backup(copy)
             _count_on(copy, target)
@@ -96,7 +98,8 @@ def _beside(target: Path) -> Iterator[Path]:
     try:
         yield Path(name)
     finally:
-        Path(name).unlink(missing_ok=True)
+        for companion in ("", "-journal", "-wal", "-shm"):
+            Path(name + companion).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -108,6 +111,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorname in NO_ROOM_NAMES:
+            raise DiskFullError(
+                f"There is no room on the disk for {path.parent}.", hint="Make room, then try again."
+            ) from error
         raise InvalidError(
             f"{path} cannot be read as a database: {error}.", hint="Take another file."
         ) from error

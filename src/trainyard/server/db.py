@@ -28,7 +28,8 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from trainyard.lib.errors import UnreachableError
+from trainyard.lib.errors import Error, UnreachableError
+from trainyard.server.disk_space import RENEW_SECONDS, WAL_BYTES, DiskSpace, disk_full, telling_no_room
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -38,6 +39,8 @@ GROUP = 256
 READERS = 4
 # PostgreSQL gives up one of two transactions that met; a few tries with a growing pause settle that.
 ATTEMPTS = 6
+# What SQLite calls a full disk: for its files, and for the memory that connections share.
+NO_ROOM_NAMES = frozenset({"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"})
 
 inside_transaction: contextvars.ContextVar[bool] = contextvars.ContextVar("inside_transaction", default=False)
 
@@ -78,9 +81,10 @@ class _Piece:
 class Database:
     """One database, SQLite by file or PostgreSQL by URL. Safe to use from many tasks at once."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, disk: DiskSpace | None = None) -> None:
         _guard_transactions()
         self.url = url
+        self._disk = disk
         self.is_sqlite = url.startswith("sqlite")
         self.engine = _sqlite(url) if self.is_sqlite else _postgres(url)
         self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
@@ -114,6 +118,19 @@ class Database:
     def read_now(self, work: Work[T]) -> T:
         """The same for callers without a loop."""
         return self._read_one(work)
+
+    def is_short_of_room(self) -> bool:
+        """Whether the disk is full: what can wait, waits."""
+        return self._disk is not None and self._disk.is_full()
+
+    async def keep_reserve(self) -> None:
+        """See to the reserve again and again, until cancelled: what was given up is made anew where there is room."""
+        while self._disk is not None:
+            await asyncio.to_thread(self._disk.renew)
+            if self.is_sqlite and not self._disk.is_full() and _log_size(self.url) < WAL_BYTES:
+                with contextlib.suppress(Error):
+                    await self.write(lambda _: _extend_log(self.url))
+            await asyncio.sleep(RENEW_SECONDS)
 
     def close(self) -> None:
         """Finish what was asked for, then let go."""
@@ -164,8 +181,20 @@ class Database:
 
     def _commit(self, group: list[_Piece]) -> None:
         pieces = [piece for piece in group if piece.done.set_running_or_notify_cancel()]
+        error = self._tried_together(pieces)
+        if error is not None and self._disk is not None and _is_disk_full(error):
+            self._disk.note()
+            if self._disk.give_up():
+                error = self._tried_together([piece for piece in pieces if not piece.done.done()])
+        if error is not None:
+            for piece in pieces:
+                if not piece.done.done():
+                    piece.done.set_exception(_plain(error))
+
+    def _tried_together(self, pieces: list[_Piece]) -> Exception | None:
+        """Do them in one transaction. Returns why nothing was kept, of which nobody was told yet."""
         if not pieces:
-            return
+            return None
         results: list[tuple[_Piece, Any]] = []
         try:
             with self.engine.begin() as connection:
@@ -175,12 +204,10 @@ class Database:
                     for piece in pieces:
                         _apart(piece, connection, results)
         except Exception as error:  # noqa: BLE001  # the commit itself, or the only one: nobody's work was kept
-            for piece in pieces:
-                if not piece.done.done():
-                    piece.done.set_exception(_plain(error))
-            return
+            return error
         for piece, result in results:
             piece.done.set_result(result)
+        return None
 
 
 def _apart(piece: _Piece, connection: Connection, results: list[tuple[_Piece, Any]]) -> None:
@@ -188,11 +215,12 @@ def _apart(piece: _Piece, connection: Connection, results: list[tuple[_Piece, An
     _say(connection, "SAVEPOINT piece")
     try:
         results.append((piece, _guarded(piece.work, connection)))
-    except Exception as error:  # noqa: BLE001  # it belongs to whoever asked, and goes there
+    except Exception as error:
+        if _is_disk_full(error):  # SQLite has given up all of the transaction, maybe
+            raise
         _say(connection, "ROLLBACK TO piece")
         piece.done.set_exception(_plain(error))
-    finally:
-        _say(connection, "RELEASE piece")
+    _say(connection, "RELEASE piece")
 
 
 class _AgainError(Exception):
@@ -209,11 +237,19 @@ class _translated:  # noqa: N801  # reads as a verb at its only two places
         if isinstance(error, DBAPIError):
             if getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}:
                 raise _AgainError from error
-            if isinstance(error, OperationalError):
+            if isinstance(error, OperationalError) or _is_disk_full(error):
                 raise _plain(error) from error
 
 
+def _is_disk_full(error: BaseException) -> bool:
+    """Whether a database, ours or PostgreSQL, has found no room."""
+    orig = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(orig, "sqlite_errorname", "") in NO_ROOM_NAMES or getattr(orig, "sqlstate", "") == "53100"
+
+
 def _plain(error: Exception) -> Exception:
+    if _is_disk_full(error):
+        return disk_full("The database's disk is full.")
     if isinstance(error, OperationalError):
         return UnreachableError(
             f"The database does not answer: {str(error.orig).strip().splitlines()[0]}.",
@@ -265,6 +301,7 @@ def _sqlite(url: str) -> Engine:
             "foreign_keys=ON",
             "busy_timeout=30000",
             "cache_size=-16000",
+            "temp_store=MEMORY",  # else a full /tmp would refuse what the database has room for
         ):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -274,6 +311,26 @@ def _sqlite(url: str) -> Engine:
         _say(connection, "BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
+
+
+def _log_size(url: str) -> int:
+    """How large the file is that SQLite writes first."""
+    try:
+        return os.stat(url.partition(":///")[2] + "-wal").st_size  # noqa: PTH116  # beside the text of an address
+    except OSError:
+        return WAL_BYTES  # there is none to be made larger
+
+
+def _extend_log(url: str) -> None:
+    """Take room for that file. In a transaction: nobody else writes to it meanwhile. SQLite knows how far it is valid."""
+    handle = os.open(url.partition(":///")[2] + "-wal", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(handle).st_size
+        if size < WAL_BYTES:
+            with telling_no_room("the database's reserve"):
+                os.posix_fallocate(handle, size, WAL_BYTES - size)
+    finally:
+        os.close(handle)
 
 
 def _postgres(url: str) -> Engine:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.server.disk_space import NO_ROOM, disk_full
 from trainyard.server.log_masks import Mask, MaskedEnd
 
 POLL_SECONDS = 0.5  # another process may write; ours wakes readers at once
@@ -142,7 +143,10 @@ class LogStore:
         Written when it returns, in the sense that our own death loses nothing.
         """
         key = (workload_id, attempt, task)
-        writing = self._open(key)
+        try:
+            writing = self._open(key)
+        except OSError as error:
+            raise _failure(error, task, workload_id) from error
         if offset > writing.size:
             raise ConflictError(
                 f"the log of {task} in {workload_id} has {writing.size} bytes, and is given what follows {offset}",
@@ -150,8 +154,8 @@ class LogStore:
             )
         if offset + len(data) <= writing.size:
             return
-        self._note_time(key, writing, time)
         try:
+            self._note_time(key, writing, time)
             rest = memoryview(self._masked(key, writing.size, data[writing.size - offset :]))
             while rest:
                 if writing.size - writing.start >= self._segment:
@@ -162,22 +166,26 @@ class LogStore:
                 rest = rest[done:]
             if writing.times < 0:
                 os.utime(writing.handle, (writing.first_time, writing.first_time))
-        except OSError:
+        except OSError as error:
             self._close(key)  # what is true is on the disk, and read again from there
             self._ends.pop(key, None)
-            raise
+            raise _failure(error, task, workload_id) from error
         finally:
             self._wake(workload_id)
 
     def skip(self, workload_id: str, attempt: int, task: str, offset: int, time: float) -> None:
         """Go on at `offset`; what is missing before it is lost, and readers are told so."""
         key = (workload_id, attempt, task)
-        writing = self._open(key)
-        if offset > writing.size:
-            self._note_time(key, writing, time)
-            self._turn(key, writing, offset)
-            writing.size = offset
-            self._wake(workload_id)
+        try:
+            writing = self._open(key)
+            if offset > writing.size:
+                self._note_time(key, writing, time)
+                self._turn(key, writing, offset)
+                writing.size = offset
+                self._wake(workload_id)
+        except OSError as error:
+            self._close(key)
+            raise _failure(error, task, workload_id) from error
 
     def size(self, workload_id: str, attempt: int, task: str) -> int:
         """How many bytes of a task's output were taken, as the disk says."""
@@ -461,6 +469,13 @@ def time_at(times: list[tuple[int, float]], offset: int) -> float:
     """When the byte at `offset` came, from what `LogStore.times` says."""
     found = bisect_right(times, (offset, float("inf"))) - 1
     return times[max(found, 0)][1] if times else 0.0
+
+
+def _failure(error: OSError, task: str, workload_id: str) -> OSError:
+    """A full disk is told as such: whoever writes tries again when there is room."""
+    if error.errno not in NO_ROOM:
+        return error
+    return disk_full(f"The log of {task} in {workload_id} finds no room on the server's disk.")
 
 
 def _checked(name: str) -> str:

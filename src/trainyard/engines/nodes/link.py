@@ -361,6 +361,8 @@ class NodeLink:
                         await self._process.terminate()
                 else:
                     self.send({"op": "ping", "id": 0})
+                    if again := self.reports.wanted_again():
+                        self.send({"op": "want", "parts": again})
                 self._refresh()
             elif silent > self._patience.lost:
                 await self._say_lost(is_refused=False)

@@ -14,7 +14,7 @@ from trainyard.engines.api import (
     TaskStarted,
     TaskUnknown,
 )
-from trainyard.lib.errors import ConflictError
+from trainyard.lib.errors import ConflictError, DiskFullError
 
 Key = tuple[str, str]  # attempt_id, task
 
@@ -34,6 +34,7 @@ class Reports:
             Key, tuple[str, int]
         ] = {}  # workload and number of the attempt, as the sink wants them
         self._taken: dict[Key, int] = {}
+        self._refused: set[Key] = set()  # logs that the sink had no room for
         self.place = ""  # the node's address
         self.skew = 0.0  # how far its clock is ahead
         self.was_seen = False
@@ -53,6 +54,7 @@ class Reports:
         for known in (self._said, self._logs, self._taken, self._noted):
             for key in [key for key in known if key[0] in gone]:
                 del known[key]
+        self._refused = {key for key in self._refused if key[0] not in gone}
         self.expected = {key for key in self.expected if key[0] not in gone}
 
     def take(self, tasks: Sequence[dict[str, Any]], *, is_all: bool) -> list[Observation]:
@@ -62,6 +64,7 @@ class Reports:
             self.was_seen = True
             self._said.clear()
             self._taken.clear()
+            self._refused.clear()
             there = {(task["a"], task["t"]) for task in tasks}
             for attempt, name in sorted(self.expected - there):
                 found.append(TaskUnknown(attempt, name, self._node, "its node has no files of it"))
@@ -116,11 +119,23 @@ class Reports:
         at = 0
         for attempt, name, offset, length in parts:
             key = (attempt, name)
+            data, at = payload[at : at + length], at + length
+            if key in self._refused:
+                continue
             if key in self._logs:
-                workload, number = self._logs[key]
-                self._keep(workload, number, name, offset, payload[at : at + length], time)
+                try:
+                    self._keep(*self._logs[key], name, offset, data, time)
+                except DiskFullError:
+                    # The node keeps it meanwhile. But what somebody has stopped must come to its end without room, too.
+                    if not self._said.get(key, 0) & SENT_AWAY:
+                        self._refused.add(key)
+                        continue
             self._taken[key] = offset + length
-            at += length
+
+    def wanted_again(self) -> list[list[Any]]:
+        """From where logs are wanted that there was no room for; to be asked now and then, and sent to the node."""
+        again, self._refused = sorted(self._refused), set()
+        return [[*key, self._sink.size(*self._logs[key], key[1])] for key in again if key in self._logs]
 
     def _keep(self, workload: str, number: int, name: str, offset: int, data: bytes, time: float) -> None:
         try:

@@ -21,6 +21,7 @@ from trainyard.server.api.parts import Parts
 from trainyard.server.api.request_bodies import RequestBodies
 from trainyard.server.api.routing import PREFIX, Nouns, described_routes
 from trainyard.server.api.shortcut import Shortcut
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
@@ -48,10 +49,12 @@ def create_api(
     engine: Callable[[], Engine | None],
     settings: ServerSettings,
     visitor: Visitor,
+    *,
+    disk: DiskSpace | None = None,
 ) -> FastAPI:
     """The application of one server. `engine` is there while it leads; `visitor` goes to nodes while it does not."""
-    bodies = RequestBodies()
-    app = make_application(bodies=bodies, body_limit=settings.body_limit_mib << 20)
+    bodies, disk = RequestBodies(), disk or DiskSpace()
+    app = make_application(bodies=bodies, disk=disk, body_limit=settings.body_limit_mib << 20)
     changes = Changes(services.db)
     app.state.parts = Parts(
         services=services,
@@ -63,12 +66,15 @@ def create_api(
         answers=Answers(changes),
         identities=Identities(services, settings),
         bodies=bodies,
+        disk=disk,
         searches=ConcurrencyLimit(SEARCHES, each=SEARCHES_OF_ONE, what="searches"),
     )
     return app
 
 
-def make_application(*, body_limit: int, bodies: RequestBodies | None = None) -> FastAPI:
+def make_application(
+    *, body_limit: int, bodies: RequestBodies | None = None, disk: DiskSpace | None = None
+) -> FastAPI:
     """The routes alone; enough for the description."""
     app = FastAPI(
         title="Trainyard",
@@ -90,7 +96,7 @@ def make_application(*, body_limit: int, bodies: RequestBodies | None = None) ->
 
     app.add_middleware(Shortcut)
     app.add_middleware(
-        Guard, bodies=bodies or RequestBodies(), body_limit=body_limit
+        Guard, bodies=bodies or RequestBodies(), disk=disk or DiskSpace(), body_limit=body_limit
     )  # the last one stands outermost
     return app
 

@@ -19,6 +19,7 @@ from trainyard.lib.ids import new_id
 from trainyard.server.api import problems
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.request_bodies import Message, Receive, RequestBodies, Scope
+from trainyard.server.disk_space import DiskSpace
 
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -46,9 +47,12 @@ STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 class Guard:
     """Wraps the API. Streams and WebSockets pass through; bodies are read whole, up to their limit."""
 
-    def __init__(self, app: Asgi, *, bodies: RequestBodies, body_limit: int = 8 << 20) -> None:
+    def __init__(
+        self, app: Asgi, *, bodies: RequestBodies, disk: DiskSpace, body_limit: int = 8 << 20
+    ) -> None:
         self._app = app
         self._bodies = bodies
+        self._disk = disk
         self._body_limit = body_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,6 +88,8 @@ class Guard:
 
         async with contextlib.AsyncExitStack() as held:
             try:
+                if _makes_more(scope):
+                    self._disk.check()
                 body = await held.enter_async_context(
                     self._bodies.body(scope, receive, limit=limit, identify=identify)
                 )
@@ -132,6 +138,11 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _REQUEST_ID.match(value):
             return str(value, "ascii")
     return f"{_STARTED}-{next(_COUNT):x}"
+
+
+def _makes_more(scope: Scope) -> bool:
+    """Whether a request makes something that stays. Who signs in, stops or deletes has to be served in any case."""
+    return scope["method"] == "POST" and not scope["path"].endswith(("/session", "/explanations"))
 
 
 def _bad_address(scope: Scope) -> Response | None:

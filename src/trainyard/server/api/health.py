@@ -22,13 +22,18 @@ OPEN: dict[str, Any] = {"security": []}
 
 @router.get("/health", responses=described(Health), openapi_extra=OPEN)
 async def get_health(request: Request) -> Response:
-    """Say whether the server can serve: 200, or 503 where its database does not answer."""
+    """Say whether the server can serve: 200, or 503 where its database does not answer.
+
+    A full disk is `degraded` with the code `disk_full`, and 200 all the same: only this server can stop what fills it.
+    """
     parts = parts_of(request)
     try:
         await parts.services.db.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
     except Error:
-        return answer({"status": "failing", "database": "silent", "leader": None}, 503)
-    return answer({"status": "ok", "database": "ok", "leader": parts.engine() is not None})
+        return answer({"status": "failing", "code": "unreachable", "database": "silent", "leader": None}, 503)
+    said = ("degraded", "disk_full") if parts.disk.is_full() else ("ok", "")
+    leads = parts.engine() is not None
+    return answer({"status": said[0], "code": said[1], "database": "ok", "leader": leads})
 
 
 @router.get("/version", responses=described(Version), openapi_extra=OPEN)

@@ -12,6 +12,7 @@ from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.identity import Identities
 from trainyard.server.api.request_bodies import RequestBodies
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.logs import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
@@ -31,6 +32,7 @@ class Parts:
     answers: Answers
     identities: Identities
     bodies: RequestBodies
+    disk: DiskSpace
     searches: ConcurrencyLimit
 
 

@@ -41,6 +41,7 @@ STATUSES: dict[type[Error], int] = {
     errors.CapacityError: 503,
     errors.QuotaError: 409,
     errors.UnreachableError: 502,
+    errors.DiskFullError: 507,
     errors.StillRunningError: 504,
 }
 # Codes of what HTTP itself refuses.

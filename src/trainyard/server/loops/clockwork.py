@@ -37,6 +37,8 @@ class Clockwork:
         """One look; how many jobs were submitted. Each in a transaction of its own, so that one does not keep the others."""
         now = self._context.now()
         submitted = 0
+        if self._term.db.is_short_of_room():  # they are still due when there is room
+            return submitted
         for schedule in await self._term.db.read(lambda c: schedules.due_schedules(c, now)):
             try:
                 made = await self._term.write(lambda c, one=schedule: tick(c, self._context, one, now))  # type: ignore[misc]

@@ -60,6 +60,8 @@ class Metering:
 
     async def write(self) -> None:
         """Write what has come; what could not be written is kept for the next time."""
+        if self._term.db.is_short_of_room():
+            return
         batch, self._pending = self._pending, []
         if not batch:
             return

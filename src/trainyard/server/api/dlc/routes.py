@@ -93,6 +93,7 @@ class Call:
 
 async def create_job(call: Call) -> Response:
     """POST jobs."""
+    call.parts.disk.check()
     spec = spec_of(call.body)
     record = await call.services.jobs.submit(
         call.actor, spec, dlc=dict(call.body), idempotency_key=call.token
