@@ -28,6 +28,7 @@ class Up:
         self.home = folder / "home"
         self.home.mkdir(parents=True, exist_ok=True)
         self.options = options
+        self.python = [sys.executable]  # what runs it
         self.env = {
             **{
                 name: value
@@ -46,7 +47,7 @@ class Up:
     def start(self, *, port: int = 0) -> None:
         self.log = (self.folder / "up.err").open("a")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trainyard.cli.main", "up", "--data", str(self.data), "--port", str(port),
+            [*self.python, "-m", "trainyard.cli.main", "up", "--data", str(self.data), "--port", str(port),
              "--json", *self.options],
             env=self.env, stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True,
         )  # fmt: skip
