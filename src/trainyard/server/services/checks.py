@@ -21,9 +21,13 @@ LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}\Z")
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,62}\Z")
+# A name in a registry or on the node; whether there is one, the node will say. NB: podman takes `docker-archive:/path`,
+# `dir:path` and their like for files of the node, which it opens with its own rights: a colon stands before a port or a tag only.
 IMAGE = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9_.+/@:-]*\Z"
-)  # whether there is one of this name, the node will say
+    r"(?!(?:containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):)"
+    r"(?:[A-Za-z0-9][A-Za-z0-9_.-]*:[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9_.+/-]*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.+-]*)?(?:@[A-Za-z0-9_.+-]+:[0-9a-fA-F]+)?\Z"
+)
 
 NAME_LENGTH = 200
 # What one argument of a program may have on Linux is 128 KiB; a command and its variables stay below.

@@ -25,6 +25,10 @@ COMMON = "docker.io"  # of an image that names no registry
 COMMON_KEYS = (COMMON, "https://index.docker.io/v1/")  # as podman and docker call it where they keep sign-ins
 NOT_REACHED, NO_DAEMON = "not reached", "docker does not answer"
 WORTH_TRYING = (NOT_REACHED, NO_DAEMON)
+# What podman takes for files of the node, or of another program there, and opens with our rights.
+IS_PLACE = re.compile(
+    r"(containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):|[^/]*:/|.*://"
+)
 # What failed, by what registries and programs say; the first that is found.
 CAUSES = (
     (NO_DAEMON, re.compile(r"(?i)cannot connect to the docker|docker daemon|docker api|error during connect")),
@@ -51,6 +55,8 @@ class Fetcher:
 
     def ensure(self, hearing: Hearing) -> None:
         """Have it. RefusalError where it cannot be had; whoever was told to go meanwhile gives up."""
+        if IS_PLACE.match(self.image):
+            raise RefusalError(f"{self.image} is no image of a registry or of this node, but a place")
         words = [self.runtime, "image", "inspect", "--format", "{{.Id}}", "--", self.image]
         if run_briefly(words)[0] == 0:
             return
