@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
+import container_lab
+from container_lab import WITH_PYTHON, Containers
 from engine_lab import EngineLab, lab_in, launch_of
 
-from trainyard.engines.api import View
+from trainyard.engines.api import Mount, View
 from trainyard.transport.api import read_all
 
 PROBES = Path(__file__).with_name("escape_probes.py").read_text()
@@ -43,7 +46,8 @@ def probing() -> str:
 def held(text: str, *, least: int) -> None:
     """Every attempt was made and none succeeded."""
     lines = text.splitlines()
-    assert [line for line in lines if not line.startswith(("held ", "tried "))] == []
+    escaped = [line for line in lines if not line.startswith(("held ", "tried "))]
+    assert not escaped, "\n".join(escaped)
     assert lines and lines[-1].startswith("tried ") and int(lines[-1].split()[1]) >= least, lines[-1:]
 
 
@@ -66,7 +70,7 @@ def surroundings(lab: EngineLab, listener: socket.socket) -> dict[str, str]:
 
 
 @pytest.fixture
-def listener() -> AsyncIterator[socket.socket]:
+def listener() -> Iterator[socket.socket]:
     """Somebody else's port, which allows to be shared with the same user."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -99,6 +103,33 @@ async def test_nothing_gets_out_of_a_command_beside_a_task(lab: EngineLab, liste
     text = (await read_all(process)).decode()
     assert await process.wait() == 0, text
     held(text, least=200)
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def containers(request: pytest.FixtureRequest) -> Iterator[Containers]:
+    """What runs containers on the node."""
+    with container_lab.lasting(request.param) as found:
+        found.make(WITH_PYTHON, container_lab.python_image())
+        yield found
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="root in a container of an ordinary user's is that user")
+@pytest.mark.usefixtures("containers")
+async def test_nothing_gets_out_of_a_container(lab: EngineLab, listener: socket.socket, tmp_path: Path):
+    server = await lab.start()
+    (tmp_path / "scratch").mkdir()
+    view = View(
+        uid=2_000_007, image=WITH_PYTHON, mounts=(Mount(source=str(tmp_path / "scratch"), target="/scratch"),)
+    )
+    env = {**surroundings(lab, listener), "PROBE_CONTAINER": "1"}
+    plant = "cat /bin/sh > /scratch/b; chmod 4755 /scratch/b 2>/dev/null"
+    await lab.launch(server, launch_of(f"{plant}\n{probing()}", view=view, env=env))
+    ended = await server.ended("w1.1")
+    text = server.log("w1.1").decode()
+    assert ended.exit_code == 0, text[-3000:]
+    held(text, least=200)
+    found = (tmp_path / "scratch" / "b").stat()
+    assert (found.st_uid, found.st_mode & stat.S_ISUID) == (2_000_007, 0)
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root's bubblewrap is worth it")

@@ -112,7 +112,7 @@ class Archive:
     def folders(self, names: Iterable[str]) -> None:
         for name in names:
             info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
             self._tar.addfile(info)
 
     def text(self, name: str, text: str) -> None:

@@ -37,6 +37,7 @@ else:
     other.sendall(os.environ["RANK"].encode())
     print(other.recv(100).decode(), socket.gethostbyname("master-0"), socket.gethostbyname("worker-0"))
 """
+PASSWORD = "correct horse battery"  # of a test's own user
 
 
 @pytest.fixture(scope="module", params=["podman", "docker"])
@@ -79,6 +80,25 @@ def test_tasks_reach_each_other_by_ssh_when_their_image_has_it(up):
     job, lines = run(up, command, kind="MPIJob")
     assert job["state"] == "succeeded", lines
     assert lines[-4:] == ["master-0 slots=1", "worker-0 slots=1", "in worker-0", "7"]
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/usr/sbin/sshd") or os.getuid() != 0, reason="no sshd, or no root here"
+)
+def test_tasks_reach_each_other_by_ssh_when_they_are_users_without_rights(up):
+    up.call("POST", "/api/v1/users", {"name": "ada", "password": PASSWORD})
+    workspace = up.call("GET", "/api/v1/workspaces")["items"][0]
+    up.call("PUT", f"/api/v1/workspaces/{workspace['id']}/members/ada", {"role": "member"})
+    given = {"username": "ada", "password": PASSWORD, "kind": "token"}
+    token = str(up.call("POST", "/api/v1/session", given)["token"])
+    roles = [{"name": "worker", "cpu": 0.1, "image": WITH_PYTHON, "replicas": 2}]
+    command = "ssh worker-0 'echo in $TRAINYARD_TASK; id -un; id -u; echo $HOME; echo x > ~/y && cat ~/y'"
+    body = {"name": "j", "kind": "MPIJob", "command": command, "roles": roles}
+    job = up.call("POST", "/api/v1/jobs", body, token=token)["id"]
+    found, lines = up.until(job, "succeeded", "failed", seconds=90), up.lines(job)
+    assert found["state"] == "succeeded", lines
+    assert lines[-5:-3] == ["in worker-0", "ada"] and lines[-2:] == ["/home/ada", "x"], lines
+    assert int(lines[-3]) > 2_000_000
 
 
 @PODMAN_ALONE

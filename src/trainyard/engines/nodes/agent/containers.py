@@ -15,14 +15,15 @@ import resource
 import sys
 from typing import Any
 
-from . import kernel
+from . import kernel, syscall_filter
 from .cgroups import limits_of
 from .devices import device_nodes
 from .folder import TaskFolder, write_file
 from .ground import DOCKER, RUNTIMES, Runtime, find_runtime, has_runtime, run_briefly
 from .placing import Placed, RefusalError
+from .sandbox_user import NAMES, user_of
 from .supervisor import base_environment, end_marked, mark_of
-from .view import CONTAINER, Builder, Wrapped, place_of
+from .view import CONTAINER, NOBODY, Builder, Wrapped, place_of
 
 REMOVE_SECONDS = (
     30.0  # a daemon that hangs goes on with it when it can; our container's processes do not wait for that
@@ -38,6 +39,7 @@ NODES_OWN = re.compile(
     r"BUILDAH_.*|STORAGE_.*|REGISTRY_.*|CNI_.*|NETAVARK_.*|DBUS_.*|LISTEN_.*|NOTIFY_SOCKET|SSL_.*|OTEL_.*|GO.*|"
     r"(https?|all|no)_proxy|(HTTPS?|ALL|NO)_PROXY)\Z"
 )
+OWN_TMP = "/tmp"
 SHELL = 'if [ -x /bin/bash ]; then exec /bin/bash "$@"; fi; exec /bin/sh "$@"'
 
 
@@ -119,6 +121,8 @@ class Box:
         self.order = order
         self.view: dict[str, Any] = order["view"]
         self.kind, self.runtime = runtime.kind, runtime.path
+        self.user = user_of(order)  # as whom all in it run; None: as far as that goes, root
+        self.home = home_of(order)
         self.placed: list[Placed] = []  # its storages, held open
 
     def words(self, name: str, options: list[str], inner: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -126,6 +130,13 @@ class Box:
         words = [self.runtime, "run", "--name", name, "--network", "host", "--log-driver", "none"]
         words += ["--pull", "never", "--label", "trainyard=1", "--entrypoint", "/bin/sh"]
         words += ["--security-opt", "label=disable", "--user", self._user(), "--no-healthcheck"]
+        words += ["--security-opt", "no-new-privileges", "--security-opt", f"seccomp={self._profile()}"]
+        if self.user is not None:
+            words += [
+                "--cap-drop",
+                "ALL",
+                *(word for one in self.user.groups for word in ("--group-add", str(one))),
+            ]
         if self.kind == DOCKER:  # the network of the node goes only with its users
             words += ["--userns", "host", "--stop-signal", "TERM"]
         else:
@@ -135,18 +146,27 @@ class Box:
             words += ["--mount", mount]
         for host, address in (self.view.get("hosts") or {}).items():
             words += ["--add-host", f"{host}:{address}"]
-        words += self._devices()
+        words += self._home() + self._devices()
         more, env = self._environment()
         work = os.path.abspath(self.folder.file("work"))
         return [*words, *more, "--workdir", work, "--", self.view["image"], *inner], env
 
+    def _profile(self) -> str:
+        """A file with the calls that are denied inside, as in a view. An sshd of the container's root puts itself aside."""
+        path = os.path.abspath(self.folder.file("seccomp.json"))
+        spared = ("chroot",) if self.user is None else ()
+        write_file(path, json.dumps(syscall_filter.profile(*spared)).encode())
+        return path
+
     def place(self) -> str:
         """The working folder that the user named, as it is inside; empty where none was."""
         wanted = self.order["working_dir"]
-        return place_of(wanted, self.view.get("home") or "/root") if wanted else ""
+        return place_of(wanted, self.home) if wanted else ""
 
     def _user(self) -> str:
-        """Root, as far as that is no more than we are: a daemon of root's would make it the node's own, also in storages."""
+        """The task's own user; else root, as far as that is no more than we are: a daemon of root's would make it the node's."""
+        if self.user is not None:
+            return f"{self.user.uid}:{self.user.gid}"
         if self.kind == DOCKER and os.getuid():
             options = run_briefly([self.runtime, "info", "--format", "{{.SecurityOptions}}"])[1]
             if "rootless" not in options:
@@ -179,6 +199,11 @@ class Box:
         os.makedirs(work, mode=0o700, exist_ok=True)
         command, program = os.path.abspath(self.folder.file("command")), os.path.abspath(sys.argv[0])
         own = [(work, work, False), (command, command, True), (program, program, True)]
+        if self.user is not None:
+            self.user.give(work)
+            self.user.give(command)  # it is mounted to be read
+            os.chmod(program, 0o644)  # nobody else comes into the folder that it is in
+            own += [(self._names(name), f"/etc/{name}", True) for name in NAMES]
         if self.order.get("entry"):
             entry = os.path.abspath(self.folder.file("entry"))
             own.append((entry, entry, False))
@@ -187,6 +212,21 @@ class Box:
         # One that lies in a storage is the task's own all the same: the storage is others' as well.
         own += [(path, target, False) for path, target in builder.files()]
         return [mounted(*one) for one in [*storages, *own]]
+
+    def _names(self, name: str) -> str:
+        """A table of accounts with the task's user, for programs that ask who they are. Nobody else of the image can be."""
+        path = os.path.abspath(self.folder.file(name))
+        if self.user is not None:
+            user = self.view.get("user") or NOBODY
+            write_file(path, self.user.names(name, user, self.home, "/bin/sh", NAMES[name]).encode())
+            os.chmod(path, 0o644)  # same
+        return path
+
+    def _home(self) -> list[str]:
+        """A home to write in, where no storage is that: an image has none for users that it does not know."""
+        if self.user is None or self.home == OWN_TMP or any(one.target == self.home for one in self.placed):
+            return []
+        return ["--tmpfs", f"{self.home}:rw,exec,mode=1777"]
 
     def _devices(self) -> list[str]:
         nodes, _ = device_nodes(self.order)
@@ -207,8 +247,8 @@ class Box:
         given["TRAINYARD_TASK_DIR"] = os.path.abspath(self.folder.path)
         given["TRAINYARD_AGENT"] = os.path.abspath(sys.argv[0])
         home, user = self.view.get("home"), self.view.get("user")
-        if home:
-            given.setdefault("HOME", home)
+        if home or self.user is not None:
+            given.setdefault("HOME", self.home)
         if user:
             given.setdefault("USER", user)
         words, env = [], dict(os.environ)
@@ -219,6 +259,11 @@ class Box:
                 words += ["--env", name]
                 env[name] = value
         return words, env
+
+
+def home_of(order: dict[str, Any]) -> str:
+    """Where a task's user is at home inside of its container."""
+    return str(order["view"].get("home") or (OWN_TMP if user_of(order) is not None else "/root"))
 
 
 def requested(indices: str) -> list[str]:

@@ -263,16 +263,23 @@ class Keeper:
     def _words(self) -> tuple[list[str], dict[str, str]]:
         first = os.path.abspath(self.folder.file(FIRST_FILE))
         write_file(first, b"")
+        self._give(first)
         options = ["--mount", mounted(first, "/.first", False)]
         if self.view["mounts"]:
             gate = os.path.abspath(self.folder.file("go"))
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(gate, 0o600)
+            self._give(gate)
             self.gate = os.open(gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
             options += ["--mount", mounted(gate, "/.go", False)]
         if self.runtime.kind == PODMAN:
             options += ["--replace"]
         return self.box.words(self.name, options, ["-c", FIRST, "sh", self.box.place(), *self._inner()])
+
+    def _give(self, path: str) -> None:
+        """Let the first process of the container use a file."""
+        if self.box.user is not None:
+            self.box.user.give(path)
 
     def _inner(self) -> list[str]:
         """The task's own words, by the programs of the image."""

@@ -18,6 +18,11 @@ FIRST = 2_000_000
 UNGUARDED = ("open", "off")
 UMASK = 0o002  # what is made in a shared folder is for all who share it; a private folder lets nobody else in
 PRIVATE, SHARED = 0o700, 0o2775
+# What tables of accounts say of everybody's accounts, where those of the system cannot be known.
+NAMES = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "group": "root:x:0:\nnogroup:x:65534:\n",
+}
 
 
 class TaskUser(NamedTuple):
@@ -32,6 +37,13 @@ class TaskUser(NamedTuple):
         groups = ["--groups", ",".join(map(str, self.groups))] if self.groups else ["--clear-groups"]
         numbers = ["--reuid", str(self.uid), "--regid", str(self.gid), *groups]
         return [setpriv, *numbers, "--bounding-set=-all", "--inh-caps=-all", "--"]
+
+    def names(self, table: str, name: str, home: str, shell: str, others: str) -> str:
+        """A table of accounts in which the user stands first: it is the first with a number whom programs take it for."""
+        line = (
+            f"{name}:x:{self.gid}:" if table == "group" else f"{name}:x:{self.uid}:{self.gid}::{home}:{shell}"
+        )
+        return f"{line}\n{others}"
 
     def give(self, path: str) -> None:
         """Make something of ours the user's; a link itself and not what it leads to."""

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_SECCOMP = 22
@@ -24,48 +24,46 @@ MOST_STEPS = 255  # a conditional jump goes no further
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET: in a new user namespace a task has all rights again.
 NEW_ROOMS = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 SETUID_BIT = 0o4000
-CREATES = os.O_CREAT | 0o20000000  # O_CREAT or O_TMPFILE; without them a mode is whatever was there before
+CREATING = (os.O_CREAT, 0o20000000)  # the second makes a file without a name; without them a mode is anything
+CREATES = CREATING[0] | CREATING[1]
 TERMINAL_INPUT, CONSOLE = 0x5412, 0x541C  # TIOCSTI types for others; TIOCLINUX does on a console
 
 
 class Machine(NamedTuple):
-    """The numbers of one architecture."""
+    """One architecture: what the kernel calls it, and which of the numbers below are its own."""
 
     audit: int
-    denied: tuple[int, ...]
-    clone: int
-    clone3: int
-    ioctl: int
-    modes: tuple[tuple[int, int], ...]  # call → which argument is the mode of a file
-    created: tuple[
-        tuple[int, int, int], ...
-    ]  # call → which argument are flags, and which a mode where those create
+    column: int
 
 
-# mount, umount2, pivot_root, swapon, swapoff, reboot, sethostname, setdomainname, iopl, ioperm, the loading of modules,
-# quotactl, nfsservctl, lookup_dcookie, acct, settimeofday, clock_settime, clock_adjtime, kexec, keys, unshare, setns,
-# perf_event_open, fanotify_init, open_by_handle_at, bpf, userfaultfd, io_uring, the new calls for mounts, chroot, vhangup,
-# syslog, ustat, sysfs, uselib, _sysctl.
-_X86_64 = (
-    165, 166, 155, 167, 168, 169, 170, 171, 172, 173, 174, 175, 176, 177, 178, 179, 180, 212, 163, 164, 227, 305, 246, 320,
-    248, 249, 250, 272, 308, 298, 300, 304, 313, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432, 433, 442, 443, 467, 161,
-    153, 103, 136, 139, 134, 156,
-)  # fmt: skip
-_AARCH64 = (
-    40, 39, 41, 224, 225, 142, 161, 162, 105, 106, 60, 42, 18, 89, 170, 112, 266, 104, 294, 217, 218, 219, 97, 268, 241, 262,
-    265, 273, 280, 282, 425, 426, 427, 428, 429, 430, 431, 432, 433, 442, 443, 467, 51, 58, 116,
-)  # fmt: skip
-OPENAT2 = 437  # everywhere; its flags are in memory, where nobody can look at them in time
-MACHINES = {
-    "x86_64": Machine(
-        0xC000003E, _X86_64, 56, 435, 16,
-        modes=((90, 1), (91, 1), (268, 2), (452, 2), (85, 1), (133, 1), (259, 2)),
-        created=((2, 1, 2), (257, 2, 3)),
-    ),
-    "aarch64": Machine(
-        0xC00000B7, _AARCH64, 220, 435, 29, modes=((52, 1), (53, 2), (452, 2), (33, 2)), created=((56, 2, 3),)
-    ),
+NONE = -1  # it has no such call
+MACHINES = {"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)}
+# The numbers of calls: of x86_64, of aarch64.
+DENIED = {
+    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "swapon": (167, 224), "swapoff": (168, 225),
+    "reboot": (169, 142), "sethostname": (170, 161), "setdomainname": (171, 162), "iopl": (172, NONE), "ioperm": (173, NONE),
+    "create_module": (174, NONE), "init_module": (175, 105), "delete_module": (176, 106), "get_kernel_syms": (177, NONE),
+    "query_module": (178, NONE), "finit_module": (313, 273), "quotactl": (179, 60), "nfsservctl": (180, 42),
+    "lookup_dcookie": (212, 18), "acct": (163, 89), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "add_key": (248, 217),
+    "request_key": (249, 218), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268),
+    "perf_event_open": (298, 241), "fanotify_init": (300, 262), "open_by_handle_at": (304, 265), "bpf": (321, 280),
+    "userfaultfd": (323, 282), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432),
+    "fspick": (433, 433), "mount_setattr": (442, 442), "quotactl_fd": (443, 443), "open_tree_attr": (467, 467),
+    "chroot": (161, 51), "vhangup": (153, 58), "syslog": (103, 116), "ustat": (136, NONE), "sysfs": (139, NONE),
+    "uselib": (134, NONE), "_sysctl": (156, NONE),
 }  # fmt: skip
+# Their arguments are in memory, where nobody can look at them in time: the C library has others for them.
+UNKNOWN = {"clone3": (435, 435), "openat2": (437, 437)}
+CLONE, IOCTL = (56, 220), (16, 29)
+# Which argument is the mode of a file.
+MODES = {
+    "chmod": (90, NONE, 1), "fchmod": (91, 52, 1), "fchmodat": (268, 53, 2), "fchmodat2": (452, 452, 2), "creat": (85, NONE, 1),
+    "mknod": (133, NONE, 1), "mknodat": (259, 33, 2),
+}  # fmt: skip
+# Which argument are flags, and which is a mode where those create.
+CREATED = {"open": (2, NONE, 1, 2), "openat": (257, 56, 2, 3)}
 
 
 class _Steps:
@@ -106,12 +104,11 @@ def program_for(machine: str) -> bytes:
     steps.add(LOAD, NUMBER_AT)
     if machine == "x86_64":
         steps.add(AT_LEAST, X32, then="unknown")
-    for number in known.denied:
-        steps.add(EQUAL, number, then="denied")
-    # The C library takes the older clone then, whose flags can be seen.
-    for number in (known.clone3, OPENAT2):
-        steps.add(EQUAL, number, then="unknown")
-    _add_looks(steps, known)
+    for calls, verdict in ((DENIED, "denied"), (UNKNOWN, "unknown")):
+        for numbers in calls.values():
+            if numbers[known.column] != NONE:
+                steps.add(EQUAL, numbers[known.column], then=verdict)
+    _add_looks(steps, known.column)
     for name, value in (
         ("allowed", ALLOW),
         ("denied", REFUSE | errno.EPERM),
@@ -123,29 +120,55 @@ def program_for(machine: str) -> bytes:
     return steps.assembled()
 
 
-def _add_looks(steps: _Steps, known: Machine) -> None:
+def _add_looks(steps: _Steps, column: int) -> None:
     """Steps for the calls that depend on what they are given. The last one falls through to `allowed`."""
-    steps.add(EQUAL, known.clone, otherwise="after clone")
+    steps.add(EQUAL, CLONE[column], otherwise="after clone")
     steps.load_argument(0)
     steps.add(HAS_BIT, NEW_ROOMS, then="denied", otherwise="allowed")
     steps.place("after clone")
-    steps.add(EQUAL, known.ioctl, otherwise="after ioctl")
+    steps.add(EQUAL, IOCTL[column], otherwise="after ioctl")
     steps.load_argument(1)
     steps.add(EQUAL, TERMINAL_INPUT, then="denied")
     steps.add(EQUAL, CONSOLE, then="denied", otherwise="allowed")
     steps.place("after ioctl")
-    for number, mode in known.modes:
-        steps.add(EQUAL, number, otherwise=f"after {number}")
-        steps.load_argument(mode)
-        steps.add(HAS_BIT, SETUID_BIT, then="denied", otherwise="allowed")
-        steps.place(f"after {number}")
-    for number, flags, mode in known.created:
-        steps.add(EQUAL, number, otherwise=f"after {number}")
-        steps.load_argument(flags)
-        steps.add(HAS_BIT, CREATES, otherwise="allowed")
-        steps.load_argument(mode)
-        steps.add(HAS_BIT, SETUID_BIT, then="denied", otherwise="allowed")
-        steps.place(f"after {number}")
+    for name, (*numbers, mode) in MODES.items():
+        if numbers[column] != NONE:
+            steps.add(EQUAL, numbers[column], otherwise=f"after {name}")
+            steps.load_argument(mode)
+            steps.add(HAS_BIT, SETUID_BIT, then="denied", otherwise="allowed")
+            steps.place(f"after {name}")
+    for name, (*numbers, flags, mode) in CREATED.items():
+        if numbers[column] != NONE:
+            steps.add(EQUAL, numbers[column], otherwise=f"after {name}")
+            steps.load_argument(flags)
+            steps.add(HAS_BIT, CREATES, otherwise="allowed")
+            steps.load_argument(mode)
+            steps.add(HAS_BIT, SETUID_BIT, then="denied", otherwise="allowed")
+            steps.place(f"after {name}")
+
+
+def profile(*spared: str) -> dict[str, Any]:
+    """The same for podman and docker: a profile by the names of calls, but for some. Those that they do not know, they leave out."""
+    refused = {"action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM}
+    rules: list[dict[str, Any]] = [
+        {"names": sorted(DENIED.keys() - set(spared)), **refused},
+        {"names": sorted(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS},
+    ]
+    bits = [1 << place for place in range(32) if NEW_ROOMS >> place & 1]
+    rules += [{"names": ["clone"], "args": [_has(0, bit)], **refused} for bit in bits]
+    for request in (TERMINAL_INPUT, CONSOLE):
+        compared = {"index": 1, "value": 0xFFFFFFFF, "valueTwo": request, "op": "SCMP_CMP_MASKED_EQ"}
+        rules.append({"names": ["ioctl"], "args": [compared], **refused})
+    for name, (*_, mode) in MODES.items():
+        rules.append({"names": [name], "args": [_has(mode, SETUID_BIT)], **refused})
+    for name, (*_, flags, mode) in CREATED.items():
+        for flag in CREATING:
+            rules.append({"names": [name], "args": [_has(flags, flag), _has(mode, SETUID_BIT)], **refused})
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
+
+
+def _has(argument: int, bit: int) -> dict[str, Any]:
+    return {"index": argument, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def own_program() -> bytes:

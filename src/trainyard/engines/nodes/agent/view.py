@@ -17,7 +17,7 @@ from .devices import device_nodes
 from .folder import TaskFolder
 from .ground import PATHS, Ground
 from .placing import NETWORK, Placed, Places, RefusalError, source_of
-from .sandbox_user import UNGUARDED, user_of
+from .sandbox_user import UNGUARDED, TaskUser, user_of
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
 CONTAINER, IGNORE = "container", "ignore"
@@ -414,14 +414,11 @@ class Builder:
             known = "".join(f"{address}\t{name}\n" for name, address in self.view["hosts"].items())
             files["/etc/hosts"] = known + _text("/etc/hosts")
         user, home = self.view.get("user"), self.view.get("home")
-        uid, gid = os.getuid(), os.getgid()
-        if self.user is not None:
-            uid, gid = self.user.uid, self.user.gid
-            user, home = user or NOBODY, home or "/tmp"  # programs ask who they are
-        if user and home:
-            # The first that has the number is whom programs take it for; root stays known by its name.
-            files["/etc/passwd"] = f"{user}:x:{uid}:{gid}::{home}:/bin/bash\n" + _text("/etc/passwd")
-            files["/etc/group"] = f"{user}:x:{gid}:\n" + _text("/etc/group")
+        if self.user is not None or (user and home):
+            who = self.user or TaskUser(os.getuid(), os.getgid())
+            for name in ("passwd", "group"):
+                known = _text(f"/etc/{name}")
+                files[f"/etc/{name}"] = who.names(name, user or NOBODY, home or "/tmp", "/bin/bash", known)
         for path, text in files.items():
             if os.path.exists(path):
                 self.words += ["--ro-bind", self._file(os.path.basename(path), text), path]

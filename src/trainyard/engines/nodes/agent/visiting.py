@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .containers import SHELL, Box, name_of, no_runtime, runtime_of
+from .containers import SHELL, Box, home_of, name_of, no_runtime, runtime_of
 from .folder import TaskFolder
 from .ground import DOCKER, Runtime, run_briefly
 from .hearing import Hearing
@@ -32,8 +32,8 @@ ENTER = 'if [ -n "$1" ]; then mkdir -p -- "$1" && cd -- "$1" || exit 126; fi; sh
 def beside(folder: TaskFolder, order: dict[str, Any], command: str) -> int:
     """Run a command inside of a task's container; an empty one is a login shell."""
     runtime, visit = runtime_of(folder, order), str(os.getpid())
-    wanted, home = order["working_dir"], order["view"].get("home") or "/root"
-    place = place_of(wanted, home) if wanted else os.path.abspath(folder.file("work"))
+    wanted = order["working_dir"]
+    place = place_of(wanted, home_of(order)) if wanted else os.path.abspath(folder.file("work"))
     words = [runtime.path, "exec", *_options(runtime, visit), "-w", place, name_of(order), *_shell(command)]
     return _attend(words, {**os.environ, MARK: order["mark"]}, visit)
 
