@@ -434,13 +434,13 @@ async def test_notes_stay_few_when_the_machine_causes_thousands(machine, target)
 # -- depth ---------------------------------------------------------------------------------------------------------
 
 
-def make_deep(folder: Path, depth: int) -> None:
+def make_deep(folder: Path, depth: int, name: str = "d") -> None:
     """`depth` folders in one another, and a file in the last; each by its own descriptor."""
     folder.mkdir(parents=True)
     here = os.open(folder, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.mkdir(name, dir_fd=here)
+        below = os.open(name, os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = below
     os.close(os.open("leaf", os.O_CREAT | os.O_WRONLY, dir_fd=here))

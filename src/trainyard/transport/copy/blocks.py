@@ -106,7 +106,7 @@ def decode(data: bytes) -> dict[bytes, Blocks]:
     while at + _HEAD.size <= len(data):
         size, mtime, block, length = _HEAD.unpack_from(data, at)
         at += _HEAD.size
-        if block < SMALLEST_BLOCK:
+        if block != block_size(size):  # not what we keep; and a block is as much memory
             return {}
         space = 4 * block_count(size, block)
         name, sums = data[at : at + length], data[at + length : at + length + space]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Protocol
 
+from trainyard.lib.errors import InvalidError
 from trainyard.transport.copy.api import CopyOptions
+
+LONGEST_FILE = 1024 * 1024
 
 
 class _Result(Protocol):
@@ -71,7 +74,18 @@ class Rules:
 
 
 def _lines(path: bytes) -> list[str]:
-    return Path(os.fsdecode(path)).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    """The lines of an ignore file; none where something else, a pipe for one, has its name."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            return []
+        if facts.st_size > LONGEST_FILE:
+            raise InvalidError(
+                f"{os.fsdecode(path)!r} is too long for an ignore file: over {LONGEST_FILE:,} bytes",
+                hint="Shorten it, or name another file of patterns.",
+            )
+        return file.read().decode("utf-8", "surrogateescape").splitlines()
 
 
 def _compile(patterns: Sequence[str]) -> _Spec:

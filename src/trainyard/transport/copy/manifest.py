@@ -5,6 +5,7 @@ Reading the files is `archive.py`'s work; asking a machine is `survey.py`'s.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.ignore import Rules
+from trainyard.transport.copy.target_folder import LONGEST_NAME, shown
 
 ROOT = b"."
 LARGE = 32 * 1024 * 1024  # from here on a file travels alone, in a part that can be resumed
@@ -183,7 +185,13 @@ class _Scan:
         """Add everything under `top`; no recursion, since a path may be 2,000 folders deep."""
         waiting = [(top, "")]
         while waiting:
-            waiting += reversed(self._folder(*waiting.pop()))
+            path, below = waiting.pop()
+            try:
+                waiting += reversed(self._folder(path, below))
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                self._manifest.notes.append(_too_deep(path))
 
     def _folder(self, path: bytes, below: str) -> list[tuple[bytes, str]]:
         with os.scandir(path) as listing:
@@ -200,6 +208,9 @@ class _Scan:
                 name = os.fsdecode(item.name)
                 relative = f"{below}/{name}" if below else name
             if check and rules.ignores(relative, is_folder=is_folder):
+                continue
+            if len(prefix) + len(item.name) > LONGEST_NAME:
+                self._manifest.notes.append(_too_deep(item.path))
                 continue
             self._add(prefix + item.name, item)
             if is_folder:
@@ -222,6 +233,10 @@ class _Scan:
                 )
         except FileNotFoundError:  # a lock or temporary file that went away while we looked
             self._manifest.notes.append(f"{os.fsdecode(item.path)!r} vanished and was skipped")
+
+
+def _too_deep(path: bytes) -> str:
+    return f"{shown(path)} is nested too deep (over {LONGEST_NAME:,} bytes of path) and was left out"
 
 
 def _name_of(item: os.DirEntry[bytes]) -> bytes:

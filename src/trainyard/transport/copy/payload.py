@@ -37,7 +37,7 @@ class Payload:
     def open(self) -> int:
         """A new descriptor with a position of its own, set to the first byte. The caller closes it."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError as error:
             raise NotFoundError(f"{os.fsdecode(self._path)!r} vanished during the upload") from error
         except PermissionError as error:

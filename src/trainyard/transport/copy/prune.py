@@ -10,6 +10,7 @@ from trainyard.transport.api import Transport
 from trainyard.transport.copy.manifest import ROOT
 from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.survey import TREE, Plan
+from trainyard.transport.copy.target_folder import refusal
 
 PART = b".trainyard-part-"  # uploads of others that are under way
 
@@ -45,18 +46,17 @@ def _extras(output: bytes, plan: Plan, prefix: bytes) -> list[bytes]:
     for name, is_folder in found:
         if PART in name or plan.manifest.ignores(prefix + name, is_folder=is_folder):
             # A folder that holds something ignored is not superfluous.
-            while name := name.rpartition(b"/")[0]:
+            while (name := name.rpartition(b"/")[0]) and name not in kept:
                 kept.add(name)
-        elif prefix + name not in wanted:
+        elif prefix + name not in wanted and not refusal(name):  # `find` never says `..`
             extra.add(name)
-    extra -= kept
-    return sorted(name for name in extra if not any(parent in extra for parent in _parents(name)))
+    tops: list[bytes] = []
+    # A folder, then what is below it, then the next: a slash sorts before everything else that a name can hold.
+    for name in sorted(extra - kept, key=lambda name: name.replace(b"/", b"\0")):
+        if not tops or not name.startswith(tops[-1] + b"/"):
+            tops.append(name)
+    return tops
 
 
 def _names(text: bytes) -> list[bytes]:
     return [name.removeprefix(b"./") for name in text.split(b"\0") if name not in (b"", b".")]
-
-
-def _parents(name: bytes) -> list[bytes]:
-    parts = name.split(b"/")
-    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]

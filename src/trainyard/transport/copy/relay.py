@@ -13,7 +13,7 @@ from trainyard.lib.ids import new_id
 from trainyard.lib.shell import quote
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import Peers
-from trainyard.transport.copy.feed import feed
+from trainyard.transport.copy.feed import feed, printable
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
 
@@ -43,12 +43,12 @@ async def send(
     failed = dict.fromkeys(chain, "the machine before it did not pass the data on")
     failed[chain[0]] = outcome.reason
     for index, *words in outcome.lines:
-        if not index.isdigit() or int(index) >= len(chain):
+        if not (index.isascii() and index.isdigit() and len(index) < 9 and int(index) < len(chain)):
             continue
         if words[:1] == ["ok"]:
             failed.pop(chain[int(index)], None)
         else:
-            failed[chain[int(index)]] = " ".join(words[1:]) or "no reason given"
+            failed[chain[int(index)]] = printable(" ".join(words[1:])) or "no reason given"
     return failed
 
 

@@ -67,36 +67,42 @@ receive_part() {
     fi
     if [ "$alone" = 1 ]; then
         part=$part.$mark
-        true >"$part" || return 1
     else
-        # Two uploads of one file must not append to one part. The lock goes with its holder. The path is compared
-        # again, since the last holder may have renamed the part while we waited to open it.
         command -v flock >/dev/null || return 4
-        true >>"$part" || return 1
-        exec 9>>"$part"
-        if ! flock -n 9 2>/dev/null || ! [ "/dev/fd/9" -ef "$part" ]; then
-            echo "busy" >&2
-            return 4
-        fi
     fi
-    size=$(stat -c %s "$part")
+    # The part is made new, or continued as what an upload left. What others have put there, a link above all, goes.
+    if [ -h "$part" ] || { [ -e "$part" ] && ! is_plain "$part"; }; then rm -rf "$part"; fi
+    (set -C && true >"$part") 2>/dev/null || [ "$alone" != 1 ] || return 1
+    true >>"$part" || return 1
+    exec 9>>"$part"
+    # Two uploads of one file must not append to one part. The lock goes with its holder. The path is compared again,
+    # since the last holder may have renamed the part while we waited to open it. From here on only the open file counts.
+    if [ "$alone" != 1 ] && ! flock -n 9 2>/dev/null || [ -h "$part" ] || ! [ "/dev/fd/9" -ef "$part" ] ||
+        ! is_plain /dev/fd/9; then
+        echo "busy" >&2
+        return 4
+    fi
+    size=$(stat -L -c %s /dev/fd/9)
     if [ "$size" != "$offset" ] || ! holds_tail; then
         if [ "$offset" = 0 ] && [ "$alone" != 1 ]; then
-            true >"$part"
+            true >/dev/fd/9
         else
             echo "stale" >&2
             return 3
         fi
     fi
     # Not cat: a file that grows while it is sent is cut at the size it had.
-    head -c "$((upto - offset))" >>"$part" || return 1
-    if [ "$(stat -c %s "$part")" != "$upto" ]; then
+    head -c "$((upto - offset))" >&9 || return 1
+    if [ "$(stat -L -c %s /dev/fd/9)" != "$upto" ]; then
         if [ "$alone" = 1 ]; then rm -f "$part"; fi
         echo "the stream ended early" >&2
         return 1
     fi
     if [ "$complete" = 1 ] && [ "$relayed" != 1 ]; then finish_part; fi
 }
+
+# A file with one name: not the second name of somebody else's.
+is_plain() { [ -f "$1" ] && [ "$(stat -L -c %h "$1")" = 1 ]; }
 
 holds_tail() {
     if [ "$offset" = 0 ]; then return 0; fi
@@ -105,7 +111,7 @@ holds_tail() {
 }
 
 finish_part() {
-    chmod "$mode" "$part" && TZ=UTC0 touch -t "$when" "$part" || return 1
+    chmod "$mode" /dev/fd/9 && TZ=UTC0 touch -t "$when" /dev/fd/9 || return 1
     if [ -d "$final" ]; then rm -f "$final"; fi # a link to a folder; mv would go inside
     mv -f "$part" "$final" || return 1
     drop_old "$folder/$stem"
@@ -128,6 +134,7 @@ drop_old() {
 #   kept    bytes of sums for the next upload that follow those
 receive_delta() (
     umask 077
+    set -C # every file of ours is new
     own=$mark.$$
     data=$base/.trainyard-part-$own
     eval "$patch"
@@ -154,7 +161,7 @@ receive_delta() (
 # The lines of descriptor 6 tell what the files must be: sha256, Poly1305. A line that begins with a backslash has a name
 # with newlines or backslashes, escaped.
 prove() {
-    seal_files "$@" >"$data.found" 2>/dev/null || hash_files "$@" >"$data.found"
+    seal_files "$@" >"$data.found" 2>/dev/null || hash_files "$@" >|"$data.found"
     exec 5<"$data.found"
     for file; do
         read -r hash sealed <&6

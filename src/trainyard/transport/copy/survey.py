@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +17,16 @@ from trainyard.lib.errors import ConflictError, DeniedError, InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import CopyOptions
-from trainyard.transport.copy.blocks import SMALLEST_FILE, Blocks, decode, has_blocks
+from trainyard.transport.copy.blocks import MOST_BYTES, SMALLEST_FILE, Blocks, decode, has_blocks
 from trainyard.transport.copy.delta import Delta, compare
+from trainyard.transport.copy.feed import printable
 from trainyard.transport.copy.manifest import ROOT, Entry, Manifest, part_stem
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
 
 TREE, INTO, FILE = "tree", "into", "file"
+_MODE = re.compile(rb"[0-9a-f]{1,8}")
+_STAMP = re.compile("[0-9]{1,25}")
 
 
 @dataclass
@@ -72,6 +76,11 @@ class Plan:
         """About everything; the same for every machine. Parts of large files are asked about as well."""
         parts = (part_name(entry) for entry in self.manifest.files if entry.is_large)
         return self.question([*(entry.name for entry in self.manifest.files), *parts])
+
+    @cached_property
+    def longest_answer(self) -> int:
+        """Bytes that a machine can list at most: a line or a hash for each file and its part."""
+        return 1024 + sum(2 * len(entry.name) + 512 for entry in self.manifest.files)
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -248,9 +257,9 @@ def _older(
 
 
 def _parts(files: Sequence[Entry], listed: _Listed) -> dict[bytes, int]:
-    """How much of each large file is there."""
-    sizes = {entry.name: listed.sizes.get(part_name(entry), 0) for entry in files if entry.is_large}
-    return {name: size for name, size in sizes.items() if size}
+    """How much of each large file is there. What is not a plain file is no part of ours."""
+    parts = {entry.name: listed.large.get(part_name(entry)) for entry in files if entry.is_large}
+    return {name: part[0] for name, part in parts.items() if part}
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,7 @@ def _parse_listing(listing: bytes, flavour: str) -> _Listed:
     large = {}
     for line in lines:
         fields = line.split(b" ", 3)
-        if len(fields) == 4 and fields[1].isdigit():
+        if len(fields) == 4 and fields[1].isdigit() and _MODE.fullmatch(fields[0]):
             size = sizes[fields[3]] = int(fields[1])
             if size >= SMALLEST_FILE and stat.S_ISREG(int(fields[0], 16)) and fields[2].isdigit():
                 large[fields[3]] = (size, int(fields[2]))
@@ -285,7 +294,7 @@ class _Answer:
     def stamp(self) -> tuple[int, str]:
         """When the client scanned for the last upload, and the hash of its folders; (0, '') where unknown."""
         fields = self.words.get("stamp", [])
-        if not fields or not fields[0].isdigit():
+        if not fields or not _STAMP.fullmatch(fields[0]):
             return 0, ""
         return int(fields[0]), fields[1] if len(fields) > 1 else ""
 
@@ -309,9 +318,15 @@ async def _ask(
         **plan.digests,
     )
     completed = await transport.run(script, stdin=question or plan.common_question)
-    answer = _parse(completed.stdout, mark.encode())
+    try:
+        answer = _parse(completed.stdout, mark.encode(), plan.longest_answer)
+    except (zlib.error, ValueError) as error:
+        raise InvalidError(
+            f"the answer of {machine} about {plan.shown_target!r} cannot be understood",
+            hint="Look at the machine; it does not do what it was told.",
+        ) from error
     if not answer.words:
-        reason = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = printable(completed.stderr.decode(errors="replace").strip().rpartition("\n")[2])
         problem = f"{plan.shown_target!r} on {machine} cannot be looked into: {reason or completed.status}"
         if "ermission denied" in reason:
             raise DeniedError(problem, hint="Name a target that the user there may write.")
@@ -319,22 +334,26 @@ async def _ask(
     return answer
 
 
-def _parse(output: bytes, mark: bytes) -> _Answer:
+def _parse(output: bytes, mark: bytes, most: int) -> _Answer:
+    """ValueError and zlib.error where our script never says that; `most` bytes are all that it can list."""
     words: dict[str, list[str]] = {}
     start = output.find(mark)
     while start >= 0:
         line, _, rest = output[start:].partition(b"\n")
-        fields = line.decode(errors="replace").split()[1:]
-        words[fields[0]] = fields[1:]
-        if fields[0] == "listing":
-            return _Answer(words, *_unzip(rest))
+        _, word, *more = line.decode(errors="replace").split()
+        words[word] = more
+        if word == "listing":
+            return _Answer(words, *_unzip(rest, most))
         output, start = rest, rest.find(mark)
     return _Answer(words, b"")
 
 
-def _unzip(data: bytes) -> tuple[bytes, bytes]:
+def _unzip(data: bytes, most: int) -> tuple[bytes, bytes]:
     """The listing, and what comes after it."""
     if not data:
         return b"", b""
     unpacker = zlib.decompressobj(wbits=31)
-    return unpacker.decompress(data) + unpacker.flush(), unpacker.unused_data
+    listing = unpacker.decompress(data, most)
+    if unpacker.unconsumed_tail or len(unpacker.unused_data) > MOST_BYTES:
+        raise ValueError("more than was asked for")
+    return listing, unpacker.unused_data
