@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
+from trainyard.lib.strict_json import bad_letter
 from trainyard.server.api import problems
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.request_bodies import Message, Receive, RequestBodies, Scope
@@ -31,8 +32,6 @@ WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 _STARTED, _COUNT = new_id("r"), itertools.count(1)  # ids of this server's requests
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
-# A NUL, escaped as JSON does it; PostgreSQL takes none in a text. An escaped backslash before it is another matter.
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 SAFETY = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -98,9 +97,9 @@ class Guard:
                 refusal.headers["Connection"] = "close"
                 await refusal(scope, receive, answer)
                 return
-            if _NUL.search(body):
+            if bad := bad_letter(body):  # PostgreSQL takes none of them, and no answer can tell of them
                 refusal = problems.problem(
-                    422, "invalid", "The body has a NUL in a text.", hint="Leave the NUL character out."
+                    422, "invalid", f"The body has {bad} in a text.", hint="Leave that character out."
                 )
                 await refusal(scope, receive, answer)
                 return

@@ -14,7 +14,8 @@ from typing import Any
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from trainyard.lib.errors import Error, InvalidError
+from trainyard.lib import strict_json
+from trainyard.lib.errors import Error, InvalidError, NotFoundError
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.problems import problem_of
@@ -42,6 +43,8 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
     parts = parts_of(socket)
     try:
         actor = await actor_of(socket)
+        if "\0" in job_id + task:
+            raise NotFoundError("There is nothing at this path.", hint="See `trainyard jobs`.")
         record, found = await parts.services.jobs.for_terminal(actor, job_id, task)
     except Error as error:
         await _refuse(socket, error)
@@ -133,9 +136,11 @@ def _problem(error: Error) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        said: Any = json.loads(text)
+        said: Any = strict_json.parse(text)
     except ValueError as error:
-        raise InvalidError("A text frame is no JSON.", hint="Send what is typed as binary frames.") from error
+        raise InvalidError(
+            "A text frame is no JSON that can be read.", hint="Send what is typed as binary frames."
+        ) from error
     if not isinstance(said, dict):
         raise InvalidError("A text frame is no object.", hint='Send {"columns": 80, "rows": 24}.')
     return said
@@ -157,6 +162,8 @@ async def _refuse(socket: WebSocket, error: Error) -> None:
 
 
 def _size(columns: str, rows: str) -> TerminalSize:
-    if not (columns.isdigit() and rows.isdigit() and len(columns) < 5 and len(rows) < 5):
-        raise InvalidError(f"{columns}×{rows} is no size of a terminal.", hint="Send whole numbers.")
+    if not all(each.isascii() and each.isdigit() and len(each) < 5 for each in (columns, rows)):
+        raise InvalidError(
+            f"{columns[:20]}×{rows[:20]} is no size of a terminal.", hint="Send whole numbers."
+        )
     return TerminalSize(min(int(columns), LARGEST_SIDE) or 80, min(int(rows), LARGEST_SIDE) or 24)

@@ -42,7 +42,7 @@ class Secrets:
         """The actor's own and those of their workspaces; their values are sealed, and nobody is told them."""
         require(actor, "secrets:read")
         return await self._context.db.read(
-            lambda c: secrets.list_secrets(c, actor.user_id, actor.places("jobs:read"))
+            lambda c: secrets.list_secrets(c, actor.user_id, actor.places("secrets:read"))
         )
 
     async def put(self, actor: Actor, name: str, value: str, *, workspace: str = "") -> SecretRecord:

@@ -5,17 +5,18 @@ A row holds means and how many readings they are of, so that one more reading, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, select, update
 
 from trainyard.server.store.rows import chunks
 from trainyard.server.tables import samples
 
 STEPS = (10, 60, 3600)
 KEPT_SECONDS: Mapping[int, float] = {10: 2 * 3600.0, 60: 3 * 86400.0, 3600: 400 * 86400.0}
+LAST_TIME = 2**31 - 1.0  # the column's: 2038
 NODE = "node:"
 OWN_NETWORK = (
     "own_network"  # 1 where "in" and "out" are the task's; else they are all that its node received and sent
@@ -125,15 +126,16 @@ def of_job(
 ) -> list[SampleRecord]:
     """Of all tasks of all attempts of a job, the oldest first."""
     # All that begins with "<id>.": the letter after the full stop is the slash.
-    return _between(connection, f"{workload_id}.", f"{workload_id}/", step, since, until)
+    c = samples.c
+    which = (c.subject >= f"{workload_id}.", c.subject < f"{workload_id}/")
+    return _between(connection, which, step, since, until)
 
 
 def of_node(
     connection: Connection, node: str, *, step: int, since: float, until: float
 ) -> list[SampleRecord]:
     """Of a node, the oldest first."""
-    subject = node_subject(node)
-    return _between(connection, subject, subject + "\0", step, since, until)
+    return _between(connection, (samples.c.subject == node_subject(node),), step, since, until)
 
 
 def idle_seconds(connection: Connection, workload_id: str, every: float) -> dict[int, float]:
@@ -165,18 +167,14 @@ def delete_before(connection: Connection, now: float) -> None:
 
 
 def _between(
-    connection: Connection, first: str, end: str, step: int, since: float, until: float
+    connection: Connection, which: Sequence[ColumnElement[bool]], step: int, since: float, until: float
 ) -> list[SampleRecord]:
     c = samples.c
+    # Any time may be asked for; those of rows are from 0 to the last that the column takes.
+    begin, end = (int(min(max(0.0, time), LAST_TIME)) for time in (since, until))
     query = (
         select(samples)
-        .where(
-            c.subject >= first,
-            c.subject < end,
-            c.step == step,
-            c.time > int(since) - step,
-            c.time <= int(until),
-        )
+        .where(*which, c.step == step, c.time > begin - step, c.time <= end)
         .order_by(c.time, c.subject)
     )
     return [_record(row) for row in connection.execute(query)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trainyard.lib import strict_json
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
 from trainyard.server.api.dlc import metrics, podlogs, views
 from trainyard.server.api.dlc.door import BODY_LIMIT, Identification, answer, problem
@@ -350,6 +350,7 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         try:
+            _check_address(request)
             async with parts.bodies.body(
                 request.scope,
                 request.receive,
@@ -372,13 +373,19 @@ def _endpoint(
     return endpoint
 
 
+def _check_address(request: Request) -> None:
+    query = request.scope.get("query_string", b"")
+    if "\0" in request.scope["path"] or b"\0" in query or b"%00" in query:
+        raise InvalidError("The address has a NUL in it.", hint="Leave the NUL character out.")
+
+
 def _parsed(body: bytes) -> Mapping[str, Any]:
     if not body:
         return {}
     try:
-        data = json.loads(body)
+        data = strict_json.parse(body)
     except ValueError as error:
-        raise InvalidError("The body is not JSON.", hint="Send a JSON object.") from error
+        raise InvalidError("The body is not JSON that can be read.", hint="Send a JSON object.") from error
     if not isinstance(data, Mapping):
         raise InvalidError("The body is not an object.", hint="Send a JSON object.")
     return data
