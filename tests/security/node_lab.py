@@ -10,13 +10,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
 
-from engine_lab import EngineLab, Watched, alive, kill, lab_in, launch_of
+from engine_lab import EngineLab, OpenSink, Watched, alive, kill, lab_in, launch_of
 
 from trainyard.engines.api import NodeSeen
 from trainyard.lib.remove_tree import remove_tree
 
 __all__ = [
     "EngineLab",
+    "OpenSink",
     "Watched",
     "alive",
     "kill",

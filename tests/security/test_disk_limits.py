@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from node_lab import EngineLab, Watched, launch_of, node_in, small_disk
 
 from trainyard.engines.api import NodeSeen, TaskEnded, TaskNoted, View
-from trainyard.engines.nodes.agent.disk_usage import folder_use
+from trainyard.engines.nodes.agent.disk_usage import folder_use, held_bytes
 from trainyard.lib.errors import CapacityError
 from trainyard.lib.remove_tree import remove_tree
 
@@ -157,3 +159,26 @@ def test_use_is_counted_once_for_several_names_by_no_link_and_however_deep(tmp_p
         assert folder_use(str(tmp_path / "nothing")).bytes == 0
     finally:
         remove_tree(top)
+
+
+def test_what_a_task_writes_outside_of_its_folder_is_found_while_it_writes(tmp_path: Path):
+    place, old = tmp_path / "elsewhere", tmp_path / "old"
+    old.write_bytes(bytes(5_000_000))
+    words = "import sys, time; f = open(sys.argv[1], 'wb'); f.write(bytes(20_000_000)); f.flush(); "
+    words += "g = open(sys.argv[2], 'rb'); print(1, flush=True); time.sleep(1000)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", words, str(place), str(old)], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        device = os.stat(tmp_path).st_dev
+        assert held_bytes([process.pid], device, str(tmp_path / "folder"))[0] == 0
+        assert 20_000_000 <= held_bytes([process.pid], device, str(tmp_path / "folder"))[1] < 25_000_000
+        assert held_bytes([process.pid], device, str(tmp_path)) == (0, 0)
+        place.unlink()
+        nameless, named = held_bytes([process.pid], device, str(tmp_path))
+        assert nameless >= 20_000_000 and named == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()

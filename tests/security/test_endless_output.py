@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from node_lab import EngineLab, launch_of, node_in
+from node_lab import EngineLab, OpenSink, launch_of, node_in
 
 from trainyard.engines.api import TaskCleared
 from trainyard.lib.errors import ConflictError
@@ -19,7 +19,7 @@ NODE_MIB = 16  # of a log, when the server has it all: what is freed in one step
 AGENT_MIB = 40  # that the agent may grow by: frames on the way to the server
 
 
-class CountingSink:
+class CountingSink(OpenSink):
     """Takes logs as strictly as the real one, and keeps none."""
 
     def __init__(self) -> None:

@@ -243,3 +243,33 @@ def test_a_local_machine_is_removed_when_its_tasks_nested_1500_folders_without_r
     nest_folders(top, 1500)
     remove(top)
     assert not top.exists()
+
+
+async def test_a_task_runs_in_a_working_folder_that_is_1500_folders_deep(hostile_path: Path):
+    async with node_in(hostile_path) as lab:
+        server = await lab.start()
+        await lab.launch(server, launch_of("exit 7", working_dir="a/" * 1500))
+        assert (await server.ended("w1.1")).exit_code == 7
+        await lives(lab, server, "w2.1")
+
+
+async def test_the_agent_and_its_link_live_on_when_they_get_frames_that_make_no_sense(hostile_path: Path):
+    async with node_in(hostile_path) as lab:
+        server = await lab.start()
+        agent = lab.agent_pid()
+        os.chdir(lab.root())  # the path is longer than a socket's may be
+        try:
+            for noise in (
+                b"[" * 500_000 + b"\n",
+                b'{"op":"hello","size":-1}\n',
+                b'{"op":"x","size":9999999999}\n',
+            ):
+                with socket.socket(socket.AF_UNIX) as stranger:
+                    stranger.connect("socket")
+                    stranger.settimeout(5)
+                    stranger.sendall(noise)
+                    assert stranger.recv(100) == b""  # it is sent away
+        finally:
+            os.chdir("/")
+        await lives(lab, server, "w1.1")
+        assert lab.agent_pid() == agent

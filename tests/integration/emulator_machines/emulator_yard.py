@@ -19,9 +19,10 @@ from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import Isolation, Machines
 from trainyard.emulators.aliyun.machines.fleet import find_port
 from trainyard.emulators.aliyun.machines.folder import MachineFolder
-from trainyard.emulators.aliyun.machines.isolation import remove_tree, why_not
+from trainyard.emulators.aliyun.machines.isolation import why_not
 from trainyard.emulators.aliyun.machines.processes import find_below
 from trainyard.emulators.aliyun.machines.template import ensure_template
+from trainyard.lib.remove_tree import remove_tree
 
 STRONG = Isolation.ROOT if os.getuid() == 0 else Isolation.USER
 USER_DATA = b"#!/bin/sh\necho booted as $(id -un) in $HOME\necho x >>$HOME/boots\n"

@@ -16,8 +16,8 @@ from emulator_yard import STRONG, close_yard, living, make_yard
 
 import sshd as sshd_module
 from trainyard.emulators.aliyun.machines import Isolation, Machines, folder
-from trainyard.emulators.aliyun.machines.isolation import remove_tree
 from trainyard.lib.errors import ConflictError
+from trainyard.lib.remove_tree import remove_tree
 
 DRIVER = Path(__file__).with_name("drive_machines.py")
 SOURCES = Path(__file__).parents[3] / "src"

@@ -5,11 +5,11 @@ A machine's `mount -t nfs NAME:/` looks the name up here. What file systems ther
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.emulators.aliyun.world import World
+from trainyard.lib.remove_tree import remove_tree
 
 FILES = ".files"
 
@@ -32,7 +32,7 @@ def reconcile_shares(folder: Path, wanted: Mapping[str, str]) -> None:
             path.unlink()
     for path in files.iterdir():
         if path.name not in wanted:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
     for name, system in wanted.items():
         home = files / system
         if not home.is_dir():

@@ -47,6 +47,9 @@ LEAST_SKEW_SECONDS = 1.0  # less is the way, not the clock
 STEADY_SECONDS = 5.0  # a connection that lasts shorter is not tried again at once
 PUTS = 3  # a program that is put and not there is put again, but not for ever
 
+# What reading an answer raises that an agent of ours does not give: whoever is there, the link lives on and tries again.
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
 Report = Callable[[Sequence[Observation]], Awaitable[None]]
 
 
@@ -173,7 +176,7 @@ class NodeLink:
         while True:
             try:
                 await self._connect()
-            except (Error, TimeoutError, ValueError, LookupError, TypeError, EOFError, OSError) as error:
+            except (Error, TimeoutError, *NONSENSE, EOFError, OSError) as error:
                 self._reason = _as_error(error, self.address.name)
             self._tried.set()
             if self._ready.is_set():
@@ -325,7 +328,9 @@ class NodeLink:
                 self._probed = time.monotonic()
                 with contextlib.suppress(Error, TimeoutError):  # it is what it was, then
                     self._probe = await self.program.probe()
-        except (Error, TimeoutError) as error:
+            facts = facts_of(self._probe, {**welcome, **pong}, skew=round(skew, 3))
+            self._refusal = facts.refusal
+        except (Error, TimeoutError, *NONSENSE) as error:
             self._reason = _as_error(error, self.address.name)
             await self._say_lost(is_refused=False)
             if self._process is not None:
@@ -333,13 +338,11 @@ class NodeLink:
                     await self._process.terminate()
             return
         self._is_lost = False
-        self._refusal = str(pong["refusal"])
         self._introduced = time.monotonic()
         self.reports.skew = (
             skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
         )  # clocks are set while we are connected
         self.reports.place = str(self._probe.get("address", ""))
-        facts = facts_of(self._probe, {**welcome, **pong}, skew=round(skew, 3))
         await self._report([NodeSeen(self.address.name, welcome["boot"], facts)])
 
     def _acknowledge(self) -> None:

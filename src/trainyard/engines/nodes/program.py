@@ -56,7 +56,7 @@ class Program:
             raise self.failure(done.status, done.stderr)
         try:
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, RecursionError) as error:
             raise UnreachableError(f"the node {self.address.name} answers its probe with noise") from error
         return found
 

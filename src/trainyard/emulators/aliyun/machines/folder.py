@@ -19,9 +19,10 @@ from pathlib import Path
 
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import template, userdata
-from trainyard.emulators.aliyun.machines.isolation import Isolation, remove_tree
+from trainyard.emulators.aliyun.machines.isolation import Isolation
 from trainyard.emulators.aliyun.machines.processes import Marks, ProcessId, is_alive, kernel_id
 from trainyard.lib.errors import ConflictError
+from trainyard.lib.remove_tree import remove_tree
 
 MARK = "TRAINYARD_EMULATED"  # in the environment of processes of a machine that has no processes of its own
 # Short, since sockets lie below it, and free of signs that sshd's configuration cannot express.

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+
+from trainyard.lib.remove_tree import remove_tree
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 PROBE_SECONDS = 30.0
@@ -87,19 +88,3 @@ def _launch_trial(request: Mapping[str, object]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return answer.stdout.decode(errors="replace").strip().removeprefix("trial ")
-
-
-def remove_tree(path: Path) -> None:
-    """Delete a folder with all in it, also what its owner may not read (layers have such folders)."""
-
-    def unlock(_function: object, name: str, _error: object) -> None:
-        parent = os.path.dirname(name)  # noqa: PTH120
-        for locked in (parent, name):
-            if not os.path.islink(locked) and os.path.isdir(locked):  # noqa: PTH112, PTH114
-                os.chmod(locked, 0o700)  # noqa: PTH101
-        if os.path.isdir(name) and not os.path.islink(name):  # noqa: PTH112, PTH114
-            shutil.rmtree(name, ignore_errors=True)
-        elif os.path.lexists(name):
-            os.unlink(name)  # noqa: PTH108
-
-    shutil.rmtree(path, onerror=unlock)

@@ -12,7 +12,7 @@ import signal
 import time
 
 from .disk_reasons import LIMIT, RESERVE
-from .disk_usage import Use, measure, read_uses
+from .disk_usage import Use, measure, read_uses, task_key
 from .folder import note, open_regular
 from .tasks import Task, Tasks
 
@@ -106,7 +106,7 @@ class DiskLimits:
         return self.disk.used - self._used >= min(rooms) // 2 and now >= self._began + BUSY_SECONDS
 
     def _use(self, task: Task) -> Use:
-        return self._uses.get((task.folder.attempt, task.folder.name)) or Use()
+        return self._uses.get(task_key(task)) or Use()
 
     def _running(self) -> list[Task]:
         return [task for task in self._tasks.by_key.values() if not task.is_cleared]
@@ -156,7 +156,7 @@ class DiskLimits:
         least = LEAST_FILES_OF_WORST if is_files else max(LEAST_OF_WORST, missing // WORTH)
 
         def amount(task: Task) -> int:
-            return self._use(task).files if is_files else self._use(task).bytes
+            return self._use(task).files if is_files else self._use(task).all_bytes
 
         known = [
             task
@@ -178,7 +178,8 @@ class DiskLimits:
             if not _is_ended_by_us(task):
                 state = open_regular(task.folder.file("state"), os.O_WRONLY | os.O_APPEND)
                 try:
-                    note(state, {"over": [why, self._use(task).mib]})
+                    use = self._use(task)
+                    note(state, {"over": [why, (use.bytes if why == LIMIT else use.all_bytes) >> 20]})
                 finally:
                     os.close(state)
                 task.refresh()

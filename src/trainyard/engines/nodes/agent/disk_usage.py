@@ -12,6 +12,7 @@ import resource
 import stat
 from typing import Any
 
+from . import kernel
 from .sampling import all_processes, processes_of
 from .tasks import Task
 
@@ -26,16 +27,17 @@ PRIORITY = 10  # tasks go before us
 class Use:
     """What one task uses."""
 
-    __slots__ = ("bytes", "files")
+    __slots__ = ("bytes", "elsewhere", "files")
 
-    def __init__(self, size: int = 0, files: int = 0) -> None:
-        self.bytes = size
+    def __init__(self, size: int = 0, files: int = 0, elsewhere: int = 0) -> None:
+        self.bytes = size  # in its own folder, or without a name; this is what its limit is for
         self.files = files
+        self.elsewhere = elsewhere  # what it writes to other places of the same disk
 
     @property
-    def mib(self) -> int:
-        """As people read it."""
-        return self.bytes >> 20
+    def all_bytes(self) -> int:
+        """All that the disk would have without it."""
+        return self.bytes + self.elsewhere
 
 
 def measure(tasks: list[Task], output: int) -> None:
@@ -52,8 +54,11 @@ def measure(tasks: list[Task], output: int) -> None:
     found = []
     for task in tasks:
         use = folder_use(task.folder.path)
-        use.bytes += held_bytes(running.get(id(task), []), device)
-        found.append([task.folder.attempt, task.folder.name, use.bytes, use.files])
+        pids = running.get(id(task), [])[1:]  # the first is its supervisor
+        nameless, named = held_bytes(pids, device, os.path.abspath(task.folder.path))
+        written = sum(kernel.disk_bytes_of(pid)[1] for pid in pids)
+        elsewhere = min(named, written)  # a file that it has only opened was there before
+        found.append([*task_key(task), use.bytes + nameless, use.files, elsewhere])
     with os.fdopen(output, "wb") as file:
         file.write(json.dumps(found).encode())
 
@@ -64,7 +69,12 @@ def read_uses(data: bytes) -> dict[tuple[str, str], Use]:
         found: list[Any] = json.loads(data)
     except ValueError:
         return {}
-    return {(attempt, name): Use(size, files) for attempt, name, size, files in found}
+    return {(attempt, name): Use(*numbers) for attempt, name, *numbers in found}
+
+
+def task_key(task: Task) -> tuple[str, str]:
+    """By what a task is known."""
+    return task.folder.attempt, task.folder.name
 
 
 def folder_use(path: str) -> Use:
@@ -113,18 +123,29 @@ def _look(handle: int, use: Use, linked: set[int]) -> list[str]:
     return below
 
 
-def held_bytes(pids: list[int], device: int) -> int:
-    """What processes hold open of files that have no name any more."""
-    seen: dict[int, int] = {}
+def held_bytes(pids: list[int], device: int, folder: str) -> tuple[int, int]:
+    """What processes hold open to write to: of files without a name, and of files outside of a folder."""
+    nameless: dict[int, int] = {}
+    named: dict[int, int] = {}
     looked = 0
     for pid in pids:
         with contextlib.suppress(OSError):
             for number in os.listdir(f"/proc/{pid}/fd"):
                 looked += 1
                 if looked > MOST_HANDLES:
-                    return sum(seen.values())
+                    break
                 with contextlib.suppress(OSError):
-                    found = os.stat(f"/proc/{pid}/fd/{number}")
-                    if not found.st_nlink and stat.S_ISREG(found.st_mode) and found.st_dev == device:
-                        seen[found.st_ino] = found.st_blocks * BLOCK
-    return sum(seen.values())
+                    path = f"/proc/{pid}/fd/{number}"
+                    found = os.stat(path)
+                    if found.st_dev != device or not stat.S_ISREG(found.st_mode):
+                        continue
+                    if not found.st_nlink:
+                        nameless[found.st_ino] = found.st_blocks * BLOCK
+                    elif _can_write(path) and not os.readlink(path).startswith(f"{folder}/"):
+                        named[found.st_ino] = found.st_blocks * BLOCK
+    return sum(nameless.values()), sum(named.values())
+
+
+def _can_write(path: str) -> bool:
+    """Whether a descriptor of a process is one to write with: the rights of its link in /proc say so."""
+    return bool(os.lstat(path).st_mode & stat.S_IWUSR)

@@ -270,6 +270,17 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and abs(value) < MOST_NUMBER
 
 
+def make_folders(path: str) -> None:
+    """Make a folder and those above it. `os.makedirs` calls itself for each, and a user may name a thousand."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path.rstrip("/"))
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(one)
+
+
 def _make_folder(path: str) -> None:
     try:
         os.mkdir(path, 0o700)

@@ -30,6 +30,7 @@ from .folder import (
     TaskFolder,
     boot_seconds,
     find_tombstone,
+    make_folders,
     note,
     silent_seconds,
     write_file,
@@ -506,7 +507,7 @@ def enter_working_folder(folder: TaskFolder, order: dict[str, Any]) -> None:
     wanted = order["working_dir"]
     if wanted:
         path = os.path.join(os.path.expanduser("~"), os.path.expanduser(wanted))
-        os.makedirs(path, exist_ok=True)
+        make_folders(path)
     else:
         path = folder.file("work")
         with contextlib.suppress(FileExistsError):

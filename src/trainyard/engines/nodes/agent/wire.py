@@ -9,6 +9,7 @@ from typing import Any
 NO_TASK = 66
 NOT_THERE = "trainyard: the task does not run on this node\n"
 
+LONGEST_PAYLOAD = 64 * 1024 * 1024  # of pieces of logs, a megabyte at most
 LONGEST_HEADER = 256 * 1024 * 1024  # hundreds of commands of a megabyte
 
 
@@ -17,6 +18,16 @@ def frame(header: dict[str, Any], payload: bytes = b"") -> bytes:
     if payload:
         header["size"] = len(payload)
     return json.dumps(header, separators=(",", ":")).encode() + b"\n" + payload
+
+
+def _read_header(line: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("a header that is nested without end") from error
+    if isinstance(header, dict):
+        return header
+    raise ValueError("a header that is no object")
 
 
 class Frames:
@@ -39,13 +50,12 @@ class Frames:
                     if self._searched > LONGEST_HEADER:
                         raise ValueError("a header without end")
                     return found
-                header = json.loads(bytes(self._buffer[:end]))
-                if not isinstance(header, dict):
-                    raise ValueError("a header that is no object")
-                self._header = header
+                self._header = _read_header(bytes(self._buffer[:end]))
                 del self._buffer[: end + 1]
                 self._searched = 0
             size = int(self._header.get("size", 0))
+            if not 0 <= size <= LONGEST_PAYLOAD:
+                raise ValueError("a payload without end")
             if len(self._buffer) < size:
                 return found
             found.append((self._header, bytes(self._buffer[:size])))
