@@ -22,10 +22,11 @@ from sshd import Sshd
 from trainyard import settings
 from trainyard.backends.aliyun.assistant import invoke
 from trainyard.backends.aliyun.backend import AliyunBackend
+from trainyard.backends.aliyun.host_keys import HostKeyReader
 from trainyard.backends.aliyun.paging import fetch_all
 from trainyard.backends.aliyun.way import InstanceTransport, KnownKey
 from trainyard.lib.clock import SystemClock
-from trainyard.lib.errors import CapacityError, DeniedError
+from trainyard.lib.errors import CapacityError, DeniedError, NotFoundError, UnreachableError
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.transport.ssh import SshAddress
@@ -336,6 +337,40 @@ async def test_a_key_that_cannot_be_kept_is_told_and_the_configuration_of_ssh_is
         assert (await way.run("echo far")).stdout == b"far\n"
     finally:
         await way.aclose()
+
+
+async def test_the_key_of_a_machine_is_read_when_another_one_has_gone_meanwhile(yard: Emulation, open_client):
+    backend = open_client()
+    reader = HostKeyReader(backend.client)
+    async with closing(backend):
+        (machine,) = await backend.acquire(SPEC, ["task0.left"])
+        yard.control("POST", "settle", {})
+        asked = [reader.read(each, patience=60) for each in (machine.id, "i-gone")]
+        key, problem = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(problem, NotFoundError)
+        assert key == await backend.transport(machine).host_key()
+        await reader.aclose()
+
+
+async def test_who_waits_is_told_when_the_client_is_closed(yard: Emulation, open_client):
+    forbid(yard, "ecs:GetInstanceConsoleOutput")
+    yard.control("POST", "options", {"timing": {"agent": 600}})
+    backend = open_client()
+    async with closing(backend):
+        (machine,) = await backend.acquire(SPEC, ["task0.closed"])
+        yard.control("POST", "settle", {})
+        waiting = asyncio.ensure_future(backend.transport(machine).prepare())
+        while not called(yard, "RunCommand"):
+            await asyncio.sleep(0.05)
+        cancelled = asyncio.ensure_future(backend._fetch_host_key(machine, 60))
+        await asyncio.sleep(0.1)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert not waiting.done()
+        await backend.aclose()
+        with pytest.raises(UnreachableError, match="closed"):
+            await waiting
 
 
 async def test_all_keys_are_asked_for_in_two_pages_when_there_are_more_machines_than_fit_on_one(

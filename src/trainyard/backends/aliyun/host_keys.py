@@ -19,9 +19,17 @@ from typing import Any
 from trainyard.backends.aliyun.assistant import OPEN, invoke
 from trainyard.backends.aliyun.client import Client
 from trainyard.backends.aliyun.paging import batches, fetch_all
+from trainyard.backends.aliyun.problems import code_of
 from trainyard.backends.aliyun.wire import Answer, text
 from trainyard.lib.aio import end_task, gather_all
-from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError, UnreachableError
+from trainyard.lib.errors import (
+    ConflictError,
+    DeniedError,
+    Error,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+)
 
 SCRIPT = Path(__file__).with_name("host_keys.sh").read_text(encoding="utf-8")
 CONSOLE_SCRIPT = f'#!/bin/sh\n{{\n{SCRIPT}}} >>"${{TRAINYARD_ROOT:-}}/dev/console"\n'
@@ -167,18 +175,15 @@ class HostKeyReader:
         later = self._client.clock.monotonic() + AGAIN_SECONDS
         try:
             invocation = await invoke(self._client, [each.instance_id for each in batch], SCRIPT)
-        except NotFoundError as error:
-            if len(batch) > 1:  # one of them has gone meanwhile, and is not to be in the way of the others
+        except Error as error:
+            if len(batch) > 1 and _is_about_one(error):  # the others are not to suffer from it
                 for each in batch:
                     await self._invoke_on([each])
                 return
-            batch[0].miss(error)
-            batch[0].assistant_at = later
-        except (DeniedError, InvalidError) as error:
-            _note(batch, "assistant", error, is_final=True)
-        except Error as error:  # busy, or silent: asked again
-            _note(batch, "assistant", error)
-            for each in batch:
+            if isinstance(error, NotFoundError):
+                batch[0].miss(error)
+            _note(batch, "assistant", error, is_final=isinstance(error, DeniedError | InvalidError))
+            for each in batch:  # it may be busy, or silent
                 each.assistant_at = later
         else:
             for each in batch:
@@ -250,6 +255,12 @@ class HostKeyReader:
         for each in self._open():
             if each.deadline <= now or each.refused >= {"assistant", "console"}:
                 each.fail(_no_key(each))
+
+
+def _is_about_one(error: Error) -> bool:
+    """Whether one machine of several may be the reason of a refusal, and not who asks or when."""
+    kinds = (ConflictError, DeniedError, InvalidError, NotFoundError)
+    return isinstance(error, kinds) and not code_of(error).startswith(("Forbidden", "NoPermission"))
 
 
 def _note(wanted: Sequence[_Wanted], channel: str, error: Error, *, is_final: bool = False) -> None:
