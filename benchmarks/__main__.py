@@ -15,7 +15,7 @@ from trainyard.lib.tables import render
 
 NAMES = (
     "run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform", "gangs", "sampling",
-    "isolation", "signed_requests",
+    "isolation", "signed_requests", "strangers",
 )  # fmt: skip
 # What --quick measures, in under a minute.
 CHEAP = ("run", "fanout", "startup", "making", "scheduling", "sampling")

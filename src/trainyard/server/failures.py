@@ -14,8 +14,11 @@ from trainyard.server.services import Services
 from trainyard.server.store.workloads import TaskRecord
 from trainyard.spec.workload import State
 
-LOOKED_AT_BYTES = 256 * 1024  # at the end of a log, of as many tasks:
 LOOKED_AT_TASKS = 32
+LOOKED_AT_BYTES = 256 * 1024  # at the end of each task's log, and
+LOOKED_AT_IN_ALL = (
+    1 << 20
+)  # of all: a job that prints what looks like failures to us takes a second, and not ten
 NOT_STARTED = 126
 FAILING = frozenset({State.FAILED, State.RETAINED, State.FINISHING})
 
@@ -39,12 +42,13 @@ async def diagnose_job(
 
 
 def _logs(logs: LogStore, tasks: Sequence[TaskRecord]) -> list[tuple[str, list[str]]]:
+    limit = min(LOOKED_AT_BYTES, LOOKED_AT_IN_ALL // max(1, len(tasks)))
     return [
         (
             task.name,
             [
                 task.message,  # what the node itself says of its end
-                *logs.before(task.workload_id, task.attempt, task.name, limit=LOOKED_AT_BYTES)
+                *logs.before(task.workload_id, task.attempt, task.name, limit=limit)
                 .data.decode(errors="replace")
                 .splitlines(),
             ],

@@ -93,6 +93,9 @@ TROUBLES: Sequence[Trouble] = (
         "云服务商没有应答，稍后会自动重试。",
     ),
 )  # fmt: skip
+LONGEST = (
+    2000  # of a message: the patterns take the square of its length, and a provider writes what it likes
+)
 UNKNOWN = "购买机器时出错：{message}"
 # What cannot be so any more when the provider has told what machines are and cost.
 _ENDED_BY_AN_ANSWER = frozenset({"denied", "region", "types_left_out", "unreachable"})
@@ -101,14 +104,14 @@ _STILL_DENIED = re.compile("may not", re.IGNORECASE)  # looking is allowed, and 
 
 def is_over(message: str) -> bool:
     """Whether a pool's trouble has ended when its provider has told types and prices."""
-    code = next((one.code for one in TROUBLES if one.line.search(message)), "")
+    code = next((one.code for one in TROUBLES if one.line.search(message[:LONGEST])), "")
     return code in _ENDED_BY_AN_ANSWER and not _STILL_DENIED.search(message)
 
 
 def in_chinese(message: str) -> str:
     """The message of a pool, for who reads Chinese."""
     for trouble in TROUBLES:
-        found = trouble.line.search(message)
+        found = trouble.line.search(message[:LONGEST])
         if found is not None:
             return trouble.chinese.format(**found.groupdict())
     return UNKNOWN.format(message=message)
