@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainyard.backends.aliyun as backend
-from trainyard.backends.aliyun.user_data import HostKey, user_data
+from trainyard.backends.aliyun.user_data import user_data
 
 FOLDER = Path(backend.__file__).parent
 NVIDIA = 'printf "#!/bin/sh\\nexit ${SMI_STATUS:-0}\\n" > "$BIN/nvidia-smi"; chmod 755 "$BIN/nvidia-smi"'
@@ -111,8 +111,7 @@ def test_one_sentence_tells_when_the_system_is_another(station):
 
 
 def test_the_first_boot_fits_into_what_the_provider_takes():
-    key = HostKey(private="x" * 400, public="ssh-ed25519 AAAA")
     told = user_data(
-        key, authorized=["ssh-rsa " + "A" * 400] * 3, data_disk_gib=500, wants_driver=True, wants_python=True
+        authorized=["ssh-rsa " + "A" * 400] * 3, data_disk_gib=500, wants_driver=True, wants_python=True
     )
     assert len(told) < 16 * 1024 * 4 / 3  # of 32 KiB before encoding
