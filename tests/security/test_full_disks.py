@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from lying_machine import LyingMachine, archive, folder_listing
 
 from trainyard.lib.errors import InvalidError, UnreachableError
 from trainyard.runtime.session import Session
+from trainyard.transport.copy import download, downloading
 from trainyard.transport.local import LocalTransport
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root mounts a small disk")
@@ -133,3 +136,103 @@ async def test_a_session_is_refused_in_a_sentence_when_the_disk_is_full_from_the
     filler.unlink()
     assert await run(made, "exit 5") == 5
     await made.aclose()
+
+
+# -- downloads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def source(tmp_path: Path) -> AsyncIterator[LocalTransport]:
+    """A machine with 600 kB to download."""
+    home = tmp_path / "machine"
+    (home / "x").mkdir(parents=True)
+    (home / "x/model").write_bytes(os.urandom(600_000))
+    way = machine_at(home)
+    yield way
+    await way.aclose()
+
+
+@pytest.mark.parametrize("large", [64 * 1024, 32 * 1024 * 1024])
+async def test_a_download_leaves_no_part_when_the_disk_is_filled_under_its_hands(
+    source, disk, tmp_path, monkeypatch, large
+):
+    monkeypatch.setattr(downloading, "LARGE", large)
+    small = disk("1m")
+    check = downloading._check_space
+
+    def check_and_fill(works, target) -> None:
+        check(works, target)
+        fill(small)
+
+    monkeypatch.setattr(downloading, "_check_space", check_and_fill)
+    with pytest.raises(InvalidError, match="No space left") as caught:
+        async with asyncio.timeout(SECONDS):
+            await download(source, "x", small / "t")
+    assert "Free some space" in caught.value.hint
+    assert [path.name for path in small.rglob("*") if path.is_file()] == ["filler"]
+    monkeypatch.undo()
+    (small / "filler").unlink()
+    await download(source, "x", small / "t")
+    assert (small / "t/model").read_bytes() == (tmp_path / "machine/x/model").read_bytes()
+
+
+async def test_a_download_is_refused_before_it_begins_when_there_is_no_room(source, disk):
+    small = disk("1m")
+    filler = fill(small)
+    with pytest.raises(InvalidError, match="are free"):
+        await download(source, "x", small / "t")
+    assert [path.name for path in small.iterdir()] == ["filler"]
+    filler.unlink()
+    (small / "half").write_bytes(bytes(300_000))
+    await download(source, "x", small / "t")
+    assert (small / "t/model").stat().st_size == 600_000
+
+
+async def test_a_small_listing_is_no_way_to_fill_the_disk_for_good_when_the_archive_is_large(disk, tmp_path):
+    small = disk("1m")
+    lying = LyingMachine(
+        tmp_path / "lying",
+        listings={"x": folder_listing(("f", "a", 1))},
+        archive=archive((".", "folder", ""), ("a", "file", bytes(3_000_000))),
+    )
+    with pytest.raises(InvalidError, match="No space left"):
+        await download(lying, "x", small / "t")
+    await lying.aclose()
+    assert [path for path in small.rglob("*") if path.is_file()] == []
+
+
+# -- the command line, with all that it keeps on a full disk -----------------------------------------------------------
+
+
+def test_the_command_line_says_so_and_heals_when_its_home_is_full(disk):
+    home = disk("2m")
+    program = [str(Path(sys.executable).with_name("trainyard"))]
+    env = {**os.environ, "TRAINYARD_HOME": str(home)}
+
+    def call(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*program, *words], env=env, capture_output=True, text=True, timeout=2 * SECONDS
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stderr
+
+    filler = fill(home)
+    status, said = call("create", "--backend", "local", "--name", "box")
+    assert (status, "space" in said) == (7, True)
+    filler.unlink()
+    try:
+        assert call("create", "--backend", "local", "--name", "box")[0] == 0
+        assert call("run", "box", "--", "head -c 5000000 /dev/zero > ckpt.pt")[0] == 1
+        for _ in range(5):  # the first may find room in a block that is begun
+            status, said = call("run", "box", "--", "cat /dev/zero > more")
+            if status == 2:
+                break
+        assert (status, "full" in said) == (2, True)
+        status, said = call("scp", str(Path(__file__)), "box:copy")
+        assert (status, "No space left" in said) == (2, True)
+        assert call("ssh", "box", "rm -f ckpt.pt more")[0] == 0
+        assert call("run", "box", "--", "exit 4")[0] == 4
+        assert call("wait", "box")[0] in (0, 4)
+        assert call("scp", str(Path(__file__)), "box:copy")[0] == 0
+    finally:
+        call("kill", "-y", "box")

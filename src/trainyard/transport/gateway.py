@@ -102,7 +102,9 @@ class GatewayTransport:
     async def get(self, source: str, target: Path) -> None:
         """Copy a file of the machine here."""
         async with self._errand("get", path=source) as channel:
-            mode = int((channel.begun or {})["mode"])
+            mode = (channel.begun or {}).get("mode")
+            if not isinstance(mode, int):
+                raise UnreachableError(f"the machine's answer about {source!r} cannot be understood")
             try:
                 handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".trainyard-")
             except OSError as error:
@@ -113,10 +115,12 @@ class GatewayTransport:
                         await asyncio.to_thread(file.write, piece)
                     await channel.until(lambda: channel.ended is not None)
                     _check(channel)
-                    os.fchmod(file.fileno(), mode)
+                    os.fchmod(file.fileno(), mode & 0o777)
                 os.replace(temporary, target)  # noqa: PTH105
-            except BaseException:
+            except BaseException as error:
                 os.unlink(temporary)  # noqa: PTH108
+                if isinstance(error, OSError) and not isinstance(error, Error | TimeoutError):
+                    raise _file_error(error.errno or 0, error.strerror or "", str(target)) from error
                 raise
 
     async def connect(self, port: int) -> GatewayStream:

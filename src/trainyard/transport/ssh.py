@@ -63,6 +63,8 @@ _GET = Path(__file__).with_name("sshget.sh").read_text()
 
 _LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 _SPECIAL = re.compile(r"['\\]")
+LONGEST_MODE = 8
+_MODE = re.compile(rb"[0-7]{1,6}")
 
 
 class SshTransport:
@@ -178,9 +180,14 @@ class SshTransport:
         place, session = await self._begin(_GET, {"source": source}, slow_reader=True)
         try:
             head = b""
-            while b"\n" not in head and (piece := await session.out.take()):
+            while b"\n" not in head and len(head) < LONGEST_MODE and (piece := await session.out.take()):
                 head += piece
             mode, _, data = head.partition(b"\n")
+            if head and not _MODE.fullmatch(mode):
+                raise InvalidError(
+                    f"the answer of {self.name} about {source!r} cannot be understood",
+                    hint="Look at the machine; it does not do what it was told.",
+                )
             data = data or await session.out.take()
             while data:
                 await asyncio.to_thread(file.write, data)
@@ -190,7 +197,8 @@ class SshTransport:
             await self._finish_run(place, session)
         if status:
             raise self._copy_failure(status, source, source, bytes(session.errors))
-        os.fchmod(file.fileno(), int(mode, 8))
+        # Whoever runs the host chose the mode: no file of theirs runs as its owner here.
+        os.fchmod(file.fileno(), int(mode, 8) & 0o777)
 
     async def connect(self, port: int) -> ByteStream:
         """Open a stream to a port of the host's loopback, through the connection."""
