@@ -7,7 +7,7 @@ QUICK = tests/unit tests/contract tests/house tests/faults
 # (RERUN). One that shows up there twice has a race: find it.
 PYTEST = $(BIN)/python -m pytest -q --reruns 1 --rerun-show-tracebacks -rsxXfE
 
-.PHONY: demo test test-deep test-frameworks quick check bench docs clean debian
+.PHONY: demo test test-deep test-frameworks quick check audit bench docs clean debian
 
 demo: $(VENV)/.installed
 	@scripts/debian tmux
@@ -40,6 +40,10 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-cache
+
+# Advisories on the pinned versions. Not part of `test`: it asks the package index.
+audit:
+	@scripts/audit $(PYTHON)
 
 bench: $(VENV)/.installed debian
 	$(BIN)/python -m benchmarks

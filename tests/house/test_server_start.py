@@ -24,7 +24,7 @@ LATER = {
     "trainyard.server.api.dlc.routes",
     *(f"trainyard.server.api.{module}" for module in MODULES),
 }
-MOST_MODULES = 245  # of our own; measured 224
+MOST_MODULES = 265  # of our own; measured 246
 
 _COUNT = """
 import json, sys

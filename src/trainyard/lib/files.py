@@ -1,4 +1,4 @@
-"""Local files: atomic write, advisory locks. Files on machines are `transport/`'s and `runtime/paths.py`'s matter."""
+"""Local files: atomic write, private ones, advisory locks. Files on machines are `transport/`'s and `runtime/paths.py`'s matter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -24,6 +25,21 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def make_private(path: Path) -> None:
+    """Make a folder and those above it that are missing, each for this account alone, whatever the umask says."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path) -> TextIO:
+    """Open a file for appending; a new one is for this account alone."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from trainyard.engines.nodes.link import Patience
 from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
-from trainyard.lib.files import write_atomic
+from trainyard.lib.files import make_private, open_private, write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server import surroundings, upgrade
@@ -256,7 +256,8 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
     """Run a server in the foreground until `stop` is set. Jobs run on, and the next start finds them again."""
     with contextlib.ExitStack() as held:
         held.enter_context(telling_no_room(f"the platform in {settings.data}"))
-        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(settings.data)
+        _close_to_others(settings.data)
         if settings.is_embedded:
             held.enter_context(_alone(settings))
         listener = held.enter_context(listening(settings))
@@ -278,10 +279,17 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
             await serving
 
 
+def _close_to_others(data: Path) -> None:
+    """What an older version made by the umask is for this account alone from now on."""
+    for name, mode in (("logs", 0o700), ("storages", 0o700), ("server.lock", 0o600)):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            (data / name).chmod(mode)
+
+
 @contextlib.contextmanager
 def _alone(settings: ServerSettings) -> Any:
     """SQLite has one server: a second one on the same folder would follow the same jobs."""
-    with (settings.data / "server.lock").open("a") as file:  # not handed on to what we start
+    with open_private(settings.data / "server.lock") as file:  # not handed on to what we start
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 
 from trainyard.lib.errors import ConflictError, DiskFullError, InvalidError, NotFoundError, UnsupportedError
+from trainyard.lib.files import make_private, open_private
 from trainyard.server.db import NO_ROOM_NAMES
 from trainyard.server.disk_space import telling_no_room
 from trainyard.server.settings import ServerSettings
@@ -49,7 +50,7 @@ def restore_backup(settings: ServerSettings, source: Path) -> Path | None:
             f"There is no file {source}.", hint="Name a file that `trainyard admin backup` wrote."
         )
     _check(source)
-    settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(settings.data)
     with telling_no_room(str(target)), _alone(settings.data), _beside(target) as fresh:
         with _opened(source) as database, _opened(fresh) as copy:
             database.backup(copy)
@@ -140,7 +141,7 @@ def _sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    with (folder / LOCK).open("a") as file:
+    with open_private(folder / LOCK) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.errors import ConflictError, InvalidError
+from trainyard.lib.files import make_private
 from trainyard.server.disk_space import NO_ROOM, disk_full
 from trainyard.server.log_masks import Mask, MaskedEnd
 
@@ -205,7 +206,7 @@ class LogStore:
         try:
             handle = _open_append(self._segment_path(key, start))
         except FileNotFoundError:
-            self._folder(key[0]).mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._folder(key[0]))
             handle = _open_append(self._segment_path(key, start))
         writing = _Writing(handle, start, _size(segments), -1, 0.0, 0, 0.0)
         if segments:

@@ -14,7 +14,6 @@ import uvicorn
 
 from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.server.connection_limits import ConnectionLimits
-from trainyard.server.http_protocol import limited_protocols
 from trainyard.server.settings import ServerSettings
 
 # After Ctrl-C: how long open requests (followers of logs above all) may take to end.
@@ -27,6 +26,8 @@ LEAST_CONNECTIONS = 64
 
 def make_server(app: Any, settings: ServerSettings) -> uvicorn.Server:
     """The server of an application; `serve` is to be called with a listener."""
+    from trainyard.server.http_protocol import limited_protocols  # noqa: PLC0415  # brings websockets
+
     limits = ConnectionLimits(
         total=_with_files(settings.connections),
         each=settings.connections_per_address,

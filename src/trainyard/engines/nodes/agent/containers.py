@@ -30,13 +30,14 @@ REMOVE_SECONDS = (
 )
 FIRST_FILE = "first"  # a file of the task, in which the first process of its container writes; there as long as that may be
 RUNTIME = "runtime"  # a file of the task: which kind of program runs its container, and where that is
+VARIABLES = "variables"  # a file of the task: those that the runtime may not inherit, without being words that everybody sees
 LEFT = "containers"  # a folder of the node: a file for each container that nobody could remove when its task had ended
 IS_GONE = re.compile(r"(?i)no such container|no container with|already in progress")
 # Variables by which the node's own program, and what that runs, find their things; a task's values of these are told
 # another way. NB: one for the loader of programs, or for podman's storage, would have a user's code run outside.
 NODES_OWN = re.compile(
     r"(HOME|PATH|USER|LOGNAME|TMPDIR|SHELL|_.*|LD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|XDG_.*|CONTAINERS?_.*|DOCKER_.*|PODMAN_.*|"
-    r"BUILDAH_.*|STORAGE_.*|REGISTRY_.*|CNI_.*|NETAVARK_.*|DBUS_.*|LISTEN_.*|NOTIFY_SOCKET|SSL_.*|OTEL_.*|GO.*|"
+    r"BUILDAH_.*|STORAGE_.*|REGISTRY_.*|CNI_.*|NETAVARK_.*|DBUS_.*|LISTEN_.*|NOTIFY_SOCKET|SSL_.*|OTEL_.*|GO(?!OGLE)[A-Z0-9]*|"
     r"(https?|all|no)_proxy|(HTTPS?|ALL|NO)_PROXY)\Z"
 )
 OWN_TMP = "/tmp"
@@ -251,14 +252,19 @@ class Box:
             given.setdefault("HOME", self.home)
         if user:
             given.setdefault("USER", user)
-        words, env = [], dict(os.environ)
+        words, env, filed = [], dict(os.environ), ""
         for name, value in given.items():
-            if NODES_OWN.match(name):
-                words += ["--env", f"{name}={value}"]
-            else:
+            if not NODES_OWN.match(name):
                 words += ["--env", name]
                 env[name] = value
-        return words, env
+            elif "\n" in value:  # a file of variables has no way to say it
+                words += ["--env", f"{name}={value}"]
+            else:
+                filed += f"{name}={value}\n"
+        path = os.path.abspath(self.folder.file(VARIABLES))
+        write_file(path, filed.encode(errors="surrogateescape"))
+        named = path if self.kind == DOCKER else _field(path)  # podman reads several from one word
+        return [*words, "--env-file", named], env
 
 
 def home_of(order: dict[str, Any]) -> str:

@@ -80,7 +80,7 @@ class Places:
         is_made = bool(options.get("create"))
         if is_made:
             try:
-                os.makedirs(base, mode=0o700, exist_ok=True)
+                _make_private(base)
             except OSError as error:
                 raise RefusalError(
                     f"the folder {base} of the storage at {target} cannot be made: {error.strerror}"
@@ -181,6 +181,17 @@ def _is_at(pid: int, target: str, wanted: os.stat_result) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+
+
+def _make_private(path: str) -> None:
+    """Make a folder and those above it that are missing, each for our account alone, whatever the umask says."""
+    missing = []
+    while not os.path.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
 
 
 def _parts(source: str, options: dict[str, Any]) -> tuple[str, str]:

@@ -223,8 +223,16 @@ class Builder:
 
     def _set_inside(self) -> None:
         """Have what leads the loader of programs be set inside: outside it would bring a user's code into bubblewrap itself."""
-        for name in [name for name in self.order["env"] if name.startswith("LD_") and name in self.env]:
-            self.words += ["--setenv", name, self.env.pop(name)]
+        names = [name for name in self.order["env"] if name.startswith("LD_") and name in self.env]
+        words = [word for name in names for word in ("--setenv", name, self.env.pop(name))]
+        if not words:
+            return
+        # Through a descriptor: everybody on the node sees the words of a command.
+        handle = os.memfd_create("variables")
+        with open(handle, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in words))
+        os.lseek(handle, 0, os.SEEK_SET)
+        self._hand_in("--args", handle)
 
     def _enter(self, words: list[str]) -> list[str]:
         """Go to the working folder. Inside: a link that the user put into a storage leads nowhere else from there."""
