@@ -27,6 +27,7 @@ REFERENCE = DOCS / "reference"
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+?) *#* *$", re.MULTILINE)
+TEST_FILE = re.compile(r"\btests/[\w/]+\.py")
 TRANSLATED = ("README", "docs/index", "docs/quickstart")
 
 
@@ -155,6 +156,18 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
     listed = set(re.findall(r"([\w./-]+\.md)\s*$", text[text.index("nav:") :], re.MULTILINE))
     there = {path.relative_to(DOCS).as_posix() for path in files(DOCS, ".md")}
     assert listed == there
+
+
+def test_every_test_that_a_page_names_is_there():
+    named = {name for path in documents() for name in TEST_FILE.findall(path.read_text(encoding="utf-8"))}
+    assert "tests/security/test_escapes.py" in named  # the threat model names its tests
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
+def test_every_attack_suite_is_in_the_threat_model():
+    model = (DOCS / "operations" / "security.md").read_text(encoding="utf-8")
+    suites = [short(path) for path in (ROOT / "tests" / "security").glob("test_*.py")]
+    assert not [name for name in sorted(suites) if name not in model]
 
 
 def test_every_design_note_is_in_their_index():
