@@ -49,6 +49,7 @@ print("sum", total, *(os.environ[name] for name in names), flush=True)
 def stand_ins(tmp_path_factory):
     """Launchers that only say how they were called."""
     folder = tmp_path_factory.mktemp("bin")
+    folder.chmod(0o755)  # tasks of nodes of root are users of their own
     for name in ("torchrun", "horovodrun"):
         (folder / name).write_text('#!/bin/sh\necho "$TRAINYARD_TASK: ${0##*/} $*"\n')
         (folder / name).chmod(0o755)
