@@ -20,7 +20,7 @@ from trainyard.engines.api import Mount, TaskEnded, View
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration" / "engine"))
 from engine_lab import EngineLab, launch_of  # a real agent, as the tests have it
 
-LIMIT_SECONDS = 0.020
+LIMIT_SECONDS = 0.025
 TARGETS = ("/mnt/user/ada", "/mnt/share/team", "/home/ada", "/work", "/job", "/data")
 
 

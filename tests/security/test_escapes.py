@@ -6,13 +6,16 @@ What is tried is escape_probes.py, which runs inside. Here is who tries it, and 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import stat
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,10 +25,14 @@ from container_lab import WITH_PYTHON, Containers
 from engine_lab import EngineLab, lab_in, launch_of
 
 from trainyard.engines.api import Mount, View
-from trainyard.transport.api import read_all
+from trainyard.transport.api import Completed, read_all
+from trainyard.transport.local import LocalTransport
+from trainyard.transport.local_process import LocalProcess
 
 PROBES = Path(__file__).with_name("escape_probes.py").read_text()
 IS_ROOT = os.getuid() == 0
+NOBODY = 65534
+SECRET = "s3cret of the server"
 pytestmark = [
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
     pytest.mark.slow,  # a real agent, a view, and two hundred attempts in it
@@ -36,6 +43,41 @@ pytestmark = [
 async def lab(isolation: Path, tmp_path: Path) -> AsyncIterator[EngineLab]:
     async with lab_in(tmp_path / "home") as lab:
         yield lab
+
+
+class OthersTransport(LocalTransport):
+    """A node of this computer whose agent is an ordinary user, although we are root."""
+
+    async def run(self, script: str, **given: Any) -> Completed:
+        return await super().run(as_nobody(script), **given)
+
+    async def spawn(self, script: str, **given: Any) -> LocalProcess:
+        return await super().spawn(as_nobody(script), **given)
+
+    async def put(self, source: Path, target: str) -> None:
+        await super().put(source, target)
+        os.chown(self._home / target, NOBODY, NOBODY)
+
+
+def as_nobody(script: str) -> str:
+    words = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "sh", "-c", script]
+    return f"exec {shlex.join(words)}"
+
+
+@pytest.fixture
+async def others_lab(isolation: Path) -> AsyncIterator[EngineLab]:
+    """A node of an ordinary user. Not below tmp_path, which is root's alone."""
+    if not IS_ROOT or shutil.which("setpriv") is None:
+        pytest.skip("there is no other user to be")
+    home = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
+    os.chown(home, NOBODY, NOBODY)
+    env = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    lab = EngineLab(home, lambda _: OthersTransport(home, env, inherited={"OPERATORS_SECRET": SECRET}))
+    try:
+        yield lab
+    finally:
+        await lab.aclose()
+        shutil.rmtree(home, ignore_errors=True)  # the agent removes its own sockets while it goes
 
 
 def probing() -> str:
@@ -90,6 +132,63 @@ async def test_nothing_gets_out_of_a_view(lab: EngineLab, listener: socket.socke
     assert ended.exit_code == 0, text
     held(text, least=200)
     assert (lab.home / "secret").read_text() == "the host's own"
+
+
+async def test_nothing_gets_out_of_a_view_of_an_ordinary_users_node(
+    others_lab: EngineLab, listener: socket.socket
+):
+    server = await others_lab.start()
+    env = {**surroundings(others_lab, listener), "PROBE_ROOTS": "0"}
+    await others_lab.launch(server, launch_of(probing(), view=View(uid=2_000_007), env=env))
+    ended = await server.ended("w1.1")
+    text = server.log("w1.1").decode()
+    assert ended.exit_code == 0, text[-3000:]
+    held(text, least=200)
+
+
+WATCH = f"""python3 -IS - <<'END'
+import glob, os, time
+print("on", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end and not os.path.exists("/tmp/enough"):
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try:
+            with open(path, "rb") as file:
+                if b"{SECRET}" in file.read():
+                    print("leaked", path, flush=True)
+        except OSError:
+            pass
+END
+"""
+
+
+async def watched(lab: EngineLab) -> bytes:
+    """What a task says that looks for the server's secret while people run commands beside it."""
+    server = await lab.start()
+    await lab.launch(server, launch_of(WATCH, view=View(uid=2_000_007)))
+    await server.until(lambda: b"on" in server.log("w1.1"))
+    for _ in range(10):
+        process = await server.engine.exec("w1.1", "worker-0", "local", "env", None)
+        assert SECRET not in (await read_all(process)).decode()
+        assert await process.wait() == 0
+    process = await server.engine.exec("w1.1", "worker-0", "local", "touch /tmp/enough", None)
+    assert await process.wait() == 0
+    await server.ended("w1.1")
+    return server.log("w1.1")
+
+
+async def test_a_command_beside_a_task_shows_it_nothing_of_the_servers_environment(
+    lab: EngineLab, monkeypatch: pytest.MonkeyPatch
+):
+    """Who enters a view is seen in it before having become the command, with the memory of who started it."""
+    monkeypatch.setenv("OPERATORS_SECRET", SECRET)
+    assert await watched(lab) == b"on\n"
+
+
+async def test_a_command_beside_a_task_shows_it_nothing_when_the_node_is_an_ordinary_users(
+    others_lab: EngineLab,
+):
+    assert await watched(others_lab) == b"on\n"
 
 
 async def test_nothing_gets_out_of_a_command_beside_a_task(lab: EngineLab, listener: socket.socket):
