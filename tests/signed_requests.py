@@ -61,6 +61,10 @@ async def statuses(port: int, requests: Sequence[bytes], *, connections: int = 8
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length"))
             await reader.readexactly(int(length.partition(b":")[2]))
             found[number] = int(head.split()[1])
+            if b"\r\nconnection: close" in head:  # as after a refusal: nobody reads on there
+                writer.close()
+                await writer.wait_closed()
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
         await writer.wait_closed()
 

@@ -257,6 +257,7 @@ def test_the_result_is_the_same_when_a_node_is_lost_in_the_middle(yard):
     def train(name: str, pause: float) -> tuple[str, Path]:
         folder = yard.shared / name
         folder.mkdir()
+        folder.chmod(0o777)  # tasks of nodes of root are users of their own
         command = f"{PYTHON} -S {SHARED}/allreduce_sockets.py {SHARED}/{name} 150 {pause}"
         roles = [worker(replicas=4)]
         return yard.up.submit(command, kind="PyTorchJob", roles=roles, max_retries=3), folder

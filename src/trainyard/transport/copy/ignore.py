@@ -91,4 +91,5 @@ def _lines(path: bytes) -> list[str]:
 def _compile(patterns: Sequence[str]) -> _Spec:
     from pathspec import GitIgnoreSpec  # noqa: PLC0415  # 141 M instructions, paid by those who ignore something
 
-    return GitIgnoreSpec.from_lines(patterns)
+    # Where google-re2 is installed, it would be taken, and it knows no names but those of UTF-8.
+    return GitIgnoreSpec.from_lines(patterns, backend="simple")
