@@ -371,7 +371,9 @@ def test_another_launcher_gets_what_the_task_knows_when_it_is_wanted(launch, tmp
 
 
 def test_the_same_launcher_answers_when_it_is_called_by_the_command_line(launch, tmp_path):
-    words = ["launch", "--processes", "2", "--log-dir", "", "--", 'echo "$RANK"; exit $((RANK * 3))']
+    # The second one waits: its end takes the first one along, which might have said nothing yet.
+    command = 'echo "$RANK"; mkdir "$RANK"; until [ -e 0 ]; do sleep 0.02; done; exit $((RANK * 3))'
+    words = ["launch", "--processes", "2", "--log-dir", "", "--", command]
     program = str(Path(sys.executable).with_name("trainyard"))
     done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 3
