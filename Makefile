@@ -16,6 +16,7 @@ demo: $(VENV)/.installed
 # Lint, types, contracts, then all tests; the quick ones first. The others wait for servers half of the time: three side by side.
 test: $(VENV)/.installed debian
 	@$(MAKE) --no-print-directory check
+	@scripts/identity-provider $(abspath $(BIN))/python >/dev/null
 	$(PYTEST) -n 2 -m "not slow" $(QUICK)
 	$(PYTEST) -n 2 -m slow $(QUICK)
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not deep" tests/integration tests/security tests/e2e

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote_plus, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
@@ -30,6 +30,9 @@ class IdentityProvider:
             "email": "ada@x.org",
         }
         self.lies: dict[str, object] = {}  # claims that replace the true ones
+        self.details: dict[str, object] = {}  # what it says of the person when it is asked, and does not sign
+        self.methods: list[str] | None = None  # the ways it takes a client's password; None: it does not say
+        self.secret = SECRET
         self.algorithm = "RS256"
         self.broken = False
         self._codes: dict[str, dict[str, str]] = {}
@@ -45,6 +48,9 @@ class IdentityProvider:
                     self.answer(503, {})
                 elif path == "/.well-known/openid-configuration":
                     self.answer(200, provider.metadata())
+                elif path == "/details":
+                    known = self.headers.get("Authorization") == "Bearer access-key"
+                    self.answer(200 if known else 401, provider.details)
                 elif path == "/keys":
                     self.answer(200, {"keys": [provider.key.as_dict(private=False)]})
                 else:
@@ -55,11 +61,10 @@ class IdentityProvider:
                 form = {
                     name: values[0] for name, values in parse_qs(self.rfile.read(length).decode()).items()
                 }
-                basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
                 asked = provider._codes.pop(form.get("code", ""), None)
                 proof = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
                 challenge = base64.urlsafe_b64encode(proof).rstrip(b"=").decode()
-                if self.headers.get("Authorization") != f"Basic {basic}":
+                if not provider.is_known(self.headers.get("Authorization"), form):
                     self.answer(401, {"error": "invalid_client"})
                 elif (
                     asked is None
@@ -68,7 +73,10 @@ class IdentityProvider:
                 ):
                     self.answer(400, {"error": "invalid_grant"})
                 else:
-                    self.answer(200, {"token_type": "Bearer", "id_token": provider.id_token(asked["nonce"])})
+                    id_token = provider.id_token(asked["nonce"])
+                    self.answer(
+                        200, {"token_type": "Bearer", "access_token": "access-key", "id_token": id_token}
+                    )
 
             def answer(self, status: int, body: object) -> None:
                 data = json.dumps(body).encode()
@@ -85,12 +93,25 @@ class IdentityProvider:
         self._thread.start()
 
     def metadata(self) -> dict[str, object]:
-        return {
+        said: dict[str, object] = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
             "token_endpoint": f"{self.issuer}/token",
             "jwks_uri": f"{self.issuer}/keys",
         }
+        if self.details:
+            said["userinfo_endpoint"] = f"{self.issuer}/details"
+        if self.methods is not None:
+            said["token_endpoint_auth_methods_supported"] = self.methods
+        return said
+
+    def is_known(self, header: str | None, form: dict[str, str]) -> bool:
+        """Whether the client has proved who it is, in one of the ways that are taken."""
+        pair = f"{quote_plus(CLIENT)}:{quote_plus(self.secret)}"  # RFC 6749, 2.3.1
+        if "client_secret_basic" in (self.methods or ["client_secret_basic"]) and header is not None:
+            return header == f"Basic {base64.b64encode(pair.encode()).decode()}"
+        given = (form.get("client_id"), form.get("client_secret"))
+        return "client_secret_post" in (self.methods or []) and given == (CLIENT, self.secret)
 
     def id_token(self, nonce: str) -> str:
         now = int(time.time())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 import pytest
 from joserfc.jwk import RSAKey
@@ -88,20 +89,52 @@ async def test_nobody_is_let_in_when_the_signature_is_no_proof(cast, provider, a
         await sign_in(cast, provider)
 
 
-async def test_new_keys_are_read_when_the_provider_changes_them_but_foreign_ones_are_not_believed(
-    cast, provider
-):
-    await sign_in(cast, provider)
-    true = provider.key
-    provider.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
-    fresh = Provider(provider.issuer, CLIENT, SECRET, SystemClock())
+async def claims_of(one, provider, **options):
     challenge = new_challenge()
-    code, _state = provider.visit(await fresh.authorization_url(challenge, BACK))
-    assert (await fresh.claims(code, challenge, BACK))["sub"] == "1234"
-    provider.key = true  # keys that we know are looked up again at most once a minute
-    code, _state = provider.visit(await fresh.authorization_url(challenge, BACK))
+    code, _state = provider.visit(await one.authorization_url(challenge, BACK))
+    return await one.claims(code, challenge, BACK, **options)
+
+
+async def test_new_keys_are_read_at_once_when_the_provider_changes_them_but_at_most_once_a_minute(provider):
+    clock = ManualClock(datetime.now(UTC))
+    one = Provider(provider.issuer, CLIENT, SECRET, clock)
+    first = provider.key
+    assert (await claims_of(one, provider))["sub"] == "1234"
+    provider.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
+    assert (await claims_of(one, provider))["sub"] == "1234"
+    provider.key = first
     with pytest.raises(DeniedError, match="signature"):
-        await fresh.claims(code, challenge, BACK)
+        await claims_of(one, provider)
+    clock.advance(61)
+    assert (await claims_of(one, provider))["sub"] == "1234"
+
+
+async def test_the_provider_is_asked_for_what_it_does_not_sign_and_only_about_the_same_person(provider):
+    provider.person = {"sub": "1234"}
+    provider.details = {"sub": "1234", "preferred_username": "ada", "iss": "http://evil.example"}
+    one = Provider(provider.issuer, CLIENT, SECRET, SystemClock())
+    assert "preferred_username" not in await claims_of(one, provider)
+    found = await claims_of(one, provider, wanted="preferred_username")
+    assert (found["preferred_username"], found["iss"]) == ("ada", provider.issuer)  # what is signed wins
+    for subject in ("5678", None):
+        provider.details["sub"] = subject
+        with pytest.raises(DeniedError, match="somebody else"):
+            await claims_of(one, provider, wanted="preferred_username")
+    provider.person["preferred_username"] = "ada"  # nobody is asked for what was signed
+    assert (await claims_of(one, provider, wanted="preferred_username"))["sub"] == "1234"
+
+
+BASIC, FORM = "client_secret_basic", "client_secret_post"
+
+
+@pytest.mark.parametrize("secret", [SECRET, "50% of +:&é"])
+@pytest.mark.parametrize("methods", [None, [BASIC], [FORM], [BASIC, FORM]])
+async def test_the_platform_proves_itself_in_a_way_that_the_provider_takes(provider, methods, secret):
+    provider.methods, provider.secret = methods, secret
+    one = Provider(provider.issuer, CLIENT, secret, SystemClock())
+    assert (await claims_of(one, provider))["sub"] == "1234"
+    with pytest.raises(InvalidError, match="this platform's id and secret"):
+        await claims_of(Provider(provider.issuer, CLIENT, "wrong", SystemClock()), provider)
 
 
 async def test_a_code_of_somebody_else_is_of_no_use(cast, provider):

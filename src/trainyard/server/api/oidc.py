@@ -5,6 +5,7 @@ What the provider says is checked by auth/oidc.py; whose account it is, is servi
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Query, Request
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 router = new_router("/session/oidc", kind=AccountRoute, include_in_schema=False)
 COOKIE = "trainyard_oidc"
+ERROR_CODE = re.compile(r"[a-z_]{1,64}")  # as the protocol has them
 # A page of ours that goes on by itself: after a redirect from elsewhere a strict cookie would not be sent yet.
-PAGE = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">Signed in.</a>'
+# It goes to what says who they are.
+PAGE = '<!doctype html><meta http-equiv="refresh" content="0;url=../../session"><a href="../../session">Signed in.</a>'
 
 
 @router.get("")
@@ -49,13 +52,16 @@ async def finish(
     request: Request,
     code: Annotated[str, Query(max_length=4096)] = "",
     state: Annotated[str, Query(max_length=256)] = "",
+    error: Annotated[str, Query(max_length=256)] = "",
 ) -> Response:
     """Take the browser back, with its session."""
     parts = parts_of(request)
     federation = _federation(parts)
     if not code:
+        # Whoever made the link chose the word: it is repeated where it looks like one of the protocol.
+        said = f": {error}" if ERROR_CODE.fullmatch(error) else ""
         raise DeniedError(
-            "The identity provider did not let you in.", hint="Sign in again from the beginning."
+            f"The identity provider did not let you in{said}.", hint="Sign in again from the beginning."
         )
     made, _actor = await federation.finish(
         code=code,

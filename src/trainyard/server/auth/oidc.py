@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import secrets
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 import httpx2
 from joserfc import jwt
@@ -20,7 +22,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from trainyard.lib.clock import Clock
-from trainyard.lib.errors import DeniedError, InvalidError, UnreachableError
+from trainyard.lib.errors import DeniedError, Error, InvalidError, UnreachableError
 
 ALGORITHMS = (
     "RS256",
@@ -34,10 +36,12 @@ ALGORITHMS = (
 SCOPE = "openid profile email"
 TIMEOUT_SECONDS = 10.0
 KEEP_SECONDS = 3600.0  # what the provider says of itself
-NEW_KEYS_SECONDS = 60.0  # a signature by an unknown key makes us look again, but not more often
+NEW_KEYS_SECONDS = 60.0  # a signature by an unknown key makes us look again at once, but not more often
 LEEWAY_SECONDS = 60
 LARGEST_ANSWER = 1 << 20
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+BASIC, POST = "client_secret_basic", "client_secret_post"
+ERROR_CODE = re.compile(r"[a-z_]{1,64}")  # as the protocol has them; nothing else of theirs is repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Provider:
         self._clock = clock
         self._metadata: tuple[float, Mapping[str, Any]] | None = None
         self._keys: tuple[float, KeySet] | None = None
+        self._looked_again: float | None = None
 
     async def authorization_url(self, challenge: Challenge, redirect_uri: str) -> str:
         """Where to send the browser."""
@@ -82,8 +87,13 @@ class Provider:
         endpoint = str(metadata["authorization_endpoint"])
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
-    async def claims(self, code: str, challenge: Challenge, redirect_uri: str) -> Mapping[str, Any]:
-        """Trade the code that the browser brought for what the provider says of the person, checked."""
+    async def claims(
+        self, code: str, challenge: Challenge, redirect_uri: str, *, wanted: str = ""
+    ) -> Mapping[str, Any]:
+        """Trade the code that the browser brought for what the provider says of the person, checked.
+
+        Some providers sign only who it is, and tell the rest to whoever asks: they are asked where `wanted` is missing.
+        """
         metadata = await self._discover()
         form = {
             "grant_type": "authorization_code",
@@ -91,13 +101,33 @@ class Provider:
             "redirect_uri": redirect_uri,
             "code_verifier": challenge.verifier,
         }
-        answer = await self._request(
-            "POST", str(metadata["token_endpoint"]), data=form, auth=(self._client_id, self._client_secret)
-        )
-        token = answer.get("id_token")
+        answer = await self._request("POST", str(metadata["token_endpoint"]), **self._proof(metadata, form))
+        token, access = answer.get("id_token"), answer.get("access_token")
         if not isinstance(token, str):
             raise DeniedError("The identity provider did not say who it is.", hint="Try again.")
-        return await self._checked(token, challenge.nonce)
+        claims = await self._checked(token, challenge.nonce)
+        endpoint = metadata.get("userinfo_endpoint")
+        if wanted and not claims.get(wanted) and isinstance(endpoint, str) and isinstance(access, str):
+            return {**await self._details(endpoint, access, claims["sub"]), **claims}
+        return claims
+
+    def _proof(self, metadata: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any]:
+        """This form with the client's password, in a way that the provider takes."""
+        pair = self._client_id, self._client_secret
+        name, password = (quote_plus(one) for one in pair)
+        said = metadata.get("token_endpoint_auth_methods_supported")
+        ways = said if isinstance(said, list) else [BASIC]  # what is meant where nothing is said
+        # Signs in a password are escaped in a header by the standard, but not by everybody: a form has no such doubt.
+        if POST in ways and (BASIC not in ways or (name, password) != pair):
+            return {"data": {**form, "client_id": self._client_id, "client_secret": self._client_secret}}
+        return {"data": dict(form), "auth": (name, password)}
+
+    async def _details(self, endpoint: str, access: str, subject: str) -> Mapping[str, Any]:
+        """What the provider says of the person when it is asked, with the key that it gave for that."""
+        found = await self._request("GET", endpoint, bearer=access)
+        if found.get("sub") != subject:
+            raise _refused("it tells of somebody else")
+        return found
 
     async def _checked(self, token: str, nonce: str) -> Mapping[str, Any]:
         try:
@@ -150,7 +180,11 @@ class Provider:
 
     async def _key_set(self, *, fresh: bool = False) -> KeySet:
         now = self._clock.monotonic()
-        if self._keys is not None and now - self._keys[0] < (NEW_KEYS_SECONDS if fresh else KEEP_SECONDS):
+        if fresh:
+            is_kept = self._looked_again is not None and now - self._looked_again < NEW_KEYS_SECONDS
+        else:
+            is_kept = self._keys is not None and now - self._keys[0] < KEEP_SECONDS
+        if is_kept and self._keys is not None:
             return self._keys[1]
         metadata = await self._discover()
         found = await self._request("GET", str(metadata["jwks_uri"]))
@@ -161,31 +195,72 @@ class Provider:
                 "The identity provider's keys cannot be read.", hint="Try again later."
             ) from error
         self._keys = (now, keys)
+        if fresh:
+            self._looked_again = now
         return keys
 
-    async def _request(self, method: str, url: str, **options: Any) -> Mapping[str, Any]:
+    async def _request(self, method: str, url: str, *, bearer: str = "", **options: Any) -> Mapping[str, Any]:
         _check_url(url)
+        headers = {"Accept": "application/json"}
+        if bearer:
+            headers["Authorization"] = f"Bearer {bearer}"
         try:
             async with httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False) as client:
-                answer = await client.request(method, url, headers={"Accept": "application/json"}, **options)
-            if answer.status_code in {400, 401, 403}:
-                raise DeniedError(
-                    "The identity provider refused the sign-in.", hint="Try again from the beginning."
-                )
-            if answer.status_code != 200 or len(answer.content) > LARGEST_ANSWER:
-                raise UnreachableError(
-                    f"The identity provider answered with {answer.status_code}.", hint="Try again later."
-                )
-            found = answer.json()
+                answer = await client.request(method, url, headers=headers, **options)
         except (httpx2.HTTPError, ValueError) as error:
-            if isinstance(error, DeniedError | UnreachableError):
-                raise
+            raise _unanswered(error) from error
+        if answer.status_code != 200:
+            raise _unwilling(answer, url)
+        found = _body(answer)
+        if found is None:
             raise UnreachableError(
-                "The identity provider does not answer.", hint="Try again later."
-            ) from error
-        if not isinstance(found, dict):
-            raise UnreachableError("The identity provider's answer cannot be read.", hint="Try again later.")
+                "The identity provider's answer cannot be read.", hint="Check the setting oidc_issuer."
+            )
         return found
+
+
+def _body(answer: httpx2.Response) -> dict[str, Any] | None:
+    """What it says, where that is what the protocol has."""
+    if len(answer.content) > LARGEST_ANSWER:
+        return None
+    try:
+        found = answer.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _unanswered(error: Exception) -> Error:
+    """Why there is no answer."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return UnreachableError(
+                f"The identity provider's certificate is not to be trusted ({cause.verify_message}).",
+                hint="Name its authority's file in the server's SSL_CERT_FILE.",
+            )
+        cause = cause.__cause__ or cause.__context__
+    return UnreachableError("The identity provider does not answer.", hint="Try again later.")
+
+
+def _unwilling(answer: httpx2.Response, url: str) -> Error:
+    """Why the answer is none."""
+    status = answer.status_code
+    code = str((_body(answer) or {}).get("error", ""))
+    if code in {"invalid_client", "unauthorized_client"}:
+        # Nobody who signs in can help it: it is the platform that was refused.
+        return InvalidError(
+            "The identity provider does not take this platform's id and secret.",
+            hint="Have an administrator check oidc_client_id and TRAINYARD_SERVER_OIDC_SECRET.",
+        )
+    if status in {400, 401, 403}:
+        said = f": {code}" if ERROR_CODE.fullmatch(code) else ""
+        return DeniedError(
+            f"The identity provider refused the sign-in{said}.", hint="Try again from the beginning."
+        )
+    if status == 404:
+        return InvalidError(f"There is no identity provider at {url}.", hint="Check the setting oidc_issuer.")
+    return UnreachableError(f"The identity provider answered with {status}.", hint="Try again later.")
 
 
 def _check_url(url: str) -> None:

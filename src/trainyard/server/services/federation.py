@@ -63,7 +63,7 @@ class Federation:
         challenge = await self._open(cookie)
         if not hmac.compare_digest(challenge.state.encode(), state.encode(errors="replace")):
             raise DeniedError("This sign-in was begun elsewhere.", hint="Sign in again from the beginning.")
-        claims = await self._provider.claims(code, challenge, redirect_uri)
+        claims = await self._provider.claims(code, challenge, redirect_uri, wanted=self._name_claim)
         subject = f"{claims['iss']} {claims['sub']}"
         found = await self._context.db.write(lambda c: self._account(c, subject, claims, address))
         if not found.is_active:
