@@ -85,12 +85,13 @@ async def test_the_first_nonce_is_known_when_more_came_after_it_than_are_remembe
             assert all(taken)
         assert not await used.use("key", "first", 1000.0)
         assert await used.use("other key", "first", 1000.0)
-        # Once its time is over it goes: the request is too old by then whatever its nonce.
+        # Once its time is over it goes: no request of that time is taken any more whatever its nonce, or the server's clock.
         over = 1000.0 + CLOCK_SECONDS + MARGIN_SECONDS
         await db.write(lambda c: nonces.delete_before(c, over))
         assert not await Nonces(db).use("key", "first", 1000.0)
         await db.write(lambda c: nonces.delete_before(c, over + 1))
-        assert await Nonces(db).use("key", "first", 1000.0)
+        assert not await Nonces(db).use("key", "first", 1000.0)
+        assert await Nonces(db).use("key", "of a later time", 1001.0)
     finally:
         db.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -94,6 +95,23 @@ class Deadlines:
         return steady >= known[1]
 
 
+class Steps:
+    """Tells once of each time that the wall clock was set by more than `tolerance`."""
+
+    def __init__(self, clock: Clock, *, tolerance: float = 60.0) -> None:
+        self._clock = clock
+        self._tolerance = tolerance
+        self._usual = _offset(clock)
+
+    def was_set(self) -> bool:
+        """Whether it was, since this was asked last."""
+        offset = _offset(self._clock)
+        if abs(offset - self._usual) <= self._tolerance:
+            return False
+        self._usual = offset
+        return True
+
+
 class Leaps:
     """Notices that the wall clock was set: it has gone on otherwise than the one that never steps."""
 
@@ -101,21 +119,28 @@ class Leaps:
         self._clock = clock
         self._patience = patience
         self._tolerance = tolerance
-        self._usual = self._offset()
+        self._usual = _offset(clock)
         self._odd: tuple[float, float] | None = None  # what the offset is since when
+        self._patience_now = patience
+
+    def doubt(self, *, patience: float) -> None:
+        """Take the clock for one that was set just now: what was noted before we came does not go with it."""
+        self._usual, self._odd, self._patience_now = -math.inf, None, patience
 
     def is_astray(self) -> bool:
         """Whether it was set by more than `tolerance`, less than `patience` seconds ago; after those it is believed."""
-        offset, now = self._offset(), self._clock.monotonic()
+        offset, now = _offset(self._clock), self._clock.monotonic()
         if abs(offset - self._usual) <= self._tolerance:
             self._odd = None
             return False
         if self._odd is None or abs(offset - self._odd[0]) > self._tolerance:
             self._odd = (offset, now)
-        if now - self._odd[1] < self._patience:
+        if now - self._odd[1] < self._patience_now:
             return True
-        self._usual, self._odd = offset, None
+        self._usual, self._odd, self._patience_now = offset, None, self._patience
         return False
 
-    def _offset(self) -> float:
-        return self._clock.now().timestamp() - self._clock.monotonic()
+
+def _offset(clock: Clock) -> float:
+    """By how much the wall clock is ahead of the one that never steps."""
+    return clock.now().timestamp() - clock.monotonic()

@@ -19,6 +19,8 @@ DAY = 86400
 HOUR = 3600.0
 GIB_IN_MIB = 1024.0
 
+CLEARED_SECONDS = 600.0  # after them, nothing of a job that was kept for a look is left
+
 # States in which places may be kept after the program's end, or were.
 _KEEPING = frozenset({State.RETAINED, State.FINISHING, State.SUCCEEDED, State.FAILED})
 
@@ -146,7 +148,11 @@ def _until(record: WorkloadRecord, task: TaskRecord, begin: float, now: float) -
     """Until when a task has held its places: to its end, or as long as they are kept for a look."""
     is_last = task.attempt == record.attempt
     if is_last and record.spec.retain_seconds and task.ended_at is not None and record.state in _KEEPING:
-        return record.ended_at if record.ended_at is not None else now
+        # NB: never longer than was asked for, whatever the clock was set to meanwhile.
+        kept_until = (
+            max(task.ended_at, record.stopped_at or 0.0) + record.spec.retain_seconds + CLEARED_SECONDS
+        )
+        return min(record.ended_at if record.ended_at is not None else now, kept_until)
     if task.ended_at is not None:
         return task.ended_at
     if not is_last:  # its end was never heard of, and nobody knows when it was: the benefit of the doubt

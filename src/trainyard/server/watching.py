@@ -31,6 +31,9 @@ NEVER_BEGAN = frozenset({125, 126, 127, 200, NO_PORT, 204, 205})
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16
 
+# Clocks that differ by less were not set.
+LEAST_STEP_SECONDS = 60.0
+
 OfTask = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown
 
 
@@ -57,14 +60,15 @@ def watch(draft: Draft, job: Job, seen: Observation, now: float) -> None:
             )
     elif isinstance(seen, TaskEnded):
         if task.state != TaskState.ENDED:
+            began, ended = _stretch(task, seen, now)
             task = replace(
                 task,
                 state=TaskState.ENDED,
                 exit_code=seen.exit_code,
-                ended_at=seen.time,
+                ended_at=ended,
                 message=seen.message,
                 was_told=seen.was_told or seen.is_fenced,
-                started_at=task.started_at if task.started_at is not None else seen.time,
+                started_at=began,
             )
     elif isinstance(seen, TaskCleared):
         state = task.state if task.state == TaskState.ENDED else TaskState.LOST
@@ -80,6 +84,17 @@ def watch(draft: Draft, job: Job, seen: Observation, now: float) -> None:
     if task != job.tasks[task.name]:
         job.tasks[task.name] = draft.change_task(task)
         judge(draft, job, now)
+
+
+def _stretch(task: TaskRecord, seen: TaskEnded, now: float) -> tuple[float, float]:
+    """From when to when a task has run: as long as its node has counted, whatever its clock was set to meanwhile."""
+    began = task.started_at if task.started_at is not None else seen.time
+    ran = max(0.0, seen.time - began) if seen.ran_seconds is None else seen.ran_seconds
+    if began <= seen.time and abs(began + ran - seen.time) <= LEAST_STEP_SECONDS:
+        return began, seen.time
+    if began > now + LEAST_STEP_SECONDS:  # it was wrong then, and is not any more
+        return seen.time - ran, seen.time
+    return began, began + ran
 
 
 def judge(draft: Draft, job: Job, now: float) -> None:

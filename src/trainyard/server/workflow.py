@@ -25,6 +25,8 @@ OVER_BUDGET = (
 SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung", GROWING})
 # Why a workload is held that other ones have to end before.
 WAITS_FOR_JOBS = "waits_for_jobs"
+# By its own times a workload may have run for so much longer than by those of its tasks, or shorter: told to go, it takes its time.
+LEAST_STEP_SECONDS, MOST_GRACE_SECONDS = 60.0, 600.0
 CLEARED = "No process of it is left; its places are free."
 
 
@@ -180,6 +182,7 @@ def settle(draft: Draft, job: Job, now: float) -> None:
         return
     draft.ends.pop(record.id, None)
     draft.forgets.append((job.attempt_id, job.nodes))
+    record = _as_its_tasks_ran(job)
     if record.reason in SENT_BACK and all(_was_done(task) for task in job.tasks.values()):
         # It was done before it heard that it should go: running it again would be running it twice.
         codes = [task.exit_code or 0 for task in job.tasks.values()]
@@ -195,6 +198,21 @@ def settle(draft: Draft, job: Job, now: float) -> None:
     ended = Step(record=record, to=to, reason=record.reason, message=record.message, changes=changes)
     job.record = draft.change(advanced(ended, now))
     draft.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
+
+
+def _as_its_tasks_ran(job: Job) -> WorkloadRecord:
+    """With the times of its tasks where its own cannot be: the clock was set while it ran, and its nodes have counted."""
+    record, tasks = job.record, job.tasks.values()
+    begins = [task.started_at for task in tasks if task.started_at is not None]
+    ends = [task.ended_at for task in tasks if task.ended_at is not None]
+    if record.started_at is None or record.stopped_at is None or not begins or not ends:
+        return record
+    begin, end = min(begins), max(ends)
+    length, known = record.stopped_at - record.started_at, end - begin
+    is_likely = length >= 0 and -LEAST_STEP_SECONDS <= known - length <= MOST_GRACE_SECONDS
+    if known < 0 or is_likely:
+        return record
+    return replace(record, started_at=begin, stopped_at=end)
 
 
 def _was_done(task: TaskRecord) -> bool:

@@ -229,3 +229,33 @@ async def test_the_ids_are_told_when_two_schedules_have_one_name(cast: Cast):
     with pytest.raises(ConflictError) as refused:
         await cast.services.schedules.get(cast.ann, "same")
     assert all(one.id in refused.value.hint for one in made)
+
+
+async def test_no_moment_comes_twice_when_the_clock_is_set_back_a_little_and_none_is_awaited_for_a_year(
+    cast: Cast,
+):
+    loop = await clockwork(cast)
+    made = await cast.services.schedules.add(cast.ann, "x", "0 * * * *", cast.job(), overlap="allow")
+    forward(cast, made.next_at - cast.clock.now().timestamp())
+    assert await loop.look() == 1
+    cast.clock.step(-600)
+    assert await loop.look() == 0
+    forward(cast, 601)
+    assert await loop.look() == 0
+    cast.clock.step(366 * 86400)
+    assert await loop.look() == 1
+    forward(cast, 3600)
+    assert await loop.look() == 1
+    cast.clock.step(-366 * 86400)
+    assert await loop.look() == 0
+    forward(cast, 3600)
+    assert await loop.look() == 1
+    # Planned by another server, whose clock is ahead: ours was never set.
+    record = await cast.services.schedules.get(cast.ann, made.id)
+    await cast.db.write(
+        lambda c: schedules.save_schedule(c, replace(record, next_at=record.next_at + 366 * 86400))
+    )
+    forward(cast, 601)
+    assert await loop.look() == 0
+    found = await cast.services.schedules.get(cast.ann, made.id)
+    assert found.next_at - cast.clock.now().timestamp() <= 3600

@@ -14,6 +14,7 @@ import pytest
 
 import nvidia
 from trainyard.engines.nodes.agent import drivers, sampling
+from trainyard.engines.nodes.agent.folder import boot_seconds
 from trainyard.engines.nodes.agent.kernel import MARK
 from trainyard.engines.nodes.agent.sampling import Sampler
 from trainyard.engines.nodes.readings import readings_of
@@ -24,7 +25,7 @@ from trainyard.runtime.usage import devices_script
 def task(pid: int, name: str = "worker-0", **order: object) -> Any:
     return SimpleNamespace(
         folder=SimpleNamespace(attempt="j.1", name=name),
-        history={"at": "running", "pid": pid, "started": time.time() - 1},
+        history={"at": "running", "pid": pid, "since": boot_seconds() - 1},
         order={"env": {}, **order},
     )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from trainyard.lib.clock import Deadlines, Leaps, ManualClock, SystemClock
+from trainyard.lib.clock import Deadlines, Leaps, ManualClock, Steps, SystemClock
 
 
 async def nothing():
@@ -90,3 +90,27 @@ def test_moments_are_forgotten_when_nobody_asks_for_them_any_more():
         assert not deadlines.is_past(f"machine {number}", at(clock) + 1, at(clock))
         clock.advance(0.1)
     assert len(deadlines._ends) <= 1000
+
+
+def test_each_step_is_told_once_when_the_clock_was_set_by_more_than_a_little():
+    clock = ManualClock()
+    steps = Steps(clock)
+    clock.advance(10**6)
+    clock.step(30)
+    assert not steps.was_set()
+    for seconds in (61, -(10**8)):
+        clock.step(seconds)
+        assert (steps.was_set(), steps.was_set()) == (True, False)
+
+
+def test_a_clock_that_is_doubted_is_believed_sooner_once():
+    clock = ManualClock()
+    leaps = Leaps(clock, patience=900)
+    leaps.doubt(patience=100)
+    assert leaps.is_astray()
+    clock.advance(100)
+    assert not leaps.is_astray()
+    clock.step(7200)
+    assert leaps.is_astray()
+    clock.advance(899)
+    assert leaps.is_astray()

@@ -96,6 +96,7 @@ class Reports:
                 task["ended"] - self.skew,
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
+                ran_seconds=max(0.0, task["lasted"]) if "lasted" in task else None,
             )
             said |= ENDED | (SENT_AWAY if task.get("told") or task.get("fenced") else 0)
         if at == "cleared" and not said & CLEARED:

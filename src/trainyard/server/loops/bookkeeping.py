@@ -14,9 +14,9 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from trainyard.lib.clock import Leaps
 from trainyard.lib.errors import Error
 from trainyard.server.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
+from trainyard.server.loops.clock_trust import ClockTrust
 from trainyard.server.loops.leader import Term
 from trainyard.server.services.hints import CONDUCTOR, EVENTS, Hints
 from trainyard.server.services.usage import BOOKED, load_prices
@@ -56,7 +56,7 @@ class Bookkeeping:
         self._pause = pause
         self._hints = hints
         self._every = sample_seconds
-        self._leaps = Leaps(term.clock, patience=LEAP_SECONDS)
+        self._trust = ClockTrust(term.db, term.clock, patience=LEAP_SECONDS)
         self._closed: set[str] = set()  # ended, and in the books for good
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class Bookkeeping:
 
     async def look(self) -> None:
         """One pass."""
-        if self._leaps.is_astray():
+        if await self._trust.is_lost():
             logger.warning("the clock was set: the books wait until it has gone on for a while")
             return
         now = self._now()

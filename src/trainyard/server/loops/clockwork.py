@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from trainyard.lib.clock import Steps
 from trainyard.lib.errors import Error
 from trainyard.server.loops.leader import Term
 from trainyard.server.services.context import Context
 from trainyard.server.services.hints import CONDUCTOR, EVENTS
-from trainyard.server.services.schedules import tick
+from trainyard.server.services.schedules import plan_anew, tick, too_late
 from trainyard.server.store import schedules
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+# Another server, whose clock was wrong, may have planned one: that is not seen by our clock.
+PLAN_SECONDS = 600.0
 
 
 class Clockwork:
@@ -23,6 +26,8 @@ class Clockwork:
     def __init__(self, term: Term, context: Context) -> None:
         self._term = term
         self._context = context
+        self._steps = Steps(term.clock)
+        self._plan_at = term.clock.monotonic()
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -39,6 +44,7 @@ class Clockwork:
         submitted = 0
         if self._term.db.is_short_of_room():  # they are still due when there is room
             return submitted
+        await self._plan(now)
         for schedule in await self._term.db.read(lambda c: schedules.due_schedules(c, now)):
             try:
                 made = await self._term.write(lambda c, one=schedule: tick(c, self._context, one, now))  # type: ignore[misc]
@@ -49,3 +55,13 @@ class Clockwork:
                 submitted += 1
                 self._context.hints.wake(CONDUCTOR, EVENTS)
         return submitted
+
+    async def _plan(self, now: float) -> None:
+        """Now and then, and after the clock was set: let none wait for a time that is not the next any more."""
+        if self._steps.was_set():
+            self._plan_at = self._term.clock.monotonic()
+        if self._term.clock.monotonic() < self._plan_at:
+            return
+        for schedule in await self._term.db.read(lambda c: too_late(c, now)):
+            await self._term.write(lambda c, one=schedule: plan_anew(c, one, now))  # type: ignore[misc]
+        self._plan_at = self._term.clock.monotonic() + PLAN_SECONDS

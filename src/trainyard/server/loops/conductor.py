@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection
 
 from trainyard.engines.api import Engine, NodeLost, NodeSeen
+from trainyard.lib.clock import Steps
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Scheduler
 from trainyard.server import needs, snapshot, workflow
@@ -96,6 +98,7 @@ class Conductor:
         self._seq = 0
         self._are_needs = True  # some workload may wait for others
         self._keep_use_at = 0.0
+        self._steps = Steps(self.clock)
 
     async def run(self) -> None:
         """Lead until cancelled. An error of one turn is logged; the memory is then read anew from the store."""
@@ -199,11 +202,16 @@ class Conductor:
             self.memory.after(draft, job, now)
         await self._write(draft, [])
 
-    async def _rebuild(self) -> None:
+    async def _rebuild(self, *, was_clock_set: bool = False) -> None:
         """Make the scheduler's memory anew from ours."""
         now = self._now()
+        half_life = math.inf if was_clock_set else pastuse.HALF_LIFE  # no time has passed
         quotas, use, elastic = await self.term.db.read(
-            lambda c: (snapshot.load_quotas(c), pastuse.load(c, now), self.growing.load(c, now))
+            lambda c: (
+                snapshot.load_quotas(c),
+                pastuse.load(c, now, half_life=half_life),
+                self.growing.load(c, now),
+            )
         )
         view = snapshot.snapshot_of(
             nodes=self.roster.records(),
@@ -257,7 +265,11 @@ class Conductor:
             has_news, self.growing.has_news = self.growing.has_news, False
             if feed.nodes_changed or has_news:
                 await self.roster.reload()
-            if feed.quotas_changed or (has_news and await self.growing.take_news(self.term.db, now)):
+            # NB: what the scheduler has planned, noted and counted stands at times of a clock that has gone.
+            if self._steps.was_set():
+                logger.warning("the clock was set: the scheduler plans anew")
+                await self._rebuild(was_clock_set=True)
+            elif feed.quotas_changed or (has_news and await self.growing.take_news(self.term.db, now)):
                 await self._rebuild()
             for name in self.growing.take_changed():
                 self.memory.node_changed(name, now)

@@ -63,8 +63,9 @@ class Memory:
             self.waiting[record.id] = replace(self.waiting[record.id], version=record.version + 1)
 
     def with_forecast(self, request: Request) -> Request:
-        """Say how long it will probably run: limits are mostly far too long."""
-        return replace(request, expected=self._forecast.expect(request))
+        """Say how long it will probably run: limits are mostly far too long. None came later than now: it would never age."""
+        submitted = min(request.submitted, self.clock.now().timestamp())
+        return replace(request, submitted=submitted, expected=self._forecast.expect(request))
 
     def note_run(self, record: WorkloadRecord) -> None:
         """Learn from a workload that has ended by itself."""

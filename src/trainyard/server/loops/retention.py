@@ -7,9 +7,9 @@ import logging
 
 from sqlalchemy import Connection
 
-from trainyard.lib.clock import Leaps
 from trainyard.lib.errors import Error
 from trainyard.server.logs import LogStore
+from trainyard.server.loops.clock_trust import ClockTrust
 from trainyard.server.loops.leader import Term
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import (
@@ -41,7 +41,7 @@ class Retention:
         self._term = term
         self._logs = logs
         self._settings = settings
-        self._leaps = Leaps(term.clock, patience=LEAP_SECONDS)
+        self._trust = ClockTrust(term.db, term.clock, patience=LEAP_SECONDS)
 
     async def run(self) -> None:
         """One pass after another, until cancelled."""
@@ -54,7 +54,7 @@ class Retention:
 
     async def look(self) -> None:
         """One pass."""
-        if self._leaps.is_astray():
+        if await self._trust.is_lost():
             logger.warning("the clock was set: nothing is removed until it has gone on for some hours")
             return
         now = self._term.clock.now().timestamp()

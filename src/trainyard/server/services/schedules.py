@@ -30,6 +30,8 @@ from trainyard.spec.workload import FINAL, Desired, WorkloadSpec
 PREFIX = "schedule:"
 SKIP, ALLOW, REPLACE = OVERLAPS = ("skip", "allow", "replace")
 MOST = 1000  # of one workspace
+# Set back by less than this, the clock shows moments again whose jobs there are; by more, it was wrong when they came.
+REPEATED_SECONDS = 3 * 3600.0
 _CHANGEABLE = frozenset({"name", "cron", "timezone", "overlap", "spec", "is_active"})
 
 
@@ -179,6 +181,26 @@ def tick(connection: Connection, context: Context, schedule_id: str, now: float)
     return made
 
 
+def too_late(connection: Connection, now: float) -> list[str]:
+    """Schedules that wait for a later moment than the next: it was planned by a clock that was ahead, and set back since."""
+    found = []
+    for schedule_id, line, timezone, next_at, last_at in schedules.planned(connection):
+        following = _moment_after(line, timezone, now, last_at)
+        if following is not None and following < next_at:
+            found.append(schedule_id)
+    return found
+
+
+def plan_anew(connection: Connection, schedule_id: str, now: float) -> None:
+    """Let a schedule wait for its next moment by the clock as it is now."""
+    record = schedules.find_schedule(connection, schedule_id, lock=True)
+    if record is None or not record.is_active:
+        return
+    following = _following(record, now)
+    if following is not None and record.next_at is not None and following < record.next_at:
+        schedules.save_schedule(connection, replace(record, next_at=following))
+
+
 class OwnerError(ConflictError):
     """The owner of a schedule cannot submit any more."""
 
@@ -253,7 +275,14 @@ def _planned(record: ScheduleRecord, now: float) -> ScheduleRecord:
 def _following(record: ScheduleRecord, now: float) -> float | None:
     if not record.is_active:
         return None
-    return cron.next_after(cron.parse_cron(record.cron), now, cron.find_timezone(record.timezone))
+    return _moment_after(record.cron, record.timezone, now, record.last_at)
+
+
+def _moment_after(line: str, timezone: str, now: float, last_at: float | None) -> float | None:
+    """The next moment whose job was not submitted yet."""
+    is_repeated = last_at is not None and now < last_at <= now + REPEATED_SECONDS
+    after = last_at if last_at is not None and is_repeated else now
+    return cron.next_after(cron.parse_cron(line), after, cron.find_timezone(timezone))
 
 
 def _all(connection: Connection, actor: Actor) -> list[ScheduleRecord]:

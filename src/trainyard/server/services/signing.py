@@ -132,7 +132,7 @@ class Signing:
         known = self._known[digest] = Known(actor, record, self._context.clock.monotonic() + REMEMBER_SECONDS)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        if record.last_used_at is None or now - record.last_used_at > USE_SECONDS:
+        if record.last_used_at is None or abs(now - record.last_used_at) > USE_SECONDS:
             self._note_use(record.id, now)
         return known
 

@@ -77,6 +77,19 @@ def due_schedules(connection: Connection, now: float, *, limit: int = 100) -> li
     return list(connection.execute(query.order_by(schedules.c.next_at).limit(limit)).scalars())
 
 
+def planned(connection: Connection) -> list[tuple[str, str, str, float, float | None]]:
+    """Id, times, time zone, next and last moment of those that wait for a moment."""
+    columns = (
+        schedules.c.id,
+        schedules.c.cron,
+        schedules.c.timezone,
+        schedules.c.next_at,
+        schedules.c.last_at,
+    )
+    query = select(*columns).where(schedules.c.is_active.is_(True), schedules.c.next_at.is_not(None))
+    return [(row[0], row[1], row[2], row[3], row[4]) for row in connection.execute(query)]
+
+
 def _values(record: ScheduleRecord) -> dict[str, Any]:
     values = {column.name: getattr(record, column.name) for column in schedules.c if column.name != "spec"}
     return {**values, "spec": specs.encode(record.spec)}

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import kernel
 from .drivers import Source
+from .folder import boot_seconds
 from .tasks import Task
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -124,9 +125,9 @@ class Sampler:
             counters[key] = use, own is not None
             known = self._before.get(key)
             if known is None:  # it is new: what it has used, it used since it began
-                began = float(task.history.get("started", 0.0))
+                began = float(task.history.get("since", 0.0))
                 before = task.history.get("before", (0.0, 0.0, 0.0))  # its supervisor saw to others
-                old, length = (*before, use[3], use[4]), max(time.time() - began, 0.001)
+                old, length = (*before, use[3], use[4]), max(boot_seconds() - began, 0.001)
             else:
                 old, length = known[0], span
                 if known[1] != (own is not None):  # another network: its count began elsewhere

@@ -95,6 +95,7 @@ class Supervisor:
         self.over = ""  # why it was ended for the sake of the node's disk
         self.was_told = False  # asked to go before the program had ended
         self.lost_bytes = 0
+        self.since = 0.0  # when it started, by the clock that nobody sets
         self.log = -1
         self.pipe = -1
         self.before = ""  # what its process has used for other tasks, for the state
@@ -104,7 +105,8 @@ class Supervisor:
         """All of a task's life. Our signals are blocked when it begins; `early` are some that may not have been for us."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self.log = os.open(self.folder.file("log"), flags, 0o600)
-        times = f'"started":{time.time()},"since":{boot_seconds()}'
+        self.since = boot_seconds()
+        times = f'"started":{time.time()},"since":{self.since}'
         started = f'{{"at":"starting",{times},"pid":{os.getpid()}{self.before}}}\n'
         os.write(self.state, started.encode())
         self._start_program()
@@ -417,8 +419,11 @@ class Supervisor:
 
     def _say_ended(self, code: int, number: int, message: str) -> None:
         self.ended = self._verdict(code, number, message)
-        note(self.state, {"at": "ended", "ended": time.time(), **self.ended})
+        note(self.state, {"at": "ended", **self._time(), **self.ended})
         self.is_said = True
+
+    def _time(self) -> dict[str, float]:
+        return {"ended": time.time(), "lasted": boot_seconds() - self.since}
 
     def _verdict(self, code: int, number: int, message: str) -> dict[str, Any]:
         return {
@@ -453,7 +458,7 @@ class Supervisor:
             remove_tree(self.folder.file("work"))
         lines = []
         if not self.is_said or self.lost_bytes:
-            lines.append({"at": "ended", "ended": time.time(), **ended})
+            lines.append({"at": "ended", **self._time(), **ended})
         if os.path.exists(self.folder.file("beside")):  # looked at only after `ended` is said, see beside.py
             note(self.state, *lines)
             lines = []
@@ -461,7 +466,9 @@ class Supervisor:
         if (
             lines and not ended["message"] and not ended["fenced"]
         ):  # the common end, without the weight of json
-            end = f'"ended":{time.time()},"code":{ended["code"]},"signal":{ended["signal"]}'
+            now = self._time()
+            times = f'"ended":{now["ended"]},"lasted":{now["lasted"]}'
+            end = f'{times},"code":{ended["code"]},"signal":{ended["signal"]}'
             told = "true" if ended.get("told") else "false"
             text = f'{{"at":"ended",{end},"message":"","told":{told}}}\n{{"at":"cleared"}}\n'
             os.write(self.state, text.encode())
