@@ -215,8 +215,8 @@ def test_output_is_kept_exactly_once_when_the_disk_was_full_meanwhile(tmp_path: 
     with small_disk(tmp_path / "logs", "1m") as disk:
         store = LogStore(disk.folder)
         reports = Reports("node", store)
-        key = ("attempt1", "worker-0")
-        reports.launched(key, "job1", 1)
+        key = ("job1.1", "worker-0")
+        reports.launched(key)
         output = b"".join(b"line %05d\n" % number for number in range(3000))
         at = 0
 

@@ -23,14 +23,12 @@ from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import make_private, open_private, write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
-from trainyard.server import surroundings, upgrade
+from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
 from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
 from trainyard.server.db import Database
 from trainyard.server.disk_space import DiskSpace, telling_no_room
-from trainyard.server.draft import Job, attempt_id
-from trainyard.server.launching import hidden_of
 from trainyard.server.local_node import ensure_local_node
 from trainyard.server.logs import LogStore
 from trainyard.server.loops.bookkeeping import Bookkeeping
@@ -39,6 +37,7 @@ from trainyard.server.loops.conductor import Conductor
 from trainyard.server.loops.growing import Places
 from trainyard.server.loops.leader import Term, lead
 from trainyard.server.loops.metering import Metering
+from trainyard.server.loops.placements import Placements, secrets_of
 from trainyard.server.loops.pools import Pools
 from trainyard.server.loops.retention import Retention
 from trainyard.server.loops.shop import Shop
@@ -51,7 +50,6 @@ from trainyard.server.services.storages import ensure_defaults, logins
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
 from trainyard.server.store import workloads
-from trainyard.server.surroundings import has_secrets
 from trainyard.server.task_views import ViewFacts
 from trainyard.server.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
 from trainyard.spec.workload import HOLDING
@@ -162,9 +160,7 @@ class Platform:
         """Know the secrets of jobs that an earlier leader has started, before anything that they print arrives."""
 
         def work(c: Connection) -> list[tuple[str, tuple[str, ...]]]:
-            records = [one for one in workloads.in_states(c, HOLDING) if has_secrets(one)]
-            facts = surroundings.load(c, [Job(one, {}) for one in records], (), seal=self.services.seal)
-            return [(attempt_id(one.id, one.attempt), hidden_of(one, facts)) for one in records]
+            return secrets_of(c, workloads.in_states(c, HOLDING), self.services.seal)
 
         for attempt, values in await self.db.read(work):
             self.logs.hide(attempt, values)
@@ -181,6 +177,7 @@ class Platform:
             can_profile=self.settings.profile_devices,
             task_disk_mib=self.settings.task_disk_mib,
             disk_reserve_mib=self.settings.disk_reserve_mib,
+            placed=Placements(self.db, self.logs, self.services.seal).of,
         )
 
     async def _conduct(self, term: Term) -> None:

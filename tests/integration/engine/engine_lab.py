@@ -23,7 +23,7 @@ from trainyard.engines.api import (
     View,
 )
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.link import Patience
+from trainyard.engines.nodes.link import Patience, Placed
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.server.logs import LogStore
 from trainyard.transport.api import Transport
@@ -186,6 +186,7 @@ class EngineLab:
         self.sink = MemorySink()
         self.epoch = 1
         self.disk_reserve_mib = 0
+        self.placed: Placed | None = None  # what was ever placed on a node; None: all that it says
         self._transport_of = transport_of or self.local
         self._open: list[Watched] = []
         self._attempts: set[str] = set()
@@ -214,6 +215,7 @@ class EngineLab:
             transport_of=self._transport_of,
             patience=QUICK,
             disk_reserve_mib=self.disk_reserve_mib,
+            placed=self.placed,
         )
         watched = Watched(engine, sink)
         self._open.append(watched)

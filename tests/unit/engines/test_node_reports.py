@@ -49,18 +49,25 @@ def report(at: str, **more: object) -> dict[str, object]:
     return {"a": "w1.1", "t": "worker-0", "w": "w1", "n": 1, "at": at, **more}
 
 
+def reports_of(sink: Sink | None = None) -> Reports:
+    """Those of a node that was given one task."""
+    reports = Reports("n", sink or Sink())
+    reports.allow([("w1.1", "worker-0")])
+    return reports
+
+
 ENDED = {"started": 1.0, "ended": 2.0, "code": 3, "signal": 0, "message": "m"}
 
 
 def test_messages_are_without_secrets_when_a_node_says_some():
-    reports = Reports("n", Sink())
+    reports = reports_of()
     reports.take([report("created", notes=[])], is_all=True)
     told = reports.take([report("ended", notes=[["c", "a hush b", 1.0]], **{**ENDED, "message": "it was hush"})], is_all=False)  # fmt: skip
     assert "hush" not in repr(told) and "it was ******" in repr(told) and "a ****** b" in repr(told)
 
 
 def test_everything_is_said_once_a_connection_and_again_over_the_next():
-    reports = Reports("n", Sink())
+    reports = reports_of()
     reports.place = "10.0.0.1"
     assert reports.take([report("created")], is_all=True) == []
     started = TaskStarted("w1.1", "worker-0", 1.0, "10.0.0.1")
@@ -86,14 +93,14 @@ def test_what_was_expected_and_is_not_there_is_unknown_once():
 
 
 def test_a_task_of_another_boot_is_unknown_and_never_started():
-    reports = Reports("n", Sink())
+    reports = reports_of()
     assert reports.take([report("old", started=1.0)], is_all=True) == []
     (unknown,) = reports.take([report("unknown", started=1.0, bytes=4)], is_all=False)
     assert isinstance(unknown, TaskUnknown)
 
 
 def test_times_are_ours_when_the_nodes_clock_is_ahead():
-    reports = Reports("n", Sink())
+    reports = reports_of()
     reports.skew = 100.0
     started, ended = reports.take(
         [report("ended", **{**ENDED, "started": 101.0, "ended": 102.0})], is_all=True
@@ -103,7 +110,7 @@ def test_times_are_ours_when_the_nodes_clock_is_ahead():
 
 def test_logs_are_kept_acknowledged_and_skipped_where_they_are_lost():
     sink = Sink()
-    reports = Reports("n", sink)
+    reports = reports_of(sink)
     reports.take([report("created")], is_all=True)
     assert reports.offsets() == [["w1.1", "worker-0", 0]]
     reports.keep([["w1.1", "worker-0", 0, 3], ["w1.1", "worker-0", 3, 2]], b"abcde", 1.0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trainyard.engines.api import Launch, LogSink, Meter, NodeAddress, Observation, TaskLaunch
-from trainyard.engines.nodes.link import NodeLink, Patience
+from trainyard.engines.nodes import claims
+from trainyard.engines.nodes.claims import Key
+from trainyard.engines.nodes.link import NONSENSE, NodeLink, Patience, Placed
 from trainyard.engines.nodes.program import Program, root_of
 from trainyard.engines.nodes.ways import TransportOf, transport_of
 from trainyard.lib.aio import gather_all
@@ -50,8 +52,14 @@ class NodeEngine:
         can_profile: bool = True,
         task_disk_mib: int = 0,
         disk_reserve_mib: int = 0,
+        placed: Placed | None = None,
     ) -> None:
-        """`task_disk_mib`: of a node's disk, for tasks that name no limit. `disk_reserve_mib`: of it, what tasks leave free."""
+        """`task_disk_mib`: of a node's disk, for tasks that name no limit. `disk_reserve_mib`: of it, what tasks leave free.
+
+        `placed` says which tasks were ever placed on a node; it may speak of those, and of what this engine launched or was
+        told to expect there. Who keeps no record gives None: then nodes are believed, as is right where all are one's own.
+        """
+        self._placed = placed or _believe
         self._task_disk_mib = task_disk_mib
         self._disk_reserve_mib = disk_reserve_mib
         self._meter = meter
@@ -109,11 +117,11 @@ class NodeEngine:
         for launch, _ in orders:
             for task in launch.tasks:
                 if task.node == node:
-                    link.reports.launched((launch.attempt_id, task.name), launch.workload_id, launch.attempt)
+                    link.reports.launched((launch.attempt_id, task.name))
         answer = await link.ask("launch", launches=[order for _, order in orders])
         found: dict[str, Error | None] = {}
         for launch, _ in orders:
-            refusal = answer["results"].get(launch.attempt_id)
+            refusal = _refusal(node, answer, launch.attempt_id)
             if refusal is None:
                 link.reports.expected |= {(launch.attempt_id, t.name) for t in launch.tasks if t.node == node}
                 found[launch.attempt_id] = None
@@ -150,7 +158,10 @@ class NodeEngine:
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
-                    had[attempt_id][node] = frozenset(answer["results"][attempt_id])
+                    try:
+                        had[attempt_id][node] = claims.names(answer["results"][attempt_id])
+                    except NONSENSE:
+                        failed[attempt_id] = _nonsense(node)
         return {attempt_id: failed.get(attempt_id, tasks) for attempt_id, tasks in had.items()}
 
     async def forget(self, attempt_ids: Iterable[str], nodes: Iterable[str]) -> None:
@@ -158,18 +169,27 @@ class NodeEngine:
         attempts = list(attempt_ids)
         names = list(dict.fromkeys(nodes))
         answers = await gather_all([self._forget_on(node, attempts) for node in names])
+        left: set[str] = set()
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
+            left |= answer
         for attempt in attempts:
-            self._sink.unhide(attempt)
+            if attempt not in left:
+                self._sink.unhide(attempt)
 
-    async def _forget_on(self, node: str, attempts: Sequence[str]) -> None:
+    async def _forget_on(self, node: str, attempts: Sequence[str]) -> set[str]:
+        """The attempts that are left there: the node has more of their logs, and tells of them again when all has come."""
         link = self._link(node)
-        for begin in range(0, len(attempts), BATCH):
-            batch = attempts[begin : begin + BATCH]
+        left = {attempt for attempt in attempts if link.reports.has_more(attempt)}
+        gone = [attempt for attempt in attempts if attempt not in left]
+        for begin in range(
+            0, max(1, len(gone)), BATCH
+        ):  # asked even of none: who does not answer is an error
+            batch = gone[begin : begin + BATCH]
             await link.ask("forget", attempts=batch)
             link.reports.forget(batch)
+        return left
 
     def is_reachable(self, node: str) -> bool:
         """Whether an order could be sent to the node this moment."""
@@ -229,6 +249,7 @@ class NodeEngine:
             sink=self._sink,
             report=self._report,
             patience=self._patience,
+            placed=self._placed,
             expected=self._expected.get(address.name, ()),
             meter=self._meter,
             can_profile=self._can_profile,
@@ -260,6 +281,27 @@ class NodeEngine:
         with suppress(KeyError):
             return self._links[node]
         raise UnreachableError(f"the node {node} is not one of this platform", hint="Add it again.")
+
+
+async def _believe(_node: str, tasks: Collection[Key]) -> Collection[Key]:
+    return tasks
+
+
+def _nonsense(node: str) -> UnreachableError:
+    return UnreachableError(
+        f"the node {node} answers with nonsense", hint="Look at the node; its program is not ours."
+    )
+
+
+def _refusal(node: str, answer: Mapping[str, Any], attempt_id: str) -> tuple[str, str] | None:
+    """Why a node does not take a launch."""
+    try:
+        refusal = claims.refusal_of(answer["results"].get(attempt_id))
+    except NONSENSE as error:
+        raise _nonsense(node) from error
+    if refusal is not None and refusal[0] not in _REFUSALS:
+        raise _nonsense(node)
+    return refusal
 
 
 def _result(answer: Mapping[str, Error | None] | BaseException, attempt_id: str) -> Error | None:

@@ -9,13 +9,15 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.engines.api import LogSink, Meter, NodeAddress, NodeLost, NodeSeen, NotSentError, Observation
-from trainyard.engines.nodes.agent.wire import Frames, frame
+from trainyard.engines.nodes import claims
+from trainyard.engines.nodes.agent.wire import frame
 from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes.claims import Key
 from trainyard.engines.nodes.program import MISSING, Program, facts_of
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.engines.nodes.reports import Reports
@@ -50,7 +52,14 @@ PUTS = 3  # a program that is put and not there is put again, but not for ever
 # What reading an answer raises that an agent of ours does not give: whoever is there, the link lives on and tries again.
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
+STRAYS = 64  # attempts that a node is told at once to remove
+LOOK_UP_PAUSE = (
+    1.0  # between two reports with tasks to look up, of a node that has named some that are not its own
+)
+
 Report = Callable[[Sequence[Observation]], Awaitable[None]]
+# Which of these tasks were ever placed on a node.
+Placed = Callable[[str, Collection[Key]], Awaitable[Collection[Key]]]
 
 
 class NodeLink:
@@ -65,6 +74,7 @@ class NodeLink:
         sink: LogSink,
         report: Report,
         patience: Patience,
+        placed: Placed,
         expected: Iterable[tuple[str, str]] = (),
         meter: Meter | None = None,
         can_profile: bool = True,
@@ -80,9 +90,13 @@ class NodeLink:
         self._epoch = epoch
         self._report = report
         self._patience = patience
+        self._placed = placed
+        self._strays: set[str] = set()  # attempts that nobody has placed there
+        self._clearing: asyncio.Task[None] | None = None
+        self._is_doubted = False  # what was refused is told with what the node is
         self.reports = Reports(self.address.name, sink, expected)
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[tuple[str, int], asyncio.Future[dict[str, Any]]] = {}
         self._output = bytearray()
         self._has_output = asyncio.Event()
         self._ready = asyncio.Event()
@@ -120,8 +134,9 @@ class NodeLink:
                 hint=self._reason.hint,
             )
         number = next(self._numbers)
+        awaited = ("pong" if name == "ping" else "answer", number)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        self._waiting[awaited] = answer
         self.send({"op": name, "id": number, **fields})
         try:
             async with asyncio.timeout(self._patience.answer):
@@ -129,7 +144,7 @@ class NodeLink:
         except TimeoutError as error:
             raise UnreachableError(f"the node {self.address.name} did not answer in time") from error
         finally:
-            self._waiting.pop(number, None)
+            self._waiting.pop(awaited, None)
 
     def send(self, header: dict[str, Any]) -> None:
         """Send a frame with the next write."""
@@ -167,6 +182,7 @@ class NodeLink:
     async def _close(self) -> None:
         await end_task(self._watch)
         await end_task(self._probing)
+        await end_task(self._clearing)
         await end_task(self._task)
         self._fail_waiting(UnreachableError(f"the connection to {self.address.name} was closed"))
         await self.program.transport.aclose()
@@ -249,34 +265,36 @@ class NodeLink:
                 await process.write(data)
 
     async def _read(self, process: Process, limit: asyncio.Timeout) -> None:
-        frames = Frames()
+        frames = claims.frames_of_node()
         async for piece in process.output():
             self._heard = time.monotonic()
             found: list[Observation] = []
             for header, payload in frames.feed(piece):
                 if header["op"] == "tasks" and header.get("all") and not self._is_replacing:
                     limit.reschedule(None)
-                found += self._take(header, payload)
+                found += await self._take(header, payload)
             self._acknowledge()
             if found:
                 await self._report(found)
+            self._doubt()
 
-    def _take(self, header: dict[str, Any], payload: bytes) -> Sequence[Observation]:
+    async def _take(self, header: dict[str, Any], payload: bytes) -> Sequence[Observation]:
         """One frame from the agent."""
         name = header["op"]
         if name == "logs":
             self.reports.keep(header["parts"], payload, time.time())
         elif name == "tasks":
-            return self._take_tasks(header)
+            return await self._take_tasks(header)
         elif name in {"answer", "pong"}:
-            if name == "pong" and header["refusal"] != self._refusal and self._is_introduced():
+            if name == "pong" and claims.line(header["refusal"]) != self._refusal and self._is_introduced():
                 self._begin_introducing()
-            answer = self._waiting.get(header["id"])
+            answer = self._waiting.get((name, claims.whole(header["id"])))
             if answer is not None and not answer.done():
                 answer.set_result(header)
         elif name == "samples" and self._meter is not None:
-            own, readings = readings_of(header)
-            self._meter.take(self.address.name, header["time"] - self.reports.skew, own, readings)
+            own, readings = readings_of(header, lambda key: self.reports.is_own(key, "readings"))
+            at = claims.moment(header["time"]) - self.reports.skew
+            self._meter.take(self.address.name, at, own, readings)
         elif name == "welcome":
             self._welcome(header)
         elif name == "refused":
@@ -286,9 +304,16 @@ class NodeLink:
             )
         return ()
 
-    def _take_tasks(self, header: dict[str, Any]) -> Sequence[Observation]:
+    async def _take_tasks(self, header: dict[str, Any]) -> Sequence[Observation]:
         if self._is_replacing:
             return ()
+        strangers = self.reports.strangers(header["tasks"])
+        if strangers:
+            if self.reports.refusals.counts:
+                await asyncio.sleep(LOOK_UP_PAUSE)
+            known = strangers & set(await self._placed(self.address.name, strangers))
+            self.reports.allow(known)
+            self._strays |= {attempt for attempt, _ in strangers - known} - {attempt for attempt, _ in known}
         found = self.reports.take(header["tasks"], is_all=bool(header.get("all")))
         if header.get("all"):
             wanted = self.reports.offsets()
@@ -297,16 +322,33 @@ class NodeLink:
             self._since = time.monotonic()
             self._ready.set()
             self._tried.set()
+        self._clear_strays()
         return found
+
+    def _clear_strays(self) -> None:
+        """Have the node remove what nobody has placed there: of a workload that was removed, or of another past."""
+        if self._strays and self._ready.is_set() and (self._clearing is None or self._clearing.done()):
+            self._clearing = asyncio.create_task(self._clear(sorted(self._strays)[:STRAYS]))
+
+    async def _clear(self, attempts: list[str]) -> None:
+        with contextlib.suppress(Error):  # it tells of them again when it is back
+            await self.ask("end", attempts=[[attempt, 0.0] for attempt in attempts])
+            await self.ask("forget", attempts=attempts)
+        self._strays.difference_update(attempts)
+
+    def _doubt(self) -> None:
+        """Once what was refused is news, let it be told with what the node is."""
+        if not self._is_doubted and self.reports.refusals.counts and self._is_introduced():
+            self._begin_introducing()
 
     def _welcome(self, header: dict[str, Any]) -> None:
         if header["version"] != bundle().version:
             self.send({"op": "retire", "id": 0})
             self._is_replacing = True
             return
-        skew = header["time"] - time.time()
+        self._welcomed = claims.welcome(header)
+        skew = self._welcomed["time"] - time.time()
         self.reports.skew = skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
-        self._welcomed = header
         self._begin_introducing()
 
     def _begin_introducing(self) -> None:
@@ -319,7 +361,7 @@ class NodeLink:
         try:
             await self._ready.wait()
             sent = time.time()
-            pong = await self.ask("ping")
+            pong = claims.condition(await self.ask("ping"))
             skew = pong["time"] - (sent + time.time()) / 2
             if self._probe is None or self._probed_boot != welcome["boot"]:
                 self._probe = await self.program.probe()
@@ -330,6 +372,9 @@ class NodeLink:
                     self._probe = await self.program.probe()
             facts = facts_of(self._probe, {**welcome, **pong}, skew=round(skew, 3))
             self._refusal = facts.refusal
+            if notice := self.reports.refusals.notice:
+                self._is_doubted = True
+                facts = replace(facts, notices=(*facts.notices, notice))
         except (Error, TimeoutError, *NONSENSE) as error:
             self._reason = _as_error(error, self.address.name)
             await self._say_lost(is_refused=False)
@@ -342,7 +387,7 @@ class NodeLink:
         self.reports.skew = (
             skew if abs(skew) > LEAST_SKEW_SECONDS else 0.0
         )  # clocks are set while we are connected
-        self.reports.place = str(self._probe.get("address", ""))
+        self.reports.place = facts.address
         await self._report([NodeSeen(self.address.name, welcome["boot"], facts)])
 
     def _acknowledge(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.engines.api import NodeAddress, NodeFacts
+from trainyard.engines.nodes import claims
 from trainyard.engines.nodes.bundle import bundle
 from trainyard.lib.errors import DeniedError, Error, InvalidError, UnreachableError, UnsupportedError
 from trainyard.lib.shell import join
@@ -21,7 +22,8 @@ from trainyard.transport.api import Process, TerminalSize, Transport
 ROOT = ".trainyard/nodes"
 SCRIPT = Path(__file__).with_name("agent.sh").read_text()
 PROBE_SECONDS = 60.0  # two drivers that hang, twenty seconds each, and the rest
-MOST_NOTICES, LONGEST_NOTICE = 64, 1000  # of what a node says of itself
+MOST_DEVICES = 1024
+LONGEST_HCCN = 65536
 MISSING, NO_PYTHON, OLD_PYTHON, NO_FOLDER, FOREIGN = 95, 96, 97, 98, 77
 
 
@@ -55,9 +57,13 @@ class Program:
         if done.status:
             raise self.failure(done.status, done.stderr)
         try:
-            found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        except (ValueError, IndexError, RecursionError) as error:
+            said = done.stdout.splitlines()[-1]
+            claims.check_header(said)
+            found = json.loads(said)
+        except (ValueError, IndexError) as error:
             raise UnreachableError(f"the node {self.address.name} answers its probe with noise") from error
+        if not isinstance(found, dict):
+            raise UnreachableError(f"the node {self.address.name} answers its probe with noise")
         return found
 
     def failure(self, status: int, said: bytes) -> Error:
@@ -91,33 +97,33 @@ def root_of(address: NodeAddress, platform_id: str, folder: Path | None) -> str:
 def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: float) -> NodeFacts:
     """What was found out, in one value."""
     devices: dict[str, tuple[int, ...]] = {}
-    for _, index, model in probe.get("devices", ()):
-        kind = short_model(str(model))
-        devices[kind] = (*devices.get(kind, ()), int(index))
-    errors = tuple(probe.get("device_errors", ()))
+    for _, index, model in claims.items(probe.get("devices", []), MOST_DEVICES):
+        kind = short_model(claims.line(model, claims.LONGEST_NAME))
+        devices[kind] = (*devices.get(kind, ()), claims.whole(index, claims.LARGEST_COLUMN))
+    errors = claims.lines(probe.get("device_errors", []), claims.MOST_NOTICES)
     addresses: dict[int, str] = {}
     try:
-        addresses = hccn_addresses(str(probe.get("hccn", "")))
+        addresses = hccn_addresses(claims.text(probe.get("hccn") or "", LONGEST_HCCN))
     except InvalidError as error:  # a node with a strange file is still a node
         errors += (f"hccn.conf: {error}",)
     free, total = welcome["disk"]
+    names = {
+        name: claims.line(probe.get(name) or "")
+        for name in ("kernel", "os", "user", "containers", "isolation")
+    }
     return NodeFacts(
-        cpu_milli=int(probe.get("cpu_milli", 0)),
-        memory_mib=int(probe.get("memory_mib", 0)),
+        cpu_milli=claims.whole(probe.get("cpu_milli", 0), claims.LARGEST_COLUMN),
+        memory_mib=claims.whole(probe.get("memory_mib", 0), claims.LARGEST_COLUMN),
         disk_free_mib=free,
         disk_total_mib=total,
         devices=devices,
         device_errors=errors,
         device_ips={str(index): address for index, address in addresses.items()},
-        address=str(probe.get("address", "")),
+        address=claims.address(probe.get("address", "")),
         clock_skew_seconds=skew,
         python=str(welcome.get("python", "")),
-        kernel=str(probe.get("kernel", "")),
-        os=str(probe.get("os", "")),
-        user=str(probe.get("user", "")),
         agent=str(welcome.get("version", "")),
-        containers=str(probe.get("containers", "")),
-        isolation=str(probe.get("isolation", "")),
-        refusal=str(welcome.get("refusal", ""))[:LONGEST_NOTICE],
-        notices=tuple(str(one)[:LONGEST_NOTICE] for one in welcome.get("notices", ())[:MOST_NOTICES]),
+        refusal=str(welcome.get("refusal", "")),
+        notices=tuple(welcome.get("notices", ())),
+        **names,
     )

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.engines.api import DeviceReading, Reading
+from trainyard.engines.nodes.claims import Key, items, number, task_key, text
 from trainyard.runtime import figures
 from trainyard.runtime.usage import parse
 from trainyard.spec.machine import DeviceKind
 
+LONGEST_DEVICES = 1024 * 1024  # of what the drivers of a node say
+MOST_DEVICES = 1024
+MOST_PROCESSES = 2**22  # what Linux can count
+
 Devices = Mapping[tuple[DeviceKind, int], DeviceReading]
 
 
-def readings_of(frame: Mapping[str, Any]) -> tuple[Reading | None, dict[tuple[str, str], Reading]]:
-    """What the node itself used, where that is known yet, and its tasks."""
-    devices = _devices(frame["devices"])
+def readings_of(
+    frame: Mapping[str, Any], is_own: Callable[[Key], bool] = lambda _key: True
+) -> tuple[Reading | None, dict[Key, Reading]]:
+    """What the node itself used, where that is known yet, and those of its tasks that are its own."""
+    devices = _devices(text(frame["devices"], LONGEST_DEVICES))
     own = _reading(frame["node"], tuple(devices.values())) if "node" in frame else None
-    return own, {
-        (task["a"], task["t"]): _reading(
-            task["v"], _of_task(task, devices), has_own_network=bool(task.get("net"))
-        )
-        for task in frame["tasks"]
-    }
+    found = {}
+    for task in items(frame["tasks"]):
+        key = task_key(task["a"], task["t"])
+        if is_own(key):
+            found[key] = _reading(task["v"], _of_task(task, devices), has_own_network=bool(task.get("net")))
+    return own, found
 
 
-def _devices(text: str) -> Devices:
-    told = figures.parse(text)
+def _devices(said: str) -> Devices:
+    told = figures.parse(said)
     nothing = figures.Figures()
     found = {}
-    for one in parse(text).devices:
+    for one in parse(said).devices[:MOST_DEVICES]:
         more = told.get(one.index, nothing) if one.kind is DeviceKind.GPU else nothing
         found[one.kind, one.index] = DeviceReading(
             index=one.index,
@@ -44,13 +51,12 @@ def _devices(text: str) -> Devices:
 
 def _of_task(task: Mapping[str, Any], devices: Devices) -> tuple[DeviceReading, ...]:
     kind = DeviceKind.NPU if task["npu"] else DeviceKind.GPU
-    wanted = [(kind, int(word)) for word in task["d"].split(",") if word]
+    wanted = [(kind, int(word)) for word in text(task["d"]).split(",")[:MOST_DEVICES] if word]
     return tuple(devices[one] for one in wanted if one in devices)
 
 
-def _reading(
-    values: list[float], devices: tuple[DeviceReading, ...], *, has_own_network: bool = False
-) -> Reading:
+def _reading(values: object, devices: tuple[DeviceReading, ...], *, has_own_network: bool = False) -> Reading:
+    values = [number(one) for one in items(values, 7)]
     cpu, read, written, received, sent, memory = values[:6]
     return Reading(
         cpu_cores=cpu,
@@ -59,7 +65,7 @@ def _reading(
         received_bytes=received,
         sent_bytes=sent,
         memory_mib=memory,
-        processes=int(values[6]) if len(values) > 6 else 0,
+        processes=min(int(values[6]), MOST_PROCESSES) if len(values) > 6 else 0,
         has_own_network=has_own_network,
         devices=devices,
     )

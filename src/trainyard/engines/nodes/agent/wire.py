@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 # How `beside` says that the task does not run there: the words tell it from what a command itself may end with.
@@ -33,7 +34,16 @@ def _read_header(line: bytes) -> dict[str, Any]:
 class Frames:
     """Bytes in, whole frames out."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        longest_header: int = LONGEST_HEADER,
+        longest_payload: int = LONGEST_PAYLOAD,
+        check: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """`check` looks at a header before it is read; ValueError refuses it."""
+        self._longest_header = longest_header
+        self._longest_payload = longest_payload
+        self._check = check
         self._buffer = bytearray()
         self._searched = 0
         self._header: dict[str, Any] | None = None
@@ -47,14 +57,19 @@ class Frames:
                 end = self._buffer.find(b"\n", self._searched)
                 if end < 0:
                     self._searched = len(self._buffer)
-                    if self._searched > LONGEST_HEADER:
+                    if self._searched > self._longest_header:
                         raise ValueError("a header without end")
                     return found
-                self._header = _read_header(bytes(self._buffer[:end]))
+                if end > self._longest_header:
+                    raise ValueError("a header without end")
+                line = bytes(self._buffer[:end])
+                if self._check is not None:
+                    self._check(line)
+                self._header = _read_header(line)
                 del self._buffer[: end + 1]
                 self._searched = 0
             size = int(self._header.get("size", 0))
-            if not 0 <= size <= LONGEST_PAYLOAD:
+            if not 0 <= size <= self._longest_payload:
                 raise ValueError("a payload without end")
             if len(self._buffer) < size:
                 return found
