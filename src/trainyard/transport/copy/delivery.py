@@ -15,7 +15,7 @@ from trainyard.transport.api import Transport
 from trainyard.transport.copy.archive import BLOCK, END, Segment, ended, pack, segments
 from trainyard.transport.copy.blocks import Ledger, make_ledger
 from trainyard.transport.copy.delta import Patch, patches, write_patch
-from trainyard.transport.copy.feed import Outcome, feed, is_bulk
+from trainyard.transport.copy.feed import Outcome, feed, is_bulk, patience_for
 from trainyard.transport.copy.manifest import Entry, part_stem
 from trainyard.transport.copy.payload import Payload, Stream, make_payload
 from trainyard.transport.copy.script import compose
@@ -48,6 +48,11 @@ class ArchiveDelivery:
         """Bytes to send."""
         return self.segment.length
 
+    @property
+    def work(self) -> int:
+        """Bytes that a machine goes through once it has got all."""
+        return self.length
+
     def keep(self, ledger: Ledger) -> None:
         """Let the machine keep the sums."""
         plain = Segment(self.segment.entries[:-1], self.segment.length - BLOCK)
@@ -79,7 +84,7 @@ class ArchiveDelivery:
 
     async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
         """To one machine."""
-        return await _receive(transport, payload, self.variables(), on_bytes, self.in_all)
+        return await _receive(transport, payload, self.variables(), on_bytes, self)
 
 
 @dataclass
@@ -97,6 +102,11 @@ class PartDelivery:
     def length(self) -> int:
         """Bytes to send."""
         return self.entry.size - self.offset
+
+    @property
+    def work(self) -> int:
+        """Bytes that a machine goes through before, to compare the end of its part, or after."""
+        return min(self.offset, TAIL)
 
     def make(self) -> Payload:
         """The file itself; nothing is copied."""
@@ -129,7 +139,7 @@ class PartDelivery:
     async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
         """To one machine; from the start where its part turns out to be another's or to be in use."""
         variables = await asyncio.to_thread(self.variables)
-        outcome = await _receive(transport, payload, variables, on_bytes, self.in_all)
+        outcome = await _receive(transport, payload, variables, on_bytes, self)
         if outcome.words[:2] == ("failed", STALE):
             whole = replace(self, offset=0)
         elif outcome.words[:2] == ("failed", BUSY) and not self.alone:
@@ -154,6 +164,11 @@ class DeltaDelivery:
     def length(self) -> int:
         """Bytes to send."""
         return self.patch.length + self.patch.proofs + (self.ledger.length if self.ledger else 0)
+
+    @property
+    def work(self) -> int:
+        """Bytes that a machine goes through: it copies the old files, puts the blocks in and hashes all of it."""
+        return self.length + 2 * sum(entry.size for entry, _ in self.patch.files)
 
     def keep(self, ledger: Ledger) -> None:
         """Let the machine keep the sums."""
@@ -187,7 +202,7 @@ class DeltaDelivery:
 
     async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
         """To one machine."""
-        return await _receive(transport, payload, self.variables(), on_bytes, self.in_all)
+        return await _receive(transport, payload, self.variables(), on_bytes, self)
 
 
 Delivery = ArchiveDelivery | PartDelivery | DeltaDelivery
@@ -289,12 +304,13 @@ def failure(machine: str, plan: Plan, outcome: Outcome) -> Error:
 
 
 async def _receive(
-    transport: Transport, payload: Payload | Stream, variables: Variables, on_bytes: OnBytes, in_all: int
+    transport: Transport, payload: Payload | Stream, variables: Variables, on_bytes: OnBytes, item: Delivery
 ) -> Outcome:
     mark = new_id("trainyard-")
     wide = int(payload.length >= WIDE)
     script = compose("sinks.sh", "receive.sh", mark=mark, wide=wide, **variables)
-    return await feed(transport, script, payload, mark, on_bytes, in_all=in_all)
+    seconds = patience_for(item.work)
+    return await feed(transport, script, payload, mark, on_bytes, in_all=item.in_all, seconds=seconds)
 
 
 def _tail_hash(path: bytes, offset: int) -> str:

@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from trainyard.lib.aio import end_task, finish, readable
-from trainyard.lib.errors import UnreachableError
-from trainyard.transport.api import Attachable, Process, Transport, read_all
+from trainyard.lib.errors import InvalidError, UnreachableError
+from trainyard.transport.api import Attachable, Process, Transport
 from trainyard.transport.copy.payload import Payload, Stream
 
 # From these sizes on, of one payload and of all payloads to all machines, a second connection pays: a login costs about
@@ -25,6 +27,14 @@ POLL_SECONDS = 0.1
 END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
 LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
 LONGEST_REASON = 500
+LONGEST_OUTPUT = 64 * 1024  # of a script of ours; it says a few lines
+# A machine that takes no byte for so long, or does not come to its end, is given up. What it has to unpack or to put together
+# comes on top, at a speed that a slow disk has.
+STALL_SECONDS = 120.0
+WORK_RATE = 4 * 1024 * 1024
+WATCH_SECONDS = 0.25
+
+T = TypeVar("T")
 SSH_FAILED = 255
 _FAREWELLS = ("exit status", "failure status", "not recoverable", "exit delayed")
 
@@ -73,6 +83,51 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:LONGEST_REASON])
 
 
+class Patience:
+    """Ends what has not moved for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._moved = time.monotonic()
+        self._count = 0
+
+    def note(self, count: int) -> None:
+        """So many bytes have gone by now."""
+        if count > self._count:
+            self._count = count
+            self._moved = time.monotonic()
+
+    async def watch(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it. TimeoutError, and it is cancelled, where nothing moves any more."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                if time.monotonic() - self._moved > self._seconds:
+                    raise TimeoutError
+                await asyncio.wait({task}, timeout=min(WATCH_SECONDS, self._seconds))
+            return task.result()
+        finally:
+            await finish(end_task(task))
+
+
+def patience_for(work: int) -> float:
+    """Seconds to wait for a machine that has so many bytes to go through once it has got all."""
+    return STALL_SECONDS + work / WORK_RATE
+
+
+async def read_bounded(process: Process) -> bytes:
+    """What a script of ours prints. InvalidError where there is no end of it."""
+    output = bytearray()
+    async for piece in process.output():
+        output += piece
+        if len(output) > LONGEST_OUTPUT:
+            raise InvalidError(
+                "the machine prints without an end",
+                hint="Look at the machine; it does not do what it was told.",
+            )
+    return bytes(output)
+
+
 async def feed(
     transport: Transport,
     script: str,
@@ -81,13 +136,37 @@ async def feed(
     on_bytes: Callable[[int], None],
     *,
     in_all: int,
+    seconds: float = STALL_SECONDS,
 ) -> Outcome:
     """Run `script` with the payload as its standard input. `on_bytes` hears how many bytes have gone.
 
     `in_all` is how much is being sent altogether, to all machines.
 
-    Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost.
+    Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost, or
+    nothing moves for `seconds`.
     """
+    patience = Patience(seconds)
+
+    def moved(count: int) -> None:
+        patience.note(count)
+        on_bytes(count)
+
+    try:
+        return await patience.watch(_feed(transport, script, payload, mark, moved, in_all))
+    except TimeoutError as error:
+        raise UnreachableError(
+            f"the machine took nothing, and said nothing, for {seconds:.0f} seconds"
+        ) from error
+
+
+async def _feed(
+    transport: Transport,
+    script: str,
+    payload: Payload | Stream,
+    mark: str,
+    on_bytes: Callable[[int], None],
+    in_all: int,
+) -> Outcome:
     words = None
     if isinstance(payload, Payload) and is_bulk(payload.length, in_all):
         words = bulk_argv(transport, script)
@@ -131,8 +210,8 @@ async def _through_program(
         )
         watching = asyncio.ensure_future(_watch(descriptor, payload, on_bytes))
         try:
-            output, errors = await process.communicate()
-        except asyncio.CancelledError:
+            output, errors = await _communicate(process)
+        except BaseException:
             await finish(_end(process))
             raise
         finally:
@@ -156,10 +235,29 @@ async def _watch(descriptor: int, payload: Payload, on_bytes: Callable[[int], No
         on_bytes(os.lseek(descriptor, 0, os.SEEK_CUR) - payload.start)
 
 
+async def _communicate(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """What it says, bounded, once it has ended. The streams are there, since we asked for them."""
+    if process.stdout is None or process.stderr is None:
+        return b"", b""
+    async with asyncio.TaskGroup() as group:
+        output = group.create_task(_read_stream(process.stdout, LONGEST_OUTPUT))
+        errors = group.create_task(_read_stream(process.stderr, LONGEST_OUTPUT))
+    await process.wait()
+    return output.result(), errors.result()
+
+
+async def _read_stream(stream: asyncio.StreamReader, most: int) -> bytes:
+    """The end of what comes."""
+    found = b""
+    while piece := await stream.read(CHUNK):
+        found = (found + piece)[-most:]
+    return found
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
-    await process.communicate()
+    await _communicate(process)
 
 
 async def _through_channel(
@@ -167,7 +265,7 @@ async def _through_channel(
 ) -> Outcome:
     process = await transport.spawn(script)
     try:
-        reading = asyncio.ensure_future(read_all(process))
+        reading = asyncio.ensure_future(read_bounded(process))
         try:
             # A sink that has failed closes its end; what it said is the better answer.
             with suppress(UnreachableError):

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.lib.aio import finish, gather_all
-from trainyard.lib.errors import Error, TaskErrors, UnreachableError
+from trainyard.lib.errors import Error, InvalidError, TaskErrors, UnreachableError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Nearby, Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
 from trainyard.transport.copy.delivery import Delivery, DeltaDelivery, Stock, deliveries, failure
-from trainyard.transport.copy.feed import Outcome
+from trainyard.transport.copy.feed import Outcome, patience_for
 from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.prune import prune
@@ -206,6 +206,10 @@ class _Upload:
                         outcome = await item.send(self.machines[name], payload, meter.on_bytes)
                 except UnreachableError as error:
                     raise _TryAgain(_lost(name)) from error
+                except InvalidError as error:  # what it says has no end
+                    raise InvalidError(
+                        f"the upload to {name} failed: {error.message}", hint=error.hint
+                    ) from error
                 if not outcome.is_ok:
                     if isinstance(item, DeltaDelivery):
                         self.whole.add(name)
@@ -255,9 +259,15 @@ class _Upload:
                 return await self._send_small(chain, item, payload)
             digest = await asyncio.to_thread(payload.sha256)
             variables = await asyncio.to_thread(item.variables)
-            first = self.machines[chain[0]]
             reasons = await relay.send(
-                chain, first, peers, payload, digest, variables=variables, on_bytes=meter.on_bytes
+                chain,
+                self.machines,
+                peers,
+                payload,
+                digest,
+                variables=variables,
+                on_bytes=meter.on_bytes,
+                seconds=patience_for(item.work),
             )
         except Error:
             reasons = dict.fromkeys(chain, "")  # the first does not answer: everybody directly
