@@ -7,15 +7,16 @@ from pathlib import Path
 
 from trainyard.lib.clock import Clock
 from trainyard.server.auth.actor import Actor
-from trainyard.server.db import Database
+from trainyard.server.auth.authentication import make_token
+from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.services import Services
-from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
-from trainyard.server.services.hints import Hints
-from trainyard.server.services.signing import make_token
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import nodes, tokens, users, workspaces
-from trainyard.server.store.users import UserRecord
-from trainyard.server.store.workspaces import Role, WorkspaceRecord
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.database import Database
+from trainyard.server.store.people import tokens, users, workspaces
+from trainyard.server.store.people.users import UserRecord
+from trainyard.server.store.people.workspaces import Role, WorkspaceRecord
+from trainyard.server.wakeups import Hints
 from trainyard.spec.workload import WorkloadSpec
 
 PASSWORD = "correct horse battery"

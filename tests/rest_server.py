@@ -17,17 +17,17 @@ import uvicorn
 from trainyard.client import Client
 from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import SystemClock
-from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
 from trainyard.server.api.dlc.door import Doors
-from trainyard.server.db import Database
-from trainyard.server.logs import LogStore
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.services import Services
-from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
-from trainyard.server.services.hints import EVENTS, Hints
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import workloads
-from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord
+from trainyard.server.store import upgrade
+from trainyard.server.store.database import Database
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord
+from trainyard.server.wakeups import EVENTS, Hints
 from trainyard.spec.workload import State, TaskState
 
 URL = "http://platform.test"

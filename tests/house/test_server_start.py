@@ -19,8 +19,8 @@ LATER = {
     "httpx2",
     "yaml",
     "websockets",
-    "trainyard.server.backup",
-    "trainyard.server.exposition",
+    "trainyard.server.store.backup",
+    "trainyard.server.usage.prometheus_text",
     "trainyard.server.api.dlc.routes",
     *(f"trainyard.server.api.{module}" for module in MODULES),
 }

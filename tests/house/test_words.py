@@ -50,9 +50,10 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         # Pools say where machines may be bought, in what order.
         "trainyard/client/poolshapes.py",
         "trainyard/server/api/pools.py",
-        "trainyard/server/loops/",
-        "trainyard/server/services/pools.py",
-        "trainyard/server/store/pools.py",
+        "trainyard/server/cluster/pool_provider.py",
+        "trainyard/server/leader/pool_loop.py",
+        "trainyard/server/cluster/pools.py",
+        "trainyard/server/store/cluster/pools.py",
     ),
     "vpc": (*DOORS, EMULATOR, CLOUD, "trainyard/spec/machine.py"),
     "pod": DLC,

@@ -22,18 +22,18 @@ from platforms import Up, platform
 from postgres import running
 from signed_requests import as_bytes, signed, statuses
 from trainyard.lib.clock import ManualClock
-from trainyard.server import upgrade
-from trainyard.server.db import Database
-from trainyard.server.logs import LogStore
-from trainyard.server.loops import clock_trust
-from trainyard.server.loops.leader import LEASE, LEASE_SECONDS, Term
-from trainyard.server.loops.retention import Retention
-from trainyard.server.services.nonces import CLOCK_SECONDS, MARGIN_SECONDS, Nonces
-from trainyard.server.services.usage import BOOKED
+from trainyard.server.auth.nonces import CLOCK_SECONDS, MARGIN_SECONDS, Nonces
+from trainyard.server.leader import clock_trust
+from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, Term
+from trainyard.server.leader.retention import Retention
+from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import leases, nonces, settings, tokens, users
-from trainyard.server.store.tokens import TokenRecord
-from trainyard.server.store.users import UserRecord
+from trainyard.server.store import leases, nonces, settings, upgrade
+from trainyard.server.store.database import Database
+from trainyard.server.store.people import tokens, users
+from trainyard.server.store.people.tokens import TokenRecord
+from trainyard.server.store.people.users import UserRecord
+from trainyard.server.usage.costs import BOOKED
 
 MINUTE, HOUR, YEAR = 60.0, 3600.0, 366 * 86400.0
 BEGINNING = 86400.0  # of 1970, where nowhere on earth it is 1969

@@ -13,8 +13,8 @@ import pytest
 from hostile_requests import Maker, send, send_frames
 from rest_server import Rig
 from trainyard.server.api.application import describe
-from trainyard.server.services.signing import make_token
-from trainyard.server.store import tokens, users
+from trainyard.server.auth.authentication import make_token
+from trainyard.server.store.people import tokens, users
 from trainyard.transport.local import LocalTransport
 
 FRESH = 20  # so many requests have one token: what is tried may have closed it, or the account

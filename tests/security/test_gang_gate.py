@@ -24,8 +24,8 @@ import platforms
 from trainyard.engines.nodes.agent import gate_proof as proofs
 from trainyard.engines.nodes.agent.gate_keeper import Keeper, MissingError
 from trainyard.engines.nodes.agent.gate_report import Reporter
-from trainyard.server import meeting
-from trainyard.server.auth.sealing import Seal
+from trainyard.server.launch import rendezvous
+from trainyard.server.secrets.sealing import Seal
 
 ATTACKER = Path(__file__).with_name("gate_attacker.py")
 KEY = "k" * 64
@@ -73,10 +73,10 @@ def attack(targets: list[dict[str, Any]]) -> Iterator[Attack]:
 
 
 def _target(up: platforms.Up, job: str) -> dict[str, Any]:
-    seed = meeting.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
-    ports = meeting.gate_ports_of(seed)
+    seed = rendezvous.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
+    ports = rendezvous.gate_ports_of(seed)
     # All but the last are taken: a gate that is not at its first port has neighbours on both sides.
-    return {"address": meeting.own_address(seed, 0), "ports": ports[-1:], "taken": ports[:-1]}
+    return {"address": rendezvous.own_address(seed, 0), "ports": ports[-1:], "taken": ports[:-1]}
 
 
 def _attacked(up: platforms.Up, count: int) -> tuple[list[Any], Attack]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.server.log_masks import LEAST, Mask, MaskedEnd, texts_of
-from trainyard.server.logs import LogStore
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.logs.log_masks import LEAST, Mask, MaskedEnd, texts_of
 
 SECRET = "hf_S3cretT0ken-中文"
 KUBE = "apiVersion: v1\nusers:\n- token: eyJhbGciOiJSUzI1NiIsImtpZCI6IjEifQ\n"

@@ -14,9 +14,9 @@ import pytest
 from platforms import Up, platform
 from strangers import memory_mib
 from trainyard.lib.errors import InvalidError
-from trainyard.server.log_search import matcher, search
-from trainyard.server.logs import LogStore
-from trainyard.server.logviews import PAGE_BYTES, merged, merged_tail
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.logs.log_search import matcher, search
+from trainyard.server.logs.log_views import PAGE_BYTES, merged, merged_tail
 
 # Each took gigabytes or minutes of one engine or another.
 HOSTILE = (

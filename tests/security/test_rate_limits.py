@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signed_requests import signed
-from trainyard.server.auth.limits import limited
+from trainyard.server.auth.rate_limits import limited
 
 LIMIT = 20
 SPECS = "/api/v1/ecsspecs"

@@ -14,10 +14,9 @@ import pytest
 from platforms import Up, platform
 from postgres import Postgres
 from signed_requests import as_bytes, signed, statuses
-from trainyard.server import upgrade
-from trainyard.server.db import Database
-from trainyard.server.services.nonces import CLOCK_SECONDS, MARGIN_SECONDS, REMEMBERED, Nonces
-from trainyard.server.store import nonces
+from trainyard.server.auth.nonces import CLOCK_SECONDS, MARGIN_SECONDS, REMEMBERED, Nonces
+from trainyard.server.store import nonces, upgrade
+from trainyard.server.store.database import Database
 
 # Each is sent again in five ways: a thousand replays of each kind of database.
 REQUESTS = 200

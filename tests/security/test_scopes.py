@@ -12,9 +12,9 @@ from rest_server import Rig
 from signed_requests import VERSION
 from trainyard.server.api.application import describe
 from trainyard.server.api.dlc.routes import ROUTES
+from trainyard.server.auth.authentication import make_token
 from trainyard.server.auth.scopes import TABLE
-from trainyard.server.services.signing import make_token
-from trainyard.server.store import tokens, users
+from trainyard.server.store.people import tokens, users
 
 JOB = {"name": "j", "command": "true"}
 # For everybody, or for everybody who has signed in with whatever token.
@@ -353,7 +353,7 @@ async def test_a_session_of_a_browser_makes_a_lasting_token(make_rig):
 
 
 async def test_there_are_so_many_tokens_and_access_keys_of_one_and_no_more(make_rig, monkeypatch):
-    monkeypatch.setattr("trainyard.server.services.users.TOKENS_OF_ONE", 5)
+    monkeypatch.setattr("trainyard.server.people.users.TOKENS_OF_ONE", 5)
     rig = make_rig()
     async with rig.http() as http:
         made = [(await http.post("/access-keys", json={"name": "k"})).status_code for _ in range(6)]

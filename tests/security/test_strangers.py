@@ -16,8 +16,8 @@ import pytest
 
 from platforms import Up, platform
 from strangers import answer_to, connections, health, is_open, memory_mib, rest_of, still_open, until
-from trainyard.server.connection_limits import HEADERS_SECONDS, trusting
-from trainyard.server.http_protocol import HEAD_BYTES, MOST_HEADERS, MOST_PIPELINED
+from trainyard.server.web.connection_limits import HEADERS_SECONDS, trusting
+from trainyard.server.web.http_protocol import HEAD_BYTES, MOST_HEADERS, MOST_PIPELINED
 
 MOST_MIB = 64  # that all strangers together may cost
 JOBS = b"POST /api/v1/jobs HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"

@@ -250,7 +250,7 @@ def tokens_revoke_command(token_id: str, config: Path | None, data: Path | None)
 @_place
 def backup_command(file: Path, force: bool, config: Path | None, data: Path | None) -> int:
     """Copy the database into a file, also while a server runs. For PostgreSQL, use pg_dump."""
-    from trainyard.server.backup import make_backup
+    from trainyard.server.store.backup import make_backup
 
     settings = _settings(config, data)
     make_backup(settings, file, replace=force)
@@ -271,7 +271,7 @@ def restore_command(file: Path, config: Path | None, data: Path | None) -> int:
 
     A job that ran at the time of the backup and has ended since is found to be gone by its node, and is run again.
     """
-    from trainyard.server.backup import restore_backup
+    from trainyard.server.store.backup import restore_backup
 
     settings = _settings(config, data)
     kept = restore_backup(settings, file)
@@ -290,8 +290,8 @@ def rotate_key_command(config: Path | None, data: Path | None) -> int:
 
     Broken off, it leaves both keys in use; called again, it goes on. Backups that were made before need the old key file.
     """
-    from trainyard.server.auth.sealing import Seal
-    from trainyard.server.sealed_columns import ensure_sealed, rotate
+    from trainyard.server.secrets.sealed_columns import ensure_sealed, rotate
+    from trainyard.server.secrets.sealing import Seal
 
     settings = _settings(config, data)
     seal = Seal(settings.sealing_key)
@@ -309,8 +309,8 @@ def rotate_key_command(config: Path | None, data: Path | None) -> int:
 @_place
 def migrate_command(config: Path | None, data: Path | None) -> int:
     """Bring the database up to date. A server that starts does so by itself."""
-    from trainyard.server import migrations, upgrade
-    from trainyard.server.db import Database
+    from trainyard.server.store import migrations, upgrade
+    from trainyard.server.store.database import Database
 
     settings = _settings(config, data)
     if settings.is_embedded and not settings.data.is_dir():
@@ -343,8 +343,8 @@ def _settings(config: Path | None, data: Path | None) -> ServerSettings:
 def _database(settings: ServerSettings) -> Iterator[Any]:
     from sqlalchemy.engine import make_url
 
-    from trainyard.server import upgrade
-    from trainyard.server.db import Database
+    from trainyard.server.store import upgrade
+    from trainyard.server.store.database import Database
 
     if settings.is_embedded and not Path(make_url(settings.database_url).database or "").exists():
         raise NotFoundError(
@@ -366,7 +366,7 @@ def _run(
     from trainyard.lib.clock import SystemClock
     from trainyard.server.auth.actor import Actor
     from trainyard.server.services import Services
-    from trainyard.server.services.hints import Hints
+    from trainyard.server.wakeups import Hints
 
     settings = _settings(config, data)
     with _database(settings) as database:

@@ -213,7 +213,9 @@ class TaskEnded:
     time: float
     is_fenced: bool = False  # it was ended because no server was heard of
     was_told: bool = False  # it was asked to end before it had: its exit code is not its own verdict
-    ran_seconds: float | None = None  # by a clock of the node that nobody sets; None: nobody was there to count
+    ran_seconds: float | None = (
+        None  # by a clock of the node that nobody sets; None: nobody was there to count
+    )
 
 
 @dataclass(frozen=True, slots=True)

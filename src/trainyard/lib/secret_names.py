@@ -58,7 +58,7 @@ _PASSED_OVER = frozenset(
         "RAW", "HEX", "DEFAULT", "MAIN", "BACKUP", "PRIMARY", "SECONDARY",
     }
 )  # fmt: skip
-# What a sealed text begins with; who seals is the server's auth/sealing.py.
+# What a sealed text begins with; who seals is the server's secrets/sealing.py.
 SEALED = "sealed:1:"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST = 256  # of a name that is looked at in its words; what is longer is no variable's

@@ -23,35 +23,35 @@ from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import make_private, open_private, write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
-from trainyard.server import upgrade
 from trainyard.server.api.application import create_api
 from trainyard.server.api.changes import Changes
 from trainyard.server.api.dlc.door import Doors
-from trainyard.server.db import Database
-from trainyard.server.disk_space import DiskSpace, telling_no_room
-from trainyard.server.local_node import ensure_local_node
-from trainyard.server.logs import LogStore
-from trainyard.server.loops.bookkeeping import Bookkeeping
-from trainyard.server.loops.clockwork import Clockwork
-from trainyard.server.loops.conductor import Conductor
-from trainyard.server.loops.growing import Places
-from trainyard.server.loops.leader import Term, lead
-from trainyard.server.loops.metering import Metering
-from trainyard.server.loops.placements import Placements, secrets_of
-from trainyard.server.loops.pools import Pools
-from trainyard.server.loops.retention import Retention
-from trainyard.server.loops.shop import Shop
-from trainyard.server.loops.stillness import Pulse, Stillness
-from trainyard.server.sealed_columns import ensure_sealed
+from trainyard.server.cluster.local_node import ensure_local_node
+from trainyard.server.cluster.pool_provider import Shop
+from trainyard.server.cluster.storages import ensure_defaults, logins
+from trainyard.server.launch.sandbox_spec import ViewFacts
+from trainyard.server.leader.billing_loop import Bookkeeping
+from trainyard.server.leader.hang_detector import Pulse, Stillness
+from trainyard.server.leader.leader_lease import Term, lead
+from trainyard.server.leader.node_placements import Placements, secrets_of
+from trainyard.server.leader.pool_demand import Places
+from trainyard.server.leader.pool_loop import Pools
+from trainyard.server.leader.reconciler import Conductor
+from trainyard.server.leader.retention import Retention
+from trainyard.server.leader.sample_writer import Metering
+from trainyard.server.leader.schedule_loop import Clockwork
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.people.first_start import FirstAdmin, ensure_admin
+from trainyard.server.secrets.sealed_columns import ensure_sealed
 from trainyard.server.services import Services
-from trainyard.server.services.bootstrap import FirstAdmin, ensure_admin
-from trainyard.server.services.hints import Hints
-from trainyard.server.services.storages import ensure_defaults, logins
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
-from trainyard.server.store import workloads
-from trainyard.server.task_views import ViewFacts
-from trainyard.server.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
+from trainyard.server.store import upgrade
+from trainyard.server.store.database import Database
+from trainyard.server.store.disk_space import DiskSpace, telling_no_room
+from trainyard.server.store.jobs import workloads
+from trainyard.server.wakeups import Hints
+from trainyard.server.web.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
 from trainyard.spec.workload import HOLDING
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import pytest
 from cast import Cast, assemble
 from postgres import postgres  # noqa: F401  # a fixture
 from trainyard.lib.clock import ManualClock
-from trainyard.server import upgrade
-from trainyard.server.db import Database
+from trainyard.server.store import upgrade
+from trainyard.server.store.database import Database
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

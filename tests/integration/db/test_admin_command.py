@@ -13,12 +13,12 @@ import pytest
 
 from trainyard.cli.main import main
 from trainyard.lib.clock import SystemClock
-from trainyard.server import upgrade
 from trainyard.server.auth.passwords import Passwords
-from trainyard.server.db import Database
-from trainyard.server.migrations import HEAD
-from trainyard.server.services.bootstrap import ensure_admin
-from trainyard.server.store import audit, leases, tokens, users
+from trainyard.server.people.first_start import ensure_admin
+from trainyard.server.store import audit, leases, upgrade
+from trainyard.server.store.database import Database
+from trainyard.server.store.migrations import HEAD
+from trainyard.server.store.people import tokens, users
 
 
 @pytest.fixture

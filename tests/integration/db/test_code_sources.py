@@ -9,11 +9,12 @@ import pytest
 
 from cast import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from trainyard.server import codes
 from trainyard.server.auth.actor import Actor
-from trainyard.server.auth.sealing import Seal
-from trainyard.server.store import audit, code_sources
-from trainyard.server.store.workspaces import Role
+from trainyard.server.launch import code_checkout
+from trainyard.server.secrets.sealing import Seal
+from trainyard.server.store import audit
+from trainyard.server.store.jobs import code_sources
+from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import CodeSpec
 
 URL = "https://code.example.org/team/bert.git"
@@ -28,15 +29,15 @@ async def test_a_source_is_used_by_a_job_and_its_token_is_only_opened_for_launch
     job = await cast.services.jobs.submit(cast.ben, cast.job(code=CodeSpec(source="bert 中文")))
     assert job.spec.code == CodeSpec(source=made.id)
     seal = cast.services.seal
-    found = await cast.db.read(lambda c: codes.load(c, [job.spec], seal))
-    assert codes.code_of(job.spec.code, found) == {
+    found = await cast.db.read(lambda c: code_checkout.load(c, [job.spec], seal))
+    assert code_checkout.code_of(job.spec.code, found) == {
         "url": URL, "branch": "main", "commit": "abcd", "target": "", "token": "s3cret",
     }  # fmt: skip
-    other = codes.code_of(replace(job.spec.code, branch="dev", target="x"), found)
+    other = code_checkout.code_of(replace(job.spec.code, branch="dev", target="x"), found)
     assert (other["branch"], other["commit"], other["target"]) == ("dev", "", "x")
-    assert codes.code_of(job.spec.code, {})["url"] == "", "a source that is gone is told as such"
-    wrong = await cast.db.read(lambda c: codes.load(c, [job.spec], Seal(tmp_path / "other.key")))
-    assert codes.code_of(job.spec.code, wrong)["token"] == ""
+    assert code_checkout.code_of(job.spec.code, {})["url"] == "", "a source that is gone is told as such"
+    wrong = await cast.db.read(lambda c: code_checkout.load(c, [job.spec], Seal(tmp_path / "other.key")))
+    assert code_checkout.code_of(job.spec.code, wrong)["token"] == ""
     kept = cast.db.read_now(lambda c: (code_sources.list_sources(c), audit.page(c)))
     assert b"s3cret" not in (kept[0][0].sealed or b"")
     assert "s3cret" not in repr(kept) + repr(made) + repr(found)

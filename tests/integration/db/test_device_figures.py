@@ -7,11 +7,13 @@ import pytest
 from cast import VISION, Cast
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import UnreachableError
-from trainyard.server import exposition
-from trainyard.server.loops.leader import LEASE, LeadLostError, Term
-from trainyard.server.loops.metering import Metering
-from trainyard.server.store import device_figures, leases, workloads
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.leader.leader_lease import LEASE, LeadLostError, Term
+from trainyard.server.leader.sample_writer import Metering
+from trainyard.server.store import leases
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.store.usage import device_figures
+from trainyard.server.usage import prometheus_text
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 SUBJECT = ("dlc1.1", "worker-0")
@@ -74,7 +76,7 @@ def job(cast: Cast) -> None:
 
 
 async def shown(cast: Cast) -> list[str]:
-    text = exposition.render(await cast.services.metrics.overview(cast.root))
+    text = prometheus_text.render(await cast.services.metrics.overview(cast.root))
     return [line for line in text.splitlines() if line.startswith("task_dcgm_")]
 
 

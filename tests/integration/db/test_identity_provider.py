@@ -12,10 +12,9 @@ from cast import assemble
 from identity_provider import CLIENT, SECRET, IdentityProvider
 from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, UnreachableError
-from trainyard.server import upgrade
 from trainyard.server.auth.oidc import Provider, new_challenge
-from trainyard.server.db import Database
-from trainyard.server.store import audit
+from trainyard.server.store import audit, upgrade
+from trainyard.server.store.database import Database
 
 BACK = "http://127.0.0.1:8470/api/v1/session/oidc/callback"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cast import Cast
-from trainyard.server.store import samples
+from trainyard.server.store.usage import samples
 
 FIRST, LAST = -62135596800.0, 253402300799.0  # years 1 and 9999
 

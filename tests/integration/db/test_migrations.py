@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from trainyard.lib.errors import ConflictError
-from trainyard.server import migrations, upgrade
-from trainyard.server.db import Database
-from trainyard.server.store import pools, users
-from trainyard.server.tables import metadata
+from trainyard.server.store import migrations, upgrade
+from trainyard.server.store.cluster import pools
+from trainyard.server.store.database import Database
+from trainyard.server.store.people import users
+from trainyard.server.store.tables import metadata
 
 NAMED = ("display_name", "email", "password_hash")
 
@@ -116,7 +117,7 @@ def test_the_database_is_left_alone_when_it_does_not_say_what_it_is(db: Database
 def test_alembic_is_not_loaded_when_the_database_is_up_to_date(tmp_path: Path):
     script = (
         "import sys\n"
-        "from trainyard.server.db import Database\n"
+        "from trainyard.server.store.database import Database\n"
         "from trainyard.server import upgrade\n"
         "db = Database('sqlite:///' + sys.argv[1])\n"
         "print(repr(upgrade.ensure(db)), upgrade.ensure(db), 'alembic' in sys.modules)\n"

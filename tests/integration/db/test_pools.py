@@ -8,9 +8,10 @@ import pytest
 
 from cast import Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
-from trainyard.server.store import audit, events, nodes, pools
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.pools import MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.store import audit, events
+from trainyard.server.store.cluster import nodes, pools
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
 
 POOL = PoolRecord(name="gpu", backend="aliyun", types=("a", "b"), most=4, created_at=0.0)
 

@@ -9,17 +9,19 @@ import pytest
 
 from cast import VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from trainyard.server.loops import leader
-from trainyard.server.loops.clockwork import Clockwork
-from trainyard.server.loops.leader import LeadLostError, Term
-from trainyard.server.store import leases, schedules, users, workloads, workspaces
-from trainyard.server.store.workspaces import Role
-from trainyard.server.surroundings import Surroundings
+from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.leader import leader_lease
+from trainyard.server.leader.leader_lease import LeadLostError, Term
+from trainyard.server.leader.schedule_loop import Clockwork
+from trainyard.server.store import leases
+from trainyard.server.store.jobs import schedules, workloads
+from trainyard.server.store.people import users, workspaces
+from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
 
 async def clockwork(cast: Cast) -> Clockwork:
-    lease = await cast.db.write(lambda c: leases.take(c, leader.LEASE, owner="one", seconds=1000))
+    lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
     assert lease is not None
     return Clockwork(Term(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
 
@@ -56,7 +58,7 @@ async def test_nothing_is_submitted_twice_when_the_leader_changes_in_between(cas
     old = await clockwork(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job(), overlap="allow")
     forward(cast, 61)
-    lease = await cast.db.write(lambda c: leases.take(c, leader.LEASE, owner="one", seconds=1000))
+    lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
     new = Clockwork(Term(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
     with pytest.raises(LeadLostError):
         await old.look()

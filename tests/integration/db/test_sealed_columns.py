@@ -11,13 +11,15 @@ from sqlalchemy import select, update
 
 from cast import Cast
 from trainyard.lib.errors import ConflictError, InvalidError
-from trainyard.server import codes, sealed_columns, tables
-from trainyard.server.auth.sealing import Seal
-from trainyard.server.db import Database
-from trainyard.server.services.schedules import tick
-from trainyard.server.services.storages import logins
-from trainyard.server.store import workloads
-from trainyard.server.surroundings import Surroundings
+from trainyard.server.cluster.storages import logins
+from trainyard.server.jobs.schedules import tick
+from trainyard.server.launch import code_checkout
+from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.secrets import sealed_columns
+from trainyard.server.secrets.sealing import Seal
+from trainyard.server.store import tables
+from trainyard.server.store.database import Database
+from trainyard.server.store.jobs import workloads
 from trainyard.spec.sweep import axis_of
 from trainyard.spec.workload import CodeSpec, RoleSpec
 
@@ -64,7 +66,7 @@ def check_all_opens(cast: Cast, job_id: str) -> None:
     assert opened(cast, job_id) == ENV
     assert cast.db.read_now(lambda c: logins(c, cast.services.seal))[0].password == CANARY
     wanted = [cast.job(code=CodeSpec(source=_source(cast)))]
-    found = cast.db.read_now(lambda c: codes.load(c, wanted, cast.services.seal))
+    found = cast.db.read_now(lambda c: code_checkout.load(c, wanted, cast.services.seal))
     assert [one.token for one in found.values()] == [CANARY]
 
 

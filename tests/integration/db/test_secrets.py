@@ -7,10 +7,13 @@ from sqlalchemy import select
 
 from cast import VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from trainyard.server import job_secrets, sealed_columns, tables
-from trainyard.server.services import secrets as service_module
-from trainyard.server.store import audit, workloads, workspaces
-from trainyard.server.store.secrets import note_used
+from trainyard.server.launch import job_secrets
+from trainyard.server.secrets import sealed_columns
+from trainyard.server.secrets import service as service_module
+from trainyard.server.store import audit, tables
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.people import workspaces
+from trainyard.server.store.people.secrets import note_used
 from trainyard.spec.workload import SecretSpec
 
 VALUE = "s3cret-v4lue"

@@ -6,11 +6,12 @@ import pytest
 
 from cast import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
-from trainyard.server.services import JobQuery
-from trainyard.server.services.hints import CONDUCTOR
-from trainyard.server.services.jobs import masked
-from trainyard.server.store import audit, events, workloads, workspaces
-from trainyard.server.surroundings import Surroundings
+from trainyard.server.jobs.service import JobQuery, masked
+from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.store import audit, events
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.people import workspaces
+from trainyard.server.wakeups import CONDUCTOR
 from trainyard.spec.workload import Desired, MountSpec, RoleSpec, State
 
 

@@ -8,20 +8,14 @@ import pytest
 
 from cast import VISION, Cast
 from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
-from trainyard.server.store import (
-    events,
-    idempotency,
-    latencies,
-    nodes,
-    pastuse,
-    settings,
-    users,
-    workloads,
-    workspaces,
-)
-from trainyard.server.store.idempotency import AnswerRecord
-from trainyard.server.store.workloads import Step, TaskRecord, WorkloadRecord
-from trainyard.server.store.workspaces import Limits
+from trainyard.server.store import events, settings
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.jobs import idempotency, workloads
+from trainyard.server.store.jobs.idempotency import AnswerRecord
+from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord
+from trainyard.server.store.people import users, workspaces
+from trainyard.server.store.people.workspaces import Limits
+from trainyard.server.store.usage import latencies, past_use
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, TaskState, WorkloadSpec
 
 SPEC = WorkloadSpec(
@@ -240,9 +234,9 @@ async def test_quotas_members_and_groups_come_back_when_they_were_written(cast):
 
 
 async def test_past_use_decays_when_time_passes(cast):
-    cast.db.write_now(lambda c: pastuse.save(c, {("a", "b"): 8.0, ("a", "c"): 0.0}, 100.0))
-    cast.db.write_now(lambda c: pastuse.save(c, {("a", "b"): 8.0}, 100.0))
-    found = cast.db.read_now(lambda c: pastuse.load(c, 100.0 + 2 * 50.0, half_life=50.0))
+    cast.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0, ("a", "c"): 0.0}, 100.0))
+    cast.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0}, 100.0))
+    found = cast.db.read_now(lambda c: past_use.load(c, 100.0 + 2 * 50.0, half_life=50.0))
     assert found == {("a", "b"): pytest.approx(2.0)}
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from cast import SPEECH, Cast
 from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
-from trainyard.server.services import JobQuery
-from trainyard.server.store import workloads
+from trainyard.server.jobs.service import JobQuery
+from trainyard.server.store.jobs import workloads
 from trainyard.spec.sweep import parse_axis
 from trainyard.spec.workload import Desired, State
 

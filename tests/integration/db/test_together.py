@@ -12,11 +12,12 @@ import pytest
 
 from cast import VISION, Cast
 from trainyard.lib.errors import StaleError
-from trainyard.server import upgrade
-from trainyard.server.db import Database
+from trainyard.server.people.first_start import ensure_admin
 from trainyard.server.services import Services
-from trainyard.server.services.bootstrap import ensure_admin
-from trainyard.server.store import events, leases, users, workloads
+from trainyard.server.store import events, leases, upgrade
+from trainyard.server.store.database import Database
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.people import users
 from trainyard.spec.events import Event
 
 

@@ -25,7 +25,7 @@ from trainyard.engines.api import (
 from trainyard.engines.nodes.engine import NodeEngine
 from trainyard.engines.nodes.link import Patience, Placed
 from trainyard.lib.errors import ConflictError, Error
-from trainyard.server.logs import LogStore
+from trainyard.server.logs.log_files import LogStore
 from trainyard.transport.api import Transport
 from trainyard.transport.local import LocalTransport
 

@@ -10,7 +10,7 @@ import pytest
 from engine_lab import EngineLab, launch_of
 
 from trainyard.engines.api import TaskCleared
-from trainyard.server.logs import LogStore
+from trainyard.server.logs.log_files import LogStore
 
 
 async def test_output_is_in_the_store_and_was_followed_when_a_task_is_cleared(lab: EngineLab, tmp_path: Path):

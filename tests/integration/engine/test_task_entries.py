@@ -12,7 +12,7 @@ from engine_lab import EngineLab, alive, kill, launch_of
 from trainyard.engines.api import Entry, Peer
 from trainyard.engines.nodes.agent.gate_keeper import MissingError
 from trainyard.engines.nodes.agent.gate_report import Reporter
-from trainyard.server.meeting import gate_ports_of, own_address
+from trainyard.server.launch.rendezvous import gate_ports_of, own_address
 
 pytestmark = pytest.mark.slow  # real agents, and tasks that wait for each other
 ADDRESS, PORTS = own_address("w1.1", 7), gate_ports_of("this module")

@@ -18,8 +18,8 @@ import pytest
 
 import platforms
 from trainyard.engines.nodes.agent.reach import choices
-from trainyard.server import meeting
-from trainyard.server.auth.sealing import Seal
+from trainyard.server.launch import rendezvous
+from trainyard.server.secrets.sealing import Seal
 
 pytestmark = pytest.mark.slow  # a platform of its own for the module, and processes that wait for each other
 ALLREDUCE = Path(__file__).with_name("allreduce_sockets.py")
@@ -169,7 +169,7 @@ def test_the_job_fails_in_time_and_says_who_is_missing_when_a_task_never_comes(u
 
 
 def _seed(up: platforms.Up, job: str) -> str:
-    return meeting.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
+    return rendezvous.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
 
 
 def _with_ports_taken(up: platforms.Up, command: str, taken: dict[int, list[int]], gate: bool) -> Any:
@@ -178,10 +178,10 @@ def _with_ports_taken(up: platforms.Up, command: str, taken: dict[int, list[int]
     up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "cordoned"})
     job = up.submit(command, kind="PSDistJob", roles=[worker(replicas=2)])
     seed = _seed(up, job)
-    ports = choices(meeting.port_of(seed))
-    places = [(meeting.own_address(seed, rank), ports[i]) for rank, which in taken.items() for i in which]
+    ports = choices(rendezvous.port_of(seed))
+    places = [(rendezvous.own_address(seed, rank), ports[i]) for rank, which in taken.items() for i in which]
     if gate:
-        places.append((meeting.own_address(seed, 0), meeting.gate_ports_of(seed)[0]))
+        places.append((rendezvous.own_address(seed, 0), rendezvous.gate_ports_of(seed)[0]))
     with contextlib.ExitStack() as strangers:
         for place in places:
             stranger = strangers.enter_context(socket.socket())
@@ -200,7 +200,7 @@ def test_tasks_reach_each_other_at_once_when_somebody_else_has_their_ports(up):
     )
     found, lines = _with_ports_taken(up, command, {0: [0], 1: [0, 1]}, gate=True)
     assert (found["state"], found["attempt"]) == ("succeeded", 1), (found, lines)
-    ports = choices(meeting.port_of(_seed(up, found["id"])))
+    ports = choices(rendezvous.port_of(_seed(up, found["id"])))
     for line in (
         "first=worker-0",
         "other=worker-1",
@@ -230,9 +230,9 @@ def test_tasks_reach_each_other_when_a_stranger_repeats_at_another_port_what_the
         "ssh worker-0 'echo reached=$TRAINYARD_TASK'", kind="PSDistJob", roles=[worker(replicas=2)]
     )
     seed = _seed(up, job)
-    address, ports = meeting.own_address(seed, 1), choices(meeting.port_of(seed))
+    address, ports = rendezvous.own_address(seed, 1), choices(rendezvous.port_of(seed))
     heard: list[bytes] = []
-    places = [(meeting.own_address(seed, rank), ports[0]) for rank in (0, 2)] + [(address, ports[1])]
+    places = [(rendezvous.own_address(seed, rank), ports[0]) for rank in (0, 2)] + [(address, ports[1])]
     with contextlib.ExitStack() as stack:
         for port in (ports[0], *ports[2:]):  # all but the one that is left for the task
             stranger = stack.enter_context(socket.socket())
@@ -261,9 +261,9 @@ def test_tasks_meet_when_somebody_else_has_every_port_of_their_gate(up):
     job = up.submit("echo met", kind="PyTorchJob", roles=[worker(replicas=3)])
     seed = _seed(up, job)
     with contextlib.ExitStack() as strangers:
-        for port in meeting.gate_ports_of(seed):
+        for port in rendezvous.gate_ports_of(seed):
             stranger = strangers.enter_context(socket.socket())
-            stranger.bind((meeting.own_address(seed, 0), port))
+            stranger.bind((rendezvous.own_address(seed, 0), port))
             stranger.listen()
         up.call("PUT", "/api/v1/nodes/local/desired", {"desired": "ready"})
         found = up.until(job, "succeeded", "failed", seconds=60)

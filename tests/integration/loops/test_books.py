@@ -12,38 +12,30 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "faults"))
 from engines import World, WorldEngine
 
 from trainyard.lib.clock import ManualClock
-from trainyard.server import tables
-from trainyard.server.accounting import DAY, Prices, days_of, month_of
-from trainyard.server.db import Database
-from trainyard.server.logs import LogStore
-from trainyard.server.loops import bookkeeping, leader, retention, roster
-from trainyard.server.loops.bookkeeping import Bookkeeping
-from trainyard.server.loops.leader import Term
-from trainyard.server.loops.retention import Retention
-from trainyard.server.loops.roster import Roster
-from trainyard.server.services.hints import Hints
-from trainyard.server.services.usage import PRICES
+from trainyard.server.leader import billing_loop, leader_lease, node_cache, retention
+from trainyard.server.leader.billing_loop import Bookkeeping
+from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.node_cache import Roster
+from trainyard.server.leader.retention import Retention
+from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import (
-    events,
-    leases,
-    nodes,
-    pools,
-    settings,
-    tokens,
-    usage,
-    users,
-    workloads,
-    workspaces,
-)
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.pools import MachineRecord, PoolRecord, Shape, Stage
-from trainyard.server.store.tasks import TaskRecord
-from trainyard.server.store.tokens import TokenRecord
-from trainyard.server.store.usage import BudgetRecord
-from trainyard.server.store.users import UserRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.store.workspaces import WorkspaceRecord
+from trainyard.server.store import events, leases, settings, tables
+from trainyard.server.store.cluster import nodes, pools
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.store.database import Database
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.tasks import TaskRecord
+from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.store.people import tokens, users, workspaces
+from trainyard.server.store.people.tokens import TokenRecord
+from trainyard.server.store.people.users import UserRecord
+from trainyard.server.store.people.workspaces import WorkspaceRecord
+from trainyard.server.store.usage import costs
+from trainyard.server.store.usage.costs import BudgetRecord
+from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of
+from trainyard.server.usage.costs import PRICES
+from trainyard.server.wakeups import Hints
 from trainyard.spec.workload import Desired, RoleSpec, State, WorkloadSpec
 
 YEAR = 365.0 * DAY
@@ -56,7 +48,7 @@ class Office:
         self.db = Database(f"sqlite:///{folder / 'x.db'}")
         self.db.write_now(tables.metadata.create_all)
         self.clock = ManualClock()
-        lease = self.db.write_now(lambda c: leases.take(c, leader.LEASE, owner="one", seconds=10))
+        lease = self.db.write_now(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=10))
         assert lease is not None
         self.term = Term(self.db, self.clock, "one", lease.epoch)
         self.folder = folder
@@ -100,7 +92,7 @@ class Office:
         return [found[name].desired for name in names]
 
     def spent(self) -> float:
-        rows = self.db.read_now(lambda c: usage.sums(c, days_of(month_of(self.now))))
+        rows = self.db.read_now(lambda c: costs.sums(c, days_of(month_of(self.now))))
         return sum(row.cost for row in rows)
 
     def told(self, subject: str) -> list[str]:
@@ -110,7 +102,7 @@ class Office:
         record = BudgetRecord(
             subject=subject, subject_id=key, amount=amount, warn_at=(0.5,), action=action, month=0
         )
-        self.db.write_now(lambda c: usage.save_budget(c, record))
+        self.db.write_now(lambda c: costs.save_budget(c, record))
 
 
 @pytest.fixture
@@ -167,7 +159,7 @@ async def test_a_job_costs_the_same_when_its_node_has_gone_home(office, is_booke
     office.db.write_now(lambda c: nodes.remove(c, "gpu-x-0"))
     await office.books.look()
     assert office.spent() == pytest.approx(60)
-    (row,) = office.db.read_now(lambda c: usage.sums(c, days_of(month_of(office.now)), by=("device",)))
+    (row,) = office.db.read_now(lambda c: costs.sums(c, days_of(month_of(office.now)), by=("device",)))
     assert row.device_type == "V100"
 
 
@@ -191,12 +183,12 @@ async def test_a_month_that_is_over_stays_as_it_was_when_prices_change(office):
         await office.books.look()
     office.clock.advance(DAY)
     await office.books.look()
-    january = office.db.read_now(lambda c: usage.sums(c, days_of(202601)))[0].cost
+    january = office.db.read_now(lambda c: costs.sums(c, days_of(202601)))[0].cost
     assert january == pytest.approx(DAY)
     dearer = {"currency": "CNY", "devices": {"V100": 7200.0}, "cpu": 0.0, "memory": 0.0}
     office.db.write_now(lambda c: settings.save(c, PRICES, dearer))
     await office.books.look()
-    assert office.db.read_now(lambda c: usage.sums(c, days_of(202601)))[0].cost == january
+    assert office.db.read_now(lambda c: costs.sums(c, days_of(202601)))[0].cost == january
     assert office.spent() == pytest.approx(2 * DAY)
 
 
@@ -221,7 +213,7 @@ async def test_what_was_held_runs_on_and_a_new_month_begins_with_nothing_when_ti
     office.clock.advance(31 * DAY)
     await office.books.look()
     assert office.spent() == 0
-    (budget,) = office.db.read_now(usage.list_budgets)
+    (budget,) = office.db.read_now(costs.list_budgets)
     assert (budget.month, budget.warned) == (month_of(office.now), ())
 
 
@@ -246,9 +238,9 @@ async def test_the_books_go_on_when_the_clock_stays_as_it_was_set(office):
     office.clock.step(7200)
     await office.books.look()
     assert office.spent() == 0
-    office.clock.advance(bookkeeping.LEAP_SECONDS)
+    office.clock.advance(billing_loop.LEAP_SECONDS)
     await office.books.look()
-    assert office.spent() == pytest.approx(7200 + bookkeeping.LEAP_SECONDS)
+    assert office.spent() == pytest.approx(7200 + billing_loop.LEAP_SECONDS)
 
 
 def machine(office: Office, **more: object) -> MachineRecord:
@@ -258,7 +250,7 @@ def machine(office: Office, **more: object) -> MachineRecord:
 
 
 def month(office: Office) -> list[tuple[float, float, float, float]]:
-    found = office.db.read_now(lambda c: usage.pool_sums(c, days_of(month_of(office.now))))
+    found = office.db.read_now(lambda c: costs.pool_sums(c, days_of(month_of(office.now))))
     return [(one.seconds, one.used_cost, one.idle_cost, one.starting_cost) for one in found]
 
 
@@ -291,7 +283,7 @@ async def test_a_machines_days_stay_as_they_were_when_its_jobs_are_forgotten(off
     office.db.write_now(lambda c: workloads.purge(c, [job]))
     office.clock.advance(DAY)
     await office.books.look()
-    first = office.db.read_now(lambda c: usage.machine_rows(c, range(int(office.now // DAY) - 3, int(office.now // DAY) - 2)))  # fmt: skip
+    first = office.db.read_now(lambda c: costs.machine_rows(c, range(int(office.now // DAY) - 3, int(office.now // DAY) - 2)))  # fmt: skip
     assert first[0].used_cost >= before[0][1] > 0
 
 
@@ -330,11 +322,11 @@ async def test_a_node_is_tried_again_when_the_clock_was_set_back_while_it_was_av
     )
     known = Roster(office.term, WorldEngine(World(0)))
     await known.load({})
-    for _ in range(roster.FAILURES):
+    for _ in range(node_cache.FAILURES):
         known.blame("n", "it did not start", office.now)
     assert not known.is_due(office.now)
     office.clock.step(-YEAR)
-    office.clock.advance(roster.AVOID_SECONDS - 1)
+    office.clock.advance(node_cache.AVOID_SECONDS - 1)
     assert not known.is_due(office.now)
     office.clock.advance(1)
     assert known.is_due(office.now)
@@ -363,7 +355,7 @@ async def test_a_job_that_ended_is_booked_until_all_of_it_is_known_and_not_again
     office.db.write_now(lambda c: set_price(c, 7200.0))
     await office.books.look()  # its last readings may not be written yet
     assert office.spent() == 120
-    office.clock.advance(bookkeeping.SETTLED_SECONDS + 1)
+    office.clock.advance(billing_loop.SETTLED_SECONDS + 1)
     await office.books.look()
     office.db.write_now(lambda c: set_price(c, 3600.0))
     await office.books.look()

@@ -19,17 +19,20 @@ from engines import FakeTask, World, WorldEngine
 from trainyard.lib.clock import SystemClock
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
-from trainyard.server import snapshot, tables
-from trainyard.server.db import Database
-from trainyard.server.loops import leader
-from trainyard.server.loops.conductor import Conductor
-from trainyard.server.loops.leader import Term
-from trainyard.server.services.hints import Hints
-from trainyard.server.store import events, leases, nodes, users, workloads, workspaces
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.users import UserRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.store.workspaces import WorkspaceRecord
+from trainyard.server.cluster import scheduler_snapshot
+from trainyard.server.leader import leader_lease
+from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.reconciler import Conductor
+from trainyard.server.store import events, leases, tables
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.database import Database
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.store.people import users, workspaces
+from trainyard.server.store.people.users import UserRecord
+from trainyard.server.store.people.workspaces import WorkspaceRecord
+from trainyard.server.wakeups import Hints
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, Restart, RoleSpec, State, WorkloadSpec
 
@@ -67,7 +70,9 @@ class Yard:
         self.terms += 1
         owner = f"leader-{self.terms}"
         lease = await self.db.write(
-            lambda c: leases.take(c, leader.LEASE, owner="one", seconds=10)  # the same owner: no waiting
+            lambda c: leases.take(
+                c, leader_lease.LEASE, owner="one", seconds=10
+            )  # the same owner: no waiting
         )
         assert lease is not None, owner
         term = Term(self.db, self.clock, "one", lease.epoch)
@@ -293,7 +298,7 @@ async def test_running_times_stay_known_when_a_quota_is_changed(yard):
     for _ in past:
         yard.world.step()
     ended = [await yard.until(job, *FINAL) for job in past]
-    request = snapshot.request_of(ended[0])
+    request = scheduler_snapshot.request_of(ended[0])
     expected = conductor.memory._forecast.expect(request)
     assert expected is not None
     changed = Event(time=0.0, subject=Subject.WORKSPACE, subject_id="w", code="x", message="x", actor="me")
@@ -338,8 +343,8 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))  # each turns through some hundred crashes and cuts: about 5 s
 async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr("trainyard.server.loops.acting.PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("trainyard.server.loops.memory.REPEAT_SECONDS", 0.2)
+    monkeypatch.setattr("trainyard.server.leader.engine_calls.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("trainyard.server.leader.leader_state.REPEAT_SECONDS", 0.2)
     chance = random.Random(seed)
     yard = Yard(tmp_path, seed=seed)
     await yard.lead()

@@ -13,10 +13,12 @@ from test_conductor import SteppingClock, Yard
 
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
-from trainyard.server.loops.growing import Places
-from trainyard.server.store import events, nodes, workloads
-from trainyard.server.store.nodes import NodeDesired
-from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.leader.pool_demand import Places
+from trainyard.server.store import events
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.cluster.nodes import NodeDesired
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, RoleSpec, State, WorkloadSpec
 

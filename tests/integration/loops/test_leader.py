@@ -9,11 +9,10 @@ import pytest
 
 from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import UnreachableError
-from trainyard.server import tables
-from trainyard.server.db import Database
-from trainyard.server.loops import leader
-from trainyard.server.loops.leader import LEASE, LEASE_SECONDS, LeadLostError, Term, Watched, lead
-from trainyard.server.store import leases
+from trainyard.server.leader import leader_lease
+from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, LeadLostError, Term, Watched, lead
+from trainyard.server.store import leases, tables
+from trainyard.server.store.database import Database
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def db(tmp_path):
 )
 @pytest.mark.parametrize("is_grouped", [False, True], ids=["alone", "in a group"])
 async def test_a_server_leads_again_when_a_term_has_failed(db, failure, is_grouped, monkeypatch, caplog):
-    monkeypatch.setattr(leader, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(leader_lease, "RENEW_SECONDS", 0.02)
     terms: list[int] = []
     has_led = asyncio.Event()
 
@@ -64,15 +63,15 @@ async def test_a_server_leads_again_when_a_term_has_failed(db, failure, is_group
 
 
 async def test_a_term_ends_when_its_writes_find_another_leader(db, monkeypatch):
-    monkeypatch.setattr(leader, "RENEW_SECONDS", 0.02)
+    monkeypatch.setattr(leader_lease, "RENEW_SECONDS", 0.02)
     terms: list[Term] = []
     ends: list[str] = []
 
     async def work(term: Term) -> None:
         terms.append(term)
         if len(terms) == 1:  # it sleeps through its lease, and another takes it
-            await db.write(lambda c: leases.release(c, leader.LEASE, term.epoch))
-            other = await db.write(lambda c: leases.take(c, leader.LEASE, owner="other", seconds=0.2))
+            await db.write(lambda c: leases.release(c, leader_lease.LEASE, term.epoch))
+            other = await db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="other", seconds=0.2))
             assert other is not None
             async with asyncio.TaskGroup() as group:
                 group.create_task(term.write(lambda c: ends.append("written")))

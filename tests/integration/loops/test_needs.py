@@ -9,8 +9,10 @@ from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store import dependencies, events, workspaces
-from trainyard.server.store.workspaces import Role
+from trainyard.server.store import events
+from trainyard.server.store.jobs import dependencies
+from trainyard.server.store.people import workspaces
+from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import FINAL, Condition, Desired, NeedSpec, State, WorkloadSpec
 
 ME = Actor(user_id="u", name="me", roles={"w": Role.ADMIN})

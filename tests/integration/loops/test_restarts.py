@@ -10,13 +10,15 @@ from test_conductor import Yard
 
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.clock import ManualClock
-from trainyard.server.avoiding import relieve
-from trainyard.server.draft import Draft, Job
-from trainyard.server.hanging import Hung
-from trainyard.server.loops.stillness import Pulse, Stillness
-from trainyard.server.store import events, nodes, workloads
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.jobs.hang_policy import Hung
+from trainyard.server.jobs.node_blacklist import relieve
+from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.leader.hang_detector import Pulse, Stillness
+from trainyard.server.store import events
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import FINAL, Restart, RoleSpec, State, TaskState, WorkloadSpec
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.cli.jobtop import fetch_uses
 from trainyard.client import Client
-from trainyard.server.store import samples
+from trainyard.server.store.usage import samples
 from trainyard.spec.workload import WorkloadSpec
 
 AGO = timedelta(hours=20)

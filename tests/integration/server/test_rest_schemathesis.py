@@ -18,9 +18,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from trainyard.server.services.signing import make_token
-from trainyard.server.store import tokens, users, workloads, workspaces
-from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.auth.authentication import make_token
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.store.people import tokens, users, workspaces
 from trainyard.spec.workload import State, WorkloadSpec
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.server.accounting import DAY, Prices, days_of, month_of, uses_of
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of, uses_of
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 PRICES = Prices(devices={"V100": 10.0}, cpu=0.5, memory=0.1)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.lib.errors import InvalidError
-from trainyard.server.services import checks
-from trainyard.server.services.jobs import masked, without_secrets
-from trainyard.server.services.workspaces import limits_from
+from trainyard.server import validation
+from trainyard.server.jobs.service import masked, without_secrets
+from trainyard.server.people.workspaces import limits_from
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 GOOD = WorkloadSpec(name="a job", command="true")
@@ -53,7 +53,7 @@ def role(**changes) -> WorkloadSpec:
     ],
 )
 def test_a_job_is_taken_when_nothing_is_wrong(spec):
-    checks.check_spec(spec)
+    validation.check_spec(spec)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_job_is_taken_when_nothing_is_wrong(spec):
 )  # fmt: skip
 def test_a_job_is_refused_with_the_field_when_something_is_wrong(spec, field):
     with pytest.raises(InvalidError) as caught:
-        checks.check_spec(spec)
+        validation.check_spec(spec)
     assert list(caught.value.fields) == [field]
     assert caught.value.message.encode(errors="backslashreplace")
 
@@ -106,7 +106,7 @@ def test_a_job_is_refused_with_the_field_when_something_is_wrong(spec, field):
 @given(st.text())
 def test_a_path_never_leads_out_when_it_is_taken(path):
     try:
-        checks.check_working_dir(path)
+        validation.check_working_dir(path)
     except InvalidError:
         return
     assert "\0" not in path
@@ -117,7 +117,7 @@ def test_a_path_never_leads_out_when_it_is_taken(path):
 @given(st.text(max_size=80))
 def test_names_hold_nothing_strange_when_they_are_taken(name):
     for check, allowed in (
-        (checks.check_user_name, "._@-"), (checks.check_workspace_name, " ._-"), (checks.check_node_name, "-"),
+        (validation.check_user_name, "._@-"), (validation.check_workspace_name, " ._-"), (validation.check_node_name, "-"),
     ):  # fmt: skip
         try:
             check(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.server.services.places import spelling
+from trainyard.server.people.workspace_lookup import spelling
 
 
 @pytest.mark.parametrize(

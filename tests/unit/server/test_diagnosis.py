@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from trainyard.server.causes import EXIT_CODES, NEEDLES, PATTERNS
-from trainyard.server.diagnosis import diagnose
+from trainyard.server.explain.diagnosis import diagnose
+from trainyard.server.explain.failure_patterns import EXIT_CODES, NEEDLES, PATTERNS
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.api.dlc.extras import parse_arguments
 from trainyard.server.api.dlc.translate import spec_of
 from trainyard.server.api.dlc.views import job_view
-from trainyard.server.auth.sealing import Seal
-from trainyard.server.services import submitting
-from trainyard.server.services.secrecy import sealed_request
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.task_views import ViewFacts, view_of
+from trainyard.server.jobs import submission
+from trainyard.server.launch.sandbox_spec import ViewFacts, view_of
+from trainyard.server.secrets.masking import sealed_request
+from trainyard.server.secrets.sealing import Seal
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import CodeSpec, MountSpec, Restart, Retain, Success, WorkloadSpec
 
 
 def job(text: str, **more: str) -> WorkloadSpec:
     values = {"name": "n", "kind": "BatchJob", "command": "run", "workspace_id": "ws1", **more}
     spec = spec_of(request_of({**values, **parse_file(text, "file")}).body)
-    submitting.check(spec)
+    submission.check(spec)
     return spec
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.scheduling import Acquire, NodeState, Request, Role, Scheduler, Snapshot
-from trainyard.server.elastic import Elastic
-from trainyard.server.loops.shop import machine_name, row_name, spec_of
-from trainyard.server.snapshot import snapshot_of
-from trainyard.server.store.nodes import NodeCondition, NodeRecord
-from trainyard.server.store.pools import MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.cluster.elastic_pools import Elastic
+from trainyard.server.cluster.pool_provider import machine_name, row_name, spec_of
+from trainyard.server.cluster.scheduler_snapshot import snapshot_of
+from trainyard.server.store.cluster.nodes import NodeCondition, NodeRecord
+from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
 from trainyard.spec.machine import Machine, MachineState
 
 NOW = 1000.0

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.scheduling import Node, NodeState, Reason, Snapshot
 from trainyard.scheduling.reasons import Code
-from trainyard.server.services.explaining import Explanation, _Names, _View, _with_trouble
+from trainyard.server.explain.explanations import Explanation, _Names, _View, _with_trouble
 
 SAID = Explanation(state="waiting", starts_now=False, sentence="It waits for new nodes.", remedy="Wait.")
 

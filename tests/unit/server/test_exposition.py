@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from trainyard.runtime import figures
-from trainyard.server import exposition
-from trainyard.server.services.metrics import Now, Overview
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.usage import prometheus_text
+from trainyard.server.usage.metrics import Now, Overview
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 VALUES = {"cpu": 1.0, "memory": 2.0, "in": 0.0, "out": 0.0, "read": 0.0, "write": 0.0}
@@ -40,13 +40,13 @@ def lines(text: str, name: str) -> list[str]:
 
 
 def test_every_figure_that_is_read_has_a_name_when_it_is_told():
-    assert set(exposition._FIGURES) == figures.NAMES
+    assert set(prometheus_text._FIGURES) == figures.NAMES
 
 
 def test_a_figure_is_absent_when_nobody_tells_it():
-    text = exposition.render(overview())
+    text = prometheus_text.render(overview())
     assert "task_dcgm_" not in text
-    text = exposition.render(overview({"3": {"gpu_temp": 60.0, "smell": 1.0}}))
+    text = prometheus_text.render(overview({"3": {"gpu_temp": 60.0, "smell": 1.0}}))
     assert set(re.findall(r"task_dcgm_\w+", text)) == {"task_dcgm_gpu_temp"}
     (line,) = lines(text, "task_dcgm_gpu_temp")
     assert 'minor_number="3",device_str="V100"} 60' in line
@@ -66,7 +66,8 @@ def test_a_figure_is_absent_when_nobody_tells_it():
 )
 def test_a_counter_is_told_whole_when_it_is_large(value, shown):
     (line,) = lines(
-        exposition.render(overview({"0": {"power_usage": value, "uuid": "GPU-1"}})), "task_dcgm_power_usage"
+        prometheus_text.render(overview({"0": {"power_usage": value, "uuid": "GPU-1"}})),
+        "task_dcgm_power_usage",
     )
     assert line.endswith(f'uuid="GPU-1"}} {shown}')
 
@@ -82,7 +83,7 @@ def test_a_counter_is_told_whole_when_it_is_large(value, shown):
     ],
 )
 def test_devices_are_available_when_a_job_could_have_them(of_node, available):
-    text = exposition.render(overview(address={"backend": "ssh", "host": "10.0.0.7"}, **of_node))
+    text = prometheus_text.render(overview(address={"backend": "ssh", "host": "10.0.0.7"}, **of_node))
     labels = 'instance="n1",device_str="V100",host_ip="10.0.0.7"'
     assert lines(text, "k8s_node_device_available") == [f"k8s_node_device_available{{{labels}}} {available}"]
     assert lines(text, "k8s_node_device_used") == [f"k8s_node_device_used{{{labels}}} 3"]

@@ -9,8 +9,8 @@ import pytest
 
 from trainyard.lib.clock import ManualClock
 from trainyard.server.auth.actor import LimitedError
-from trainyard.server.auth.limits import KEYS, Limiter
-from trainyard.server.services.hints import Hints
+from trainyard.server.auth.rate_limits import KEYS, Limiter
+from trainyard.server.wakeups import Hints
 
 
 async def test_everybody_wakes_when_a_hint_comes_from_a_thread():

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from trainyard.lib.errors import InvalidError
 from trainyard.scheduling import Node, Scheduler, Snapshot
-from trainyard.server import kinds, meeting
-from trainyard.server.kinds import Gang, Person, Place
-from trainyard.server.kinds.parts import part_of
-from trainyard.server.kinds.sshkeys import derive, key_pair
-from trainyard.server.services.checks import check_spec
-from trainyard.server.snapshot import request_from
+from trainyard.server.cluster.scheduler_snapshot import request_from
+from trainyard.server.launch import kinds, rendezvous
+from trainyard.server.launch.kinds import Gang, Person, Place
+from trainyard.server.launch.kinds.parts import part_of
+from trainyard.server.launch.kinds.sshkeys import derive, key_pair
+from trainyard.server.validation import check_spec
 from trainyard.spec.workload import CommandOn, Launcher, RoleSpec, Success, WorkloadSpec
 
 NPU = "huawei_npu_arm64"
@@ -46,7 +46,7 @@ def gang_of(kind: str, *roles: RoleSpec, nodes: int = 99, **more: Any) -> Gang:
         job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=spec, places=tuple(places),
         person=Person(name="ada@lab.cn", email="ada@lab.cn"), workspace="vision", token="t",
     )  # fmt: skip
-    return meeting.with_ports(gang)
+    return rendezvous.with_ports(gang)
 
 
 def given(gang: Gang, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -188,7 +188,7 @@ def test_a_pytorch_job_of_one_task_needs_nothing_before_its_command():
     assert part.ports == {"MASTER_PORT": 23456}
     assert not part.late
     assert not part.files
-    assert not meeting.is_met(gang)
+    assert not rendezvous.is_met(gang)
 
 
 def test_xgboost_has_its_own_port_and_counts_all_tasks():
@@ -360,7 +360,7 @@ def test_ray_workers_join_the_head_and_the_command_runs_beside_it():
 def test_batch_tasks_know_their_number_and_do_not_wait_for_each_other():
     gang = gang_of("BatchJob", RoleSpec(replicas=3))
     assert given(gang, "worker-2")[0].items() >= {"RANK": "2", "WORLD_SIZE": "3"}.items()
-    assert not meeting.is_met(gang)
+    assert not rendezvous.is_met(gang)
 
 
 @pytest.mark.parametrize("launcher", [Launcher.MPIRUN, Launcher.HOROVODRUN])
@@ -425,7 +425,7 @@ def test_the_workers_meet_among_themselves_when_the_server_stands_by():
 def entry_of(gang: Gang, name: str) -> Any:
     place = next(place for place in gang.places if place.name == name)
     kind = kinds.find_kind(gang.spec.kind)
-    return meeting.entry_of(gang, place, part_of(gang, place), kind, secret=b"s")
+    return rendezvous.entry_of(gang, place, part_of(gang, place), kind, secret=b"s")
 
 
 def test_tasks_have_addresses_of_their_own_when_they_share_a_machine():
@@ -436,7 +436,7 @@ def test_tasks_have_addresses_of_their_own_when_they_share_a_machine():
     assert addresses["worker-0"].startswith("127.")
     assert len(set(addresses.values())) == 3
     assert len({place.ssh_port for place in gang.places}) == 1
-    assert launcher.ssh_address == meeting.own_address(gang.seed, 0)
+    assert launcher.ssh_address == rendezvous.own_address(gang.seed, 0)
 
 
 def test_tasks_have_ports_of_their_own_when_some_share_a_node_and_others_do_not():
@@ -455,7 +455,7 @@ def test_a_node_without_an_address_is_named_when_others_have_to_reach_it():
     )
     broken = Gang(job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=gang.spec, places=places)
     with pytest.raises(InvalidError, match="the node n9 has no address"):
-        meeting.address_for(broken, places[0], places[1])
+        rendezvous.address_for(broken, places[0], places[1])
 
 
 def test_keys_come_out_the_same_again_and_differ_between_attempts(tmp_path):

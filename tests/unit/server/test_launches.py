@@ -8,13 +8,13 @@ from dataclasses import replace
 from trainyard.engines.api import Launch
 from trainyard.lib.errors import InvalidError
 from trainyard.scheduling import Admit, Slot
-from trainyard.server.draft import Draft, Job
-from trainyard.server.loops.acting import _launches
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.surroundings import Surroundings
-from trainyard.server.task_views import ViewFacts
-from trainyard.server.workflow import admit
+from trainyard.server.jobs.lifecycle import admit
+from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.sandbox_spec import ViewFacts
+from trainyard.server.leader.engine_calls import _launches
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.lib.errors import ConflictError, InvalidError
-from trainyard.server.log_search import matcher, search
-from trainyard.server.logs import SEGMENTS, LogStore
-from trainyard.server.logviews import follow_merged, merged, merged_tail
+from trainyard.server.logs.log_files import SEGMENTS, LogStore
+from trainyard.server.logs.log_search import matcher, search
+from trainyard.server.logs.log_views import follow_merged, merged, merged_tail
 
 JOB = "dlc1abc"
 KEY = (JOB, 1, "worker-0")

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trainyard.server.failures import LOOKED_AT_BYTES, LOOKED_AT_IN_ALL, _logs
-from trainyard.server.logs import LogStore
-from trainyard.server.troubles import in_chinese, is_over
+from trainyard.server.explain.failures import LOOKED_AT_BYTES, LOOKED_AT_IN_ALL, _logs
+from trainyard.server.explain.pool_errors import in_chinese, is_over
+from trainyard.server.logs.log_files import LogStore
 
 
 def test_a_provider_that_writes_without_end_is_read_to_a_limit():

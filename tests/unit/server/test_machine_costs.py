@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.server.accounting import DAY, machine_days
-from trainyard.server.store.pools import MachineRecord, Stage
+from trainyard.server.store.cluster.pools import MachineRecord, Stage
+from trainyard.server.usage.accounting import DAY, machine_days
 
 BEGIN = 20000.0 * DAY + 1000
 MACHINE = MachineRecord(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.server.kinds import Gang, Place, apulis
+from trainyard.server.launch.kinds import Gang, Place, apulis
 from trainyard.spec.workload import WorkloadSpec
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.server.loops import stages
-from trainyard.server.loops.stages import JOIN_SECONDS, Sight, follow
-from trainyard.server.store.nodes import NodeCondition, NodeDesired, NodeRecord
-from trainyard.server.store.pools import MachineRecord, PoolRecord, Stage
+from trainyard.server.cluster import machine_lifecycle
+from trainyard.server.cluster.machine_lifecycle import JOIN_SECONDS, Sight, follow
+from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
+from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
 from trainyard.spec.machine import Machine, MachineState
 
 NOW = 10_000.0
@@ -166,7 +166,9 @@ def test_it_is_given_back_when_an_administrator_took_its_node_away():
 
 def test_none_is_spare_while_others_are_awaited():
     rows = {"a": row(Stage.JOINED), "b": row(Stage.JOINED), "c": row(Stage.WANTED)}
-    assert stages.spare(POOL, rows, NOW) == 0
-    assert stages.spare(POOL, rows, NOW + JOIN_SECONDS) == 2  # a purchase that never ends holds nobody
+    assert machine_lifecycle.spare(POOL, rows, NOW) == 0
+    assert (
+        machine_lifecycle.spare(POOL, rows, NOW + JOIN_SECONDS) == 2
+    )  # a purchase that never ends holds nobody
     del rows["c"]
-    assert stages.spare(replace(POOL, least=1), rows, NOW) == 1
+    assert machine_lifecycle.spare(replace(POOL, least=1), rows, NOW) == 1

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from trainyard.engines.api import NodeFacts, NodeSeen
 from trainyard.lib.clock import SystemClock
-from trainyard.server.loops.roster import Roster
-from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.leader.node_cache import Roster
+from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.spec.events import Event
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from trainyard.scheduling import Admit, Slot
-from trainyard.server import kinds
-from trainyard.server.draft import Draft
-from trainyard.server.launching import launch_of
-from trainyard.server.seating import by_address
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.surroundings import Surroundings
-from trainyard.server.workflow import admit
+from trainyard.server.jobs.lifecycle import admit
+from trainyard.server.jobs.turn_changes import Draft
+from trainyard.server.launch import kinds
+from trainyard.server.launch.job_launch import launch_of
+from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.rank_order import by_address
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 ALL = tuple(range(8))

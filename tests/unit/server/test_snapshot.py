@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from trainyard.scheduling import Code, NodeState, Slot, Strategy, Taint, schedule
-from trainyard.server import snapshot
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
-from trainyard.server.store.workspaces import GroupRecord, Limits, WorkspaceRecord
+from trainyard.server.cluster import scheduler_snapshot
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.store.people.workspaces import GroupRecord, Limits, WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 NODE = NodeRecord(name="n1", created_at=0.0, cpu=8000, memory_mib=1000, devices={"V100": 4}, state="ready")
@@ -36,7 +36,7 @@ RECORD = WorkloadRecord(
 
 
 def test_a_request_is_what_the_job_asks_for_with_the_age_that_it_kept():
-    request = snapshot.request_of(RECORD)
+    request = scheduler_snapshot.request_of(RECORD)
     assert (request.id, request.workspace, request.user, request.priority) == ("dlc1", "ws", "u", 7)
     assert (request.submitted, request.limit, request.avoid) == (5.0, 60.0, frozenset({"n9"}))
     ps, worker = request.roles
@@ -44,7 +44,9 @@ def test_a_request_is_what_the_job_asks_for_with_the_age_that_it_kept():
     assert worker.selector == (("a", "1"), ("b", "2"))
     assert worker.tolerations == (Taint("k", "v"), Taint("k2"))
     assert (
-        snapshot.request_of(replace(RECORD, queued_at=None, spec=replace(SPEC, max_run_seconds=0))).limit
+        scheduler_snapshot.request_of(
+            replace(RECORD, queued_at=None, spec=replace(SPEC, max_run_seconds=0))
+        ).limit
         is None
     )
 
@@ -54,7 +56,7 @@ def test_a_request_is_what_the_job_asks_for_with_the_age_that_it_kept():
     [
         ({"state": State.RUNNING}, None),
         ({"state": State.RUNNING, "leave_by": 50.0}, 50.0),
-        ({"state": State.FINISHING, "stopped_at": 20.0}, 20.0 + snapshot.CLEARING_SECONDS),
+        ({"state": State.FINISHING, "stopped_at": 20.0}, 20.0 + scheduler_snapshot.CLEARING_SECONDS),
         ({"state": State.FINISHING, "stopped_at": 20.0, "leave_by": 25.0}, 25.0),
         ({"state": State.RETAINED, "retain_until": 99.0}, 99.0),
     ],
@@ -63,7 +65,7 @@ def test_a_holding_has_its_places_and_says_when_it_goes(changes, leaving):
     task = TaskRecord(
         workload_id="dlc1", attempt=1, name="w-0", role="w", number=0, rank=0, node="n1", devices=(2,)
     )
-    holding = snapshot.holding_of(
+    holding = scheduler_snapshot.holding_of(
         replace(RECORD, admitted_at=10.0, wait={"passed": ["g"]}, **changes), [task]
     )
     assert holding.slots == (Slot("w", "n1", (2,)),)
@@ -80,7 +82,7 @@ def test_a_holding_has_its_places_and_says_when_it_goes(changes, leaving):
     ],
 )  # fmt: skip
 def test_a_node_takes_work_only_when_it_is_ready_and_wanted(changes, state):
-    assert snapshot.node_of(replace(NODE, **changes), 10.0).state is state
+    assert scheduler_snapshot.node_of(replace(NODE, **changes), 10.0).state is state
 
 
 def test_quotas_are_a_tree_when_workspaces_belong_to_groups():
@@ -90,7 +92,7 @@ def test_quotas_are_a_tree_when_workspaces_belong_to_groups():
         strategy="strict_fifo",
         weight=3.0,
     )
-    quotas = snapshot.quotas_of(
+    quotas = scheduler_snapshot.quotas_of(
         [GroupRecord(id="g", name="labs")],
         [
             WorkspaceRecord(id="a", name="A", created_at=0.0, group_id="g", quota=limits),
@@ -107,7 +109,7 @@ def test_quotas_are_a_tree_when_workspaces_belong_to_groups():
 
 
 def test_the_scheduler_decides_when_it_gets_a_snapshot_of_records():
-    found = snapshot.snapshot_of(
+    found = scheduler_snapshot.snapshot_of(
         nodes=[replace(NODE, labels={"a": "1", "b": "2"}), replace(NODE, name="n2", state="lost")],
         waiting=[RECORD, replace(RECORD, id="dlc2", spec=replace(SPEC, roles=(RoleSpec(cpu=64.0),)))],
         running=[],

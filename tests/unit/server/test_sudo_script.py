@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.server.kinds import apulis
+from trainyard.server.launch.kinds import apulis
 
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 

@@ -9,12 +9,12 @@ import pytest
 from trainyard.engines.api import FIRST_TASK_USER
 from trainyard.engines.nodes.agent import sandbox_user
 from trainyard.lib.errors import InvalidError
-from trainyard.server import mounts, task_views
-from trainyard.server.services.storages import DEFAULTS, check
-from trainyard.server.store.nodes import NodeRecord, can_run_images
-from trainyard.server.store.storages import StorageRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.task_views import Login, ViewFacts, registry_of, view_of
+from trainyard.server.cluster.storages import DEFAULTS, check
+from trainyard.server.launch import mounts, sandbox_spec
+from trainyard.server.launch.sandbox_spec import Login, ViewFacts, registry_of, view_of
+from trainyard.server.store.cluster.nodes import NodeRecord, can_run_images
+from trainyard.server.store.cluster.storages import StorageRecord
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import MountSpec, RoleSpec, WorkloadSpec
 
 WORDS = {"user": "ada", "group": "vision", "workspace": "cats", "job": "dlc1", "day": "240131"}
@@ -265,7 +265,7 @@ def test_an_image_without_a_registry_is_of_the_common_one():
 
 
 def test_a_storage_that_is_gone_is_left_out_of_a_launch():
-    found = task_views.chosen_of(job(mounts=(MountSpec(source="gone"),)), FACTS)
+    found = sandbox_spec.chosen_of(job(mounts=(MountSpec(source="gone"),)), FACTS)
     assert len(found) == len(DEFAULT)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from trainyard.engines.api import TaskEnded, TaskStarted
-from trainyard.server import kinds, watching
-from trainyard.server.draft import Draft, Job
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.jobs import task_events
+from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.launch import kinds
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import Launcher, RoleSpec, State, Success, TaskState, WorkloadSpec, tasks_of
 
 RAY = WorkloadSpec(name="j", command="x", kind="RayJob", roles=(RoleSpec(replicas=3),))
@@ -31,14 +32,14 @@ def begun(spec: WorkloadSpec) -> Job:
     }  # fmt: skip
     job = Job(record, tasks)
     for name in tasks:
-        watching.watch(Draft(), job, TaskStarted("w.1", name, 1.0, "127.0.0.1"), 1.0)
+        task_events.watch(Draft(), job, TaskStarted("w.1", name, 1.0, "127.0.0.1"), 1.0)
     assert job.record.state is State.RUNNING
     return job
 
 
 def ended(job: Job, task: str, code: int, message: str = "", *, was_told: bool = False) -> Job:
     seen = TaskEnded("w.1", task, code, 0, message, 2.0, was_told=was_told)
-    watching.watch(Draft(), job, seen, 2.0)
+    task_events.watch(Draft(), job, seen, 2.0)
     return job
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import UnreachableError
-from trainyard.server.db import Database
+from trainyard.server.store.database import Database
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import string
 import pytest
 
 from trainyard.backends.aliyun import codes
-from trainyard.server.troubles import TROUBLES, in_chinese, is_over
+from trainyard.server.explain.pool_errors import TROUBLES, in_chinese, is_over
 
 
 @pytest.mark.parametrize(

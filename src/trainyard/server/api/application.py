@@ -21,11 +21,11 @@ from trainyard.server.api.parts import Parts
 from trainyard.server.api.request_bodies import RequestBodies
 from trainyard.server.api.routing import PREFIX, Nouns, described_routes
 from trainyard.server.api.shortcut import Shortcut
-from trainyard.server.disk_space import DiskSpace
-from trainyard.server.logs import LogStore
+from trainyard.server.jobs.exec_sessions import Terminals
+from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
-from trainyard.server.terminals import Terminals
+from trainyard.server.store.disk_space import DiskSpace
 
 # Searches of logs that run side by side, each on a thread; and how many one user may have under way, the waiting included.
 SEARCHES, SEARCHES_OF_ONE = 2, 4

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
-from trainyard.server.db import Database
+from trainyard.server.store.database import Database
 
 ENTRIES = 512
 BYTES = 16 << 20  # of answers that are kept; a page of a hundred jobs is 80 kB

@@ -14,7 +14,7 @@ from trainyard.server.api.answers import STRICT, answer, described, nothing, pag
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.store.code_sources import CodeSourceRecord
+from trainyard.server.store.jobs.code_sources import CodeSourceRecord
 
 router = new_router("/code-sources", tags=["code sources"])
 Id = Annotated[str, Path(max_length=64, description="The id or the name of the source.")]

@@ -20,7 +20,7 @@ from trainyard.lib.strict_json import bad_letter
 from trainyard.server.api import problems
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.request_bodies import Message, Receive, RequestBodies, Scope
-from trainyard.server.disk_space import DiskSpace
+from trainyard.server.store.disk_space import DiskSpace
 
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -30,9 +30,9 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.shortcut import key_of_job, key_of_list
-from trainyard.server.failures import diagnose_job
-from trainyard.server.services.jobs import JobQuery
-from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.explain.failures import diagnose_job
+from trainyard.server.jobs.service import JobQuery
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, WorkloadSpec
 
 router = new_router("/jobs", tags=["jobs"])

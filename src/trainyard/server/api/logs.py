@@ -1,6 +1,6 @@
 """What jobs print: pages of lines by time, the end, a search, a download, and a live stream byte for byte.
 
-Where output is kept is server/logs.py; what is told here is only of jobs that the caller may see.
+Where output is kept is logs/log_files.py; what is told here is only of jobs that the caller may see.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from starlette.responses import Response, StreamingResponse
 
 from trainyard.client.shapes import LogLine as LogLineShape
 from trainyard.lib.errors import InvalidError, NotFoundError
-from trainyard.server import log_search, logviews
 from trainyard.server.api import views
 from trainyard.server.api.answers import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.identity import actor_of
@@ -31,10 +30,11 @@ from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.streams import END, EventStream, message
 from trainyard.server.auth.actor import Actor
-from trainyard.server.log_search import Matches
-from trainyard.server.logs import LogStore
-from trainyard.server.logviews import LogLine
-from trainyard.server.store.workloads import WorkloadRecord
+from trainyard.server.logs import log_search, log_views
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.logs.log_search import Matches
+from trainyard.server.logs.log_views import LogLine
+from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import FINAL, task_name, tasks_of
 
 router = new_router("/jobs", tags=["logs"])
@@ -77,14 +77,14 @@ async def list_log_lines(
     source = await _source(parts, await actor_of(request), job_id, task, attempt)
     if tail is not None and not cursor:
         found, following = await asyncio.to_thread(
-            logviews.merged_tail, parts.logs, job_id, source.attempt, source.tasks, lines=tail
+            log_views.merged_tail, parts.logs, job_id, source.attempt, source.tasks, lines=tail
         )
     else:
         offsets = _offsets(cursor, source) if cursor else dict.fromkeys(source.tasks, 0)
         found, following = await asyncio.to_thread(
-            logviews.merged, parts.logs, job_id, source.attempt, offsets, limit=limit
+            log_views.merged, parts.logs, job_id, source.attempt, offsets, limit=limit
         )
-    is_over = logviews.is_last(found, limit=limit) and source.record.state in FINAL
+    is_over = log_views.is_last(found, limit=limit) and source.record.state in FINAL
     shown = [_line(line, source.attempt) for line in found]
     return answer(page(shown, None if is_over else _cursor(source, following)))
 
@@ -135,7 +135,7 @@ def _search(
         )
         found += result.lines
         places[name] = -1 if result.next_offset is None else result.next_offset
-        if not logviews.is_last(found, limit=limit) or result.next_offset is not None:
+        if not log_views.is_last(found, limit=limit) or result.next_offset is not None:
             break
     return found
 
@@ -298,7 +298,7 @@ def _merged_text(logs: LogStore, source: _Source) -> Iterator[bytes]:
     offsets: Mapping[str, int] = dict.fromkeys(source.tasks, 0)
     width = max((len(name) for name in source.tasks), default=0)
     while True:
-        found, offsets = logviews.merged(logs, source.record.id, source.attempt, offsets)
+        found, offsets = log_views.merged(logs, source.record.id, source.attempt, offsets)
         if not found:
             return
         yield b"".join(

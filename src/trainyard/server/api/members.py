@@ -15,7 +15,7 @@ from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.workspaces import Place
-from trainyard.server.store.workspaces import Role
+from trainyard.server.store.people.workspaces import Role
 
 router = new_router("/workspaces", tags=["members"], kind=AccountRoute)
 Somebody = Annotated[str, Path(max_length=64, description="The user's name.")]

@@ -10,11 +10,11 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import MetricsAnswer
-from trainyard.server import exposition
 from trainyard.server.api.answers import answer, described
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
+from trainyard.server.usage import prometheus_text
 
 router = new_router(tags=["metrics"])
 
@@ -61,11 +61,11 @@ async def get_node_metrics(
     return answer({"step": found.step, "series": [asdict(one) for one in found.series]})
 
 
-@router.get("/metrics", responses=described(text="For Prometheus.", media=exposition.TYPE))
+@router.get("/metrics", responses=described(text="For Prometheus.", media=prometheus_text.TYPE))
 async def get_metrics(request: Request) -> Response:
     """Everything now, as Prometheus reads it."""
     overview = await parts_of(request).services.metrics.overview(await actor_of(request))
-    return Response(exposition.render(overview), media_type=exposition.TYPE)
+    return Response(prometheus_text.render(overview), media_type=prometheus_text.TYPE)
 
 
 def _span(since: datetime | None, until: datetime | None) -> dict[str, Any]:

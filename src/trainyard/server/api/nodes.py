@@ -14,8 +14,8 @@ from trainyard.server.api.answers import STRICT, answer, described, if_match, no
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.store.nodes import NodeDesired as Wish
-from trainyard.server.store.nodes import NodeRecord
+from trainyard.server.store.cluster.nodes import NodeDesired as Wish
+from trainyard.server.store.cluster.nodes import NodeRecord
 
 router = new_router("/nodes", tags=["nodes"])
 Name = Annotated[str, Path(max_length=63, description="The node's name.")]

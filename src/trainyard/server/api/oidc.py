@@ -1,6 +1,6 @@
 """Signing in through an identity provider: a browser is sent there, and comes back with a code. For browsers only.
 
-What the provider says is checked by auth/oidc.py; whose account it is, is services/federation.py's.
+What the provider says is checked by auth/oidc.py; whose account it is, is auth/oidc_login.py's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.server.api.routing import new_router
 from trainyard.server.api.session import is_secure, set_session
 
 if TYPE_CHECKING:
-    from trainyard.server.services.federation import Federation
+    from trainyard.server.auth.oidc_login import Federation
 
 router = new_router("/session/oidc", kind=AccountRoute, include_in_schema=False)
 COOKIE = "trainyard_oidc"

@@ -12,11 +12,11 @@ from trainyard.server.api.changes import Answers, Changes
 from trainyard.server.api.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.identity import Identities
 from trainyard.server.api.request_bodies import RequestBodies
-from trainyard.server.disk_space import DiskSpace
-from trainyard.server.logs import LogStore
+from trainyard.server.jobs.exec_sessions import Terminals
+from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
-from trainyard.server.terminals import Terminals
+from trainyard.server.store.disk_space import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.services.pools import PoolView
-from trainyard.server.store.pools import MachineRecord, PoolRecord, Stage
+from trainyard.server.cluster.pools import PoolView
+from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
 
 router = new_router("/pools", tags=["pools"])
 Name = Annotated[str, Path(max_length=63, description="The pool's name.")]

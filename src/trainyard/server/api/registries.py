@@ -14,7 +14,7 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.store.storages import RegistryRecord
+from trainyard.server.store.cluster.storages import RegistryRecord
 
 router = new_router("/registries", tags=["registries"])
 Host = Annotated[str, Path(max_length=255, description="Its id or host.")]

@@ -1,7 +1,7 @@
 """Bodies of requests: read whole, within limits of size and time, and counted while they are held. The same at every door.
 
 A stranger may send little; whoever sends more has to say who they are first, by the headers. What may be open at all is
-server/connection_limits.py's.
+web/connection_limits.py's.
 """
 
 from __future__ import annotations

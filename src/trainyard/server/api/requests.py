@@ -24,8 +24,8 @@ from trainyard.server.api.answers import (
 from trainyard.server.api.identity import AccountRoute, actor_of, address_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.store.requests import RequestState
-from trainyard.server.store.workspaces import Role
+from trainyard.server.store.people.access_requests import RequestState
+from trainyard.server.store.people.workspaces import Role
 
 router = new_router("/requests", tags=["requests"], kind=AccountRoute)
 Id = Annotated[str, Path(max_length=64, description="The request's id.")]

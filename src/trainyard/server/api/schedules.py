@@ -16,7 +16,7 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import detail
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.store.schedules import ScheduleRecord
+from trainyard.server.store.jobs.schedules import ScheduleRecord
 from trainyard.spec.cron import upcoming
 from trainyard.spec.workload import WorkloadSpec
 

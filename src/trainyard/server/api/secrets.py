@@ -14,7 +14,7 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.store.secrets import SecretRecord
+from trainyard.server.store.people.secrets import SecretRecord
 
 router = new_router("/secrets", tags=["secrets"])
 Name = Annotated[str, Path(max_length=64, description="The name of the secret.")]

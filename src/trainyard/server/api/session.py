@@ -21,8 +21,8 @@ from trainyard.server.api.identity import (
 )
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.services.signing import LOGIN, SESSION
-from trainyard.server.services.signing import NewToken as MadeToken
+from trainyard.server.auth.authentication import LOGIN, SESSION
+from trainyard.server.auth.authentication import NewToken as MadeToken
 
 router = new_router("/session", tags=["session"], kind=AccountRoute)
 OPEN: dict[str, Any] = {"security": []}

@@ -17,7 +17,7 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import DesiredBody, Key, jobs_shown
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.services.sweeps import SweepView
+from trainyard.server.jobs.sweeps import SweepView
 from trainyard.spec.sweep import MOST_AXES, MOST_VALUES, axis_of
 from trainyard.spec.workload import WorkloadSpec
 

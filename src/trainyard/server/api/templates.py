@@ -17,7 +17,7 @@ from trainyard.server.api.identity import actor_of
 from trainyard.server.api.jobs import Key, detail
 from trainyard.server.api.parts import Parts, parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.store.templates import TemplateRecord
+from trainyard.server.store.jobs.templates import TemplateRecord
 from trainyard.spec.workload import WorkloadSpec
 
 router = new_router("/templates", tags=["templates"])

@@ -1,6 +1,6 @@
 """A terminal into a task over WebSocket: binary frames are bytes, text frames are JSON about size and end.
 
-Which way the command goes to its node is terminals.py's matter.
+Which way the command goes to its node is exec_sessions.py's matter.
 """
 
 from __future__ import annotations

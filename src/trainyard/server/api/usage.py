@@ -12,13 +12,13 @@ from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.shapes import Budget, PoolUse, PriceList, Use, UseReport
-from trainyard.server.accounting import Prices
 from trainyard.server.api import views
 from trainyard.server.api.answers import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.identity import actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
-from trainyard.server.services.usage import WARN_AT
+from trainyard.server.usage.accounting import Prices
+from trainyard.server.usage.costs import WARN_AT
 
 router = new_router(tags=["usage"])
 

@@ -11,18 +11,18 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from trainyard.server.services.explaining import Explanation
-from trainyard.server.services.jobs import masked
-from trainyard.server.services.quota import QuotaView
-from trainyard.server.services.signing import NewToken
+from trainyard.server.auth.authentication import NewToken
+from trainyard.server.cluster.quota import QuotaView
+from trainyard.server.explain.explanations import Explanation
+from trainyard.server.jobs.service import masked
 from trainyard.server.store.audit import AuditRecord
-from trainyard.server.store.nodes import NodeRecord
-from trainyard.server.store.requests import RequestRecord
-from trainyard.server.store.tasks import TaskRecord
-from trainyard.server.store.tokens import TokenRecord
-from trainyard.server.store.users import UserRecord
-from trainyard.server.store.workloads import WorkloadRecord
-from trainyard.server.store.workspaces import (
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs.tasks import TaskRecord
+from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.store.people.access_requests import RequestRecord
+from trainyard.server.store.people.tokens import TokenRecord
+from trainyard.server.store.people.users import UserRecord
+from trainyard.server.store.people.workspaces import (
     GroupRecord,
     MemberRecord,
     WorkspaceRecord,

@@ -14,7 +14,7 @@ from trainyard.server.api.identity import AccountRoute, actor_of
 from trainyard.server.api.parts import parts_of
 from trainyard.server.api.routing import new_router
 from trainyard.server.auth.actor import Actor
-from trainyard.server.store.workspaces import WorkspaceRecord
+from trainyard.server.store.people.workspaces import WorkspaceRecord
 
 router = new_router("/workspaces", tags=["workspaces"], kind=AccountRoute)
 Place = Annotated[str, Path(max_length=64, description="The workspace's id or name.")]

@@ -1,7 +1,7 @@
 """An identity provider, by OpenID Connect: where people are sent, and what its signed answer says of them.
 
 The code flow with PKCE and a nonce; the answer's signature, issuer, audience and time are checked. What an account is
-made of that is services/federation.py's. Imported only where a provider is set.
+made of that is auth/oidc_login.py's. Imported only where a provider is set.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from trainyard.server.tables import audit
+from trainyard.server.store.tables import audit
 
 DONE, DENIED = "done", "denied"
 

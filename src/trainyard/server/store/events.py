@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, delete, func, insert, or_, select, text
 
-from trainyard.server.tables import events
+from trainyard.server.store.tables import events
 from trainyard.spec.events import Event
 
 # PostgreSQL gives out numbers before the commit, so that 12 may be seen before 11. Writers share this lock until they

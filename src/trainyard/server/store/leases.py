@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import StaleError
-from trainyard.server.tables import leases
+from trainyard.server.store.tables import leases
 
 # For every write of the leader.
 _EPOCH = select(leases.c.epoch).where(leases.c.name == bindparam("wanted_name")).with_for_update(read=True)

@@ -1,4 +1,4 @@
-"""Nonces of signed requests that were taken, by digest. Which requests have one is services/nonces.py's.
+"""Nonces of signed requests that were taken, by digest. Which requests have one is auth/nonces.py's.
 
 What is forgotten is forgotten by spans of time, and the spans are remembered: set back, the clock would take a request of such
 a time for a fresh one, and nobody could say any more whether it was sent before.
@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from trainyard.server.store import settings
-from trainyard.server.tables import nonces
+from trainyard.server.store.tables import nonces
 
 FORGOTTEN = "nonces_forgotten"  # a setting: [first, last] of each span
 # Spans that are nearer than this are one. A clock that was wrong by more leaves a span of its own: the time between was not

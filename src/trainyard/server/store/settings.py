@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from trainyard.server.tables import settings
+from trainyard.server.store.tables import settings
 
 
 def find(connection: Connection, key: str) -> Any:

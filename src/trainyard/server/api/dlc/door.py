@@ -26,7 +26,7 @@ from trainyard.server.api.parts import Parts
 from trainyard.server.api.problems import status_of
 from trainyard.server.api.request_bodies import Receive, Scope
 from trainyard.server.auth.actor import Actor, UnauthenticatedError, check_own_password
-from trainyard.server.services.nonces import CLOCK_SECONDS
+from trainyard.server.auth.nonces import CLOCK_SECONDS
 
 logger = logging.getLogger(__name__)
 

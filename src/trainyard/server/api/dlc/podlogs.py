@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.lib.errors import InvalidError
-from trainyard.server.logs import LogStore
-from trainyard.server.logviews import lines_of
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.logs.log_files import LogStore
+from trainyard.server.logs.log_views import lines_of
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import FINAL
 
 MOST_LINES = 100_000

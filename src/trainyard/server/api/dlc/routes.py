@@ -23,8 +23,8 @@ from trainyard.server.api.dlc.fields import whole
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.parts import Parts
 from trainyard.server.auth.actor import Actor
-from trainyard.server.services.jobs import JobQuery
-from trainyard.server.store.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.jobs.service import JobQuery
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import FINAL, Desired
 
 logger = logging.getLogger(__name__)

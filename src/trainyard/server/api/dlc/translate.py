@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from trainyard.lib.errors import InvalidError
-from trainyard.server import kinds
 from trainyard.server.api.dlc import extras
 from trainyard.server.api.dlc.fields import mapping, number, objects, parse_memory, switch, text, whole, words
+from trainyard.server.launch import kinds
 from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
 
 _T = TypeVar("_T")

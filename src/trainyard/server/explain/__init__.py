@@ -1,0 +1,1 @@
+"""Why a job waits, failed or was ended, in English and Chinese."""

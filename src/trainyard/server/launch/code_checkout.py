@@ -1,0 +1,57 @@
+"""The code of a job as its tasks are told to fetch it. What a node does with it is the agent's fetching.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from trainyard.server.secrets.sealing import Seal
+from trainyard.server.store.jobs import code_sources
+from trainyard.server.store.jobs.code_sources import CodeSourceRecord
+from trainyard.spec.workload import CodeSpec, WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A code source with its token."""
+
+    record: CodeSourceRecord
+    token: str = field(default="", repr=False)
+
+
+def load(connection: Connection, specs: Iterable[WorkloadSpec], seal: Seal | None) -> dict[str, OpenSource]:
+    """The sources that these jobs name, by id."""
+    wanted = {spec.code.source for spec in specs if spec.code is not None and spec.code.source}
+    if not wanted:
+        return {}
+    return {
+        one.id: OpenSource(one, _opened(one, seal)) for one in code_sources.load_sources(connection, wanted)
+    }
+
+
+def _opened(record: CodeSourceRecord, seal: Seal | None) -> str:
+    """The token; empty where there is none, or where it was sealed with another key: the repository will refuse us."""
+    if record.sealed is None or seal is None:
+        return ""
+    return (seal.try_open(record.sealed, record.id) or b"").decode()
+
+
+def code_of(code: CodeSpec | None, sources: Mapping[str, OpenSource]) -> dict[str, str]:
+    """What a task fetches; empty where it has no code. An address that is empty tells that its source is gone."""
+    if code is None:
+        return {}
+    if not code.source:
+        return _told(code.url, code.branch, code.commit, code.target, "")
+    found = sources.get(code.source)
+    if found is None:
+        return _told("", "", "", "", "")
+    record = found.record
+    # Another branch than the source's has other commits, too.
+    commit = code.commit or ("" if code.branch else record.commit)
+    return _told(record.url, code.branch or record.branch, commit, code.target or record.target, found.token)
+
+
+def _told(url: str, branch: str, commit: str, target: str, token: str) -> dict[str, str]:
+    return {"url": url, "branch": branch, "commit": commit, "target": target, "token": token}

@@ -1,0 +1,1 @@
+"""Who there is: users, groups, workspaces, their members, and what people ask for."""

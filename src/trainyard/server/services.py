@@ -1,0 +1,114 @@
+"""All services of one server, put together."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from trainyard.lib.clock import Clock
+from trainyard.lib.errors import UnsupportedError
+from trainyard.server.auth.access_keys import Keys
+from trainyard.server.auth.authentication import Signing
+from trainyard.server.auth.nonces import Nonces
+from trainyard.server.auth.passwords import Passwords
+from trainyard.server.cluster.nodes import Nodes
+from trainyard.server.cluster.pools import Pools
+from trainyard.server.cluster.quota import Quotas
+from trainyard.server.cluster.storages import Registries, Storages
+from trainyard.server.events import Audit, Events
+from trainyard.server.jobs.code_sources import CodeSources
+from trainyard.server.jobs.schedules import Schedules
+from trainyard.server.jobs.service import Jobs
+from trainyard.server.jobs.sweeps import Sweeps
+from trainyard.server.jobs.templates import Templates
+from trainyard.server.people.access_requests import Requests
+from trainyard.server.people.name_lookup import Names
+from trainyard.server.people.users import Tokens, Users
+from trainyard.server.people.workspaces import Workspaces
+from trainyard.server.secrets.sealing import Seal
+from trainyard.server.secrets.service import Secrets
+from trainyard.server.service_context import Context
+from trainyard.server.settings import ServerSettings
+from trainyard.server.store.database import Database
+from trainyard.server.usage.costs import Usage
+from trainyard.server.usage.metrics import Metrics
+from trainyard.server.wakeups import Hints
+
+if TYPE_CHECKING:
+    from trainyard.server.auth.oidc_login import Federation
+
+
+class Services:
+    """Every verb that people have, by noun."""
+
+    def __init__(self, db: Database, clock: Clock, hints: Hints, *, settings: ServerSettings) -> None:
+        self.db = db
+        self.clock = clock
+        self.hints = hints
+        self.settings = settings
+        self.seal = Seal(settings.sealing_key)
+        context = Context(db, clock, hints, self.seal)
+        self.passwords = Passwords()
+        self.signing = Signing(
+            context,
+            self.passwords,
+            session_seconds=settings.session_hours * 3600.0,
+            attempts=settings.sign_in_attempts,
+            requests=settings.requests_per_minute,
+        )
+        self.keys = Keys(context, self.signing, self.seal)
+        self.nonces = Nonces(db)
+        self.jobs = Jobs(context)
+        self.metrics = Metrics(context, self.jobs, sample_seconds=settings.sample_seconds)
+        self.context = context
+        self.sweeps = Sweeps(context, self.jobs)
+        self.schedules = Schedules(context)
+        self.templates = Templates(context, self.jobs)
+        self.codes = CodeSources(context, self.seal)
+        self.secrets = Secrets(context, self.seal)
+        self.nodes = Nodes(context)
+        self.pools = Pools(context)
+        self.storages = Storages(context)
+        self.registries = Registries(context, self.seal)
+        self.workspaces = Workspaces(context, self.signing)
+        self.users = Users(context, self.passwords, self.signing)
+        self.tokens = Tokens(context, self.signing)
+        self.requests = Requests(
+            context, self.passwords, self.signing, self_registration=settings.self_registration
+        )
+        self.quota = Quotas(context)
+        self.usage = Usage(context)
+        self.events = Events(context)
+        self.audit = Audit(context)
+        self.names = Names(context)
+        self.federation = _federation(context, self.signing, settings)
+
+    def close(self) -> None:
+        """Let go of threads; the database is its owner's to close."""
+        self.jobs.close()
+        self.passwords.close()
+
+
+def _federation(context: Context, signing: Signing, settings: ServerSettings) -> Federation | None:
+    """Signing in through an identity provider, where one is set; what it needs is imported only then."""
+    if not settings.oidc_issuer:
+        return None
+    try:
+        oidc = import_module("trainyard.server.auth.oidc")
+        federation = import_module("trainyard.server.auth.oidc_login")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"Signing in by {settings.oidc_issuer} needs the package {error.name}.",
+            hint="Install trainyard[oidc].",
+        ) from error
+    provider = oidc.Provider(
+        settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, context.clock
+    )
+    made: Federation = federation.Federation(
+        context,
+        signing,
+        provider,
+        name_claim=settings.oidc_name_claim,
+        creates_users=settings.oidc_creates_users,
+    )
+    return made

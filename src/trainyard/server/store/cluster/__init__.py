@@ -1,0 +1,1 @@
+"""Rows of nodes, pools and storages."""

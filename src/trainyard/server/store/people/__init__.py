@@ -1,0 +1,1 @@
+"""Rows of users, workspaces, tokens and what belongs to them."""

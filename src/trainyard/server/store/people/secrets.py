@@ -1,0 +1,93 @@
+"""Secrets of users and of workspaces: sealed values by name. Who may have one is secrets/service.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, or_, select, update
+
+from trainyard.server.store.tables import secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRecord:
+    """One row of secrets."""
+
+    id: str
+    name: str
+    user_id: str  # who made it; of one without a workspace, whose it is
+    sealed: bytes = field(repr=False)
+    created_at: float
+    changed_at: float
+    workspace_id: str | None = None  # None: the user's own
+    last_used_at: float | None = None
+
+    @property
+    def place(self) -> str:
+        """In what its name is the only one."""
+        return place_of(self.user_id, self.workspace_id)
+
+
+def place_of(user_id: str, workspace_id: str | None) -> str:
+    """The place of a user's own secrets, or of a workspace's."""
+    return f"user {user_id}" if workspace_id is None else f"workspace {workspace_id}"
+
+
+def insert_secret(connection: Connection, record: SecretRecord) -> None:
+    """Write a new one."""
+    connection.execute(insert(secrets), {column.name: getattr(record, column.name) for column in secrets.c})
+
+
+def save_secret(connection: Connection, secret_id: str, sealed: bytes, now: float) -> None:
+    """Give one another value."""
+    query = update(secrets).where(secrets.c.id == secret_id)
+    connection.execute(query.values(sealed=sealed, changed_at=now))
+
+
+def remove_secret(connection: Connection, secret_id: str) -> None:
+    """Forget one."""
+    connection.execute(delete(secrets).where(secrets.c.id == secret_id))
+
+
+def find_secret(
+    connection: Connection, name: str, user_id: str, workspace_id: str | None
+) -> SecretRecord | None:
+    """One of a user's own, or of a workspace."""
+    wanted = secrets.c.place == place_of(user_id, workspace_id), secrets.c.name == name
+    row = connection.execute(select(secrets).where(*wanted)).first()
+    return None if row is None else _record(row)
+
+
+def list_secrets(
+    connection: Connection, user_id: str, workspace_ids: Collection[str] | None
+) -> list[SecretRecord]:
+    """A user's own and those of these workspaces (None: all), by name."""
+    own = secrets.c.place == place_of(user_id, None)
+    shared = (
+        secrets.c.workspace_id.is_not(None)
+        if workspace_ids is None
+        else secrets.c.workspace_id.in_(list(workspace_ids))
+    )
+    query = select(secrets).where(or_(own, shared)).order_by(secrets.c.name, secrets.c.place)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def find_in_places(
+    connection: Connection, places: Collection[str], names: Collection[str]
+) -> list[SecretRecord]:
+    """All of these names in these places."""
+    query = select(secrets).where(secrets.c.place.in_(list(places)), secrets.c.name.in_(list(names)))
+    return [_record(row) for row in connection.execute(query)]
+
+
+def note_used(connection: Connection, ids: Collection[str], now: float) -> None:
+    """Write down that a job got them."""
+    connection.execute(update(secrets).where(secrets.c.id.in_(list(ids))).values(last_used_at=now))
+
+
+def _record(row: Any) -> SecretRecord:
+    values = dict(row._mapping)  # noqa: SLF001  # SQLAlchemy's documented way to a row's names
+    values.pop("place")
+    return SecretRecord(**values)

@@ -1,0 +1,1 @@
+"""Rows of readings and of costs."""

@@ -1,0 +1,1 @@
+"""What jobs and nodes use, as figures over time, and what that costs."""
