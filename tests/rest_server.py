@@ -18,7 +18,7 @@ from trainyard.client import Client
 from trainyard.engines.nodes.visitor import NodeVisitor
 from trainyard.lib.clock import SystemClock
 from trainyard.server.api.application import create_api
-from trainyard.server.api.dlc.door import Doors
+from trainyard.server.api.dlc.dispatch import Doors
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.services import Services

@@ -10,7 +10,7 @@ import sys
 import pytest
 from tree import ROOT
 
-from trainyard.server.api.routing import MODULES, NOUNS, PREFIX, Route, module_routes, routes_of
+from trainyard.server.api.http.routing import MODULES, NOUNS, PREFIX, Route, module_routes, routes_of
 
 # Needed for some requests, some settings or some starts.
 LATER = {

@@ -49,7 +49,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/backends/local/description.py",
         # Pools say where machines may be bought, in what order.
         "trainyard/client/poolshapes.py",
-        "trainyard/server/api/pools.py",
+        "trainyard/server/api/cluster/pools.py",
         "trainyard/server/cluster/pool_provider.py",
         "trainyard/server/leader/pool_loop.py",
         "trainyard/server/cluster/pools.py",

@@ -24,8 +24,8 @@ from trainyard.lib.files import make_private, open_private, write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server.api.application import create_api
-from trainyard.server.api.changes import Changes
-from trainyard.server.api.dlc.door import Doors
+from trainyard.server.api.dlc.dispatch import Doors
+from trainyard.server.api.http.response_cache import Changes
 from trainyard.server.cluster.local_node import ensure_local_node
 from trainyard.server.cluster.pool_provider import Shop
 from trainyard.server.cluster.storages import ensure_defaults, logins

@@ -19,8 +19,8 @@ import pytest
 from platforms import Up
 from real_identity_provider import PASSWORD, Browser, RealIdentityProvider
 from rest_server import Rig
-from trainyard.server.api.identity import CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE
-from trainyard.server.api.oidc import COOKIE
+from trainyard.server.api.http.identity import CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE
+from trainyard.server.api.people.oidc_login import COOKIE
 
 # The provider starts once, in four seconds: it is a real one.
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from trainyard.lib.errors import DeniedError, NotFoundError
-from trainyard.server.api.guard import BODY_LIMIT
+from trainyard.server.api.http.guard_middleware import BODY_LIMIT
 from trainyard.spec.workload import WorkloadSpec
 
 KEYS = {"code", "message", "hint", "fields"}

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from identity_provider import CLIENT, SECRET, IdentityProvider
-from trainyard.server.api.identity import CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE
+from trainyard.server.api.http.identity import CSRF_COOKIE, CSRF_HEADER, SESSION_COOKIE
 
 URL = "http://platform.test"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainyard.lib.errors import InvalidError
-from trainyard.server.api.dlc.fields import parse_memory
+from trainyard.server.api.dlc.field_types import parse_memory
 
 
 @pytest.mark.parametrize(

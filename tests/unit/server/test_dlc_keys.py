@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.cli.dlc.keys import CLOUD_ONLY, COUNTS, KNOWN, OF_ROLE, ROLES, parse_file, request_of, shown
 from trainyard.lib.errors import InvalidError
-from trainyard.server.api.dlc.extras import parse_arguments
+from trainyard.server.api.dlc.job_options import parse_arguments
 from trainyard.server.api.dlc.translate import spec_of
 from trainyard.server.api.dlc.views import job_view
 from trainyard.server.jobs import submission

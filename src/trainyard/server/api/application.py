@@ -12,15 +12,15 @@ from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 
 from trainyard.engines.api import Engine, Visitor
-from trainyard.server.api import problems
-from trainyard.server.api.changes import Answers, Changes
-from trainyard.server.api.concurrency_limit import ConcurrencyLimit
-from trainyard.server.api.guard import Guard
-from trainyard.server.api.identity import CSRF_HEADER, SESSION_COOKIE, Identities
-from trainyard.server.api.parts import Parts
-from trainyard.server.api.request_bodies import RequestBodies
-from trainyard.server.api.routing import PREFIX, Nouns, described_routes
-from trainyard.server.api.shortcut import Shortcut
+from trainyard.server.api.http import errors
+from trainyard.server.api.http.app_state import Parts
+from trainyard.server.api.http.cache_middleware import Shortcut
+from trainyard.server.api.http.concurrency_limit import ConcurrencyLimit
+from trainyard.server.api.http.guard_middleware import Guard
+from trainyard.server.api.http.identity import CSRF_HEADER, SESSION_COOKIE, Identities
+from trainyard.server.api.http.request_bodies import RequestBodies
+from trainyard.server.api.http.response_cache import Answers, Changes
+from trainyard.server.api.http.routing import PREFIX, Nouns, described_routes
 from trainyard.server.jobs.exec_sessions import Terminals
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
@@ -84,14 +84,14 @@ def make_application(
         redoc_url=None,
         redirect_slashes=False,
     )
-    problems.install(app)
+    errors.install(app)
     app.router.routes.append(Nouns())
 
     @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
     async def get_openapi_json() -> Response:
         text = to_json(describe(app))
         return StreamingResponse(
-            _in_pieces(text), media_type=problems.JSON, headers={"Content-Length": str(len(text))}
+            _in_pieces(text), media_type=errors.JSON, headers={"Content-Length": str(len(text))}
         )
 
     app.add_middleware(Shortcut)

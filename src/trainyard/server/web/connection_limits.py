@@ -2,7 +2,7 @@
 
 A connection waits while bytes of a request are missing. Where all places are taken, the one that has waited longest
 gives its place to the next: whoever only waits cannot lock out who asks. The protocols that tell us of connections are
-http_protocol.py's; what a request may hold is api/request_bodies.py's.
+http_protocol.py's; what a request may hold is http/request_bodies.py's.
 """
 
 from __future__ import annotations

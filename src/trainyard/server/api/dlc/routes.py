@@ -17,11 +17,12 @@ from starlette.routing import Route
 
 from trainyard.lib import strict_json
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
-from trainyard.server.api.dlc import metrics, podlogs, views
-from trainyard.server.api.dlc.door import BODY_LIMIT, Identification, answer, problem
-from trainyard.server.api.dlc.fields import whole
+from trainyard.server.api.dlc import metrics, views
+from trainyard.server.api.dlc import pod_logs as podlogs
+from trainyard.server.api.dlc.dispatch import BODY_LIMIT, Identification, answer, problem
+from trainyard.server.api.dlc.field_types import whole
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
-from trainyard.server.api.parts import Parts
+from trainyard.server.api.http.app_state import Parts
 from trainyard.server.auth.actor import Actor
 from trainyard.server.jobs.service import JobQuery
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord

@@ -9,8 +9,17 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from trainyard.lib.errors import InvalidError
-from trainyard.server.api.dlc import extras
-from trainyard.server.api.dlc.fields import mapping, number, objects, parse_memory, switch, text, whole, words
+from trainyard.server.api.dlc import job_options
+from trainyard.server.api.dlc.field_types import (
+    mapping,
+    number,
+    objects,
+    parse_memory,
+    switch,
+    text,
+    whole,
+    words,
+)
 from trainyard.server.launch import kinds
 from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
 
@@ -80,9 +89,9 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
             "ResourceId and EcsSpec exclude each other.", hint="In a quota, ask for CPU, GPU and memory."
         )
     minutes = number(body, "JobMaxRunningTimeMinutes", 0)
-    roles = extras.with_driver(settings, extras.elastic(body, _roles(body, kind)))
+    roles = job_options.with_driver(settings, job_options.elastic(body, _roles(body, kind)))
     restart, retries = _restart(body)
-    tolerance = extras.tolerance_of(settings)
+    tolerance = job_options.tolerance_of(settings)
     if tolerance.restart is not None:
         restart, retries = tolerance.restart, tolerance.max_retries
     asked = WorkloadSpec(
@@ -104,9 +113,9 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
         tags=words(settings, "Tags"),
         working_dir=text(body, "WorkingDir"),
         hang_seconds=tolerance.hang_seconds,
-        code=extras.code_of(body),
-        mounts=extras.mounts_of(body),
-        requirements=extras.packages_of(body),
+        code=job_options.code_of(body),
+        mounts=job_options.mounts_of(body),
+        requirements=job_options.packages_of(body),
         requirements_dir=text(body, "ThirdpartyLibDir"),
     )
     return kinds.fit(asked)
