@@ -16,8 +16,8 @@ from tree import ROOT, files, short
 
 import trainyard
 from trainyard import settings
-from trainyard.cli.catalogue import SECTIONS
 from trainyard.cli.main import make_group
+from trainyard.cli.verb_list import SECTIONS
 from trainyard.lib import errors
 from trainyard.runtime import rendezvous
 from trainyard.server.settings import ServerSettings

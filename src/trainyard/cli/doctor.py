@@ -16,7 +16,7 @@ import click
 
 from trainyard import settings as settings_module
 from trainyard.cli.invocation import current
-from trainyard.cli.output import printable, wrap
+from trainyard.cli.terminal.output import printable, wrap
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import Error
 from trainyard.lib.units import format_size

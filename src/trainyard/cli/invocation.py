@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from trainyard.cli.output import Output
+from trainyard.cli.terminal.output import Output
 
 
 class Invocation:

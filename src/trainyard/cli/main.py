@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from trainyard.cli.catalogue import SECTIONS, VERBS
 from trainyard.cli.invocation import Invocation
-from trainyard.cli.output import Output, exit_code_of
+from trainyard.cli.terminal.output import Output, exit_code_of
 from trainyard.cli.verb import common_options
+from trainyard.cli.verb_list import SECTIONS, VERBS
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # as if SIGPIPE had ended it, which is what shells expect of a filter's source

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trainyard.cli.invocation import Invocation, current
-from trainyard.cli.output import Output
+from trainyard.cli.terminal.output import Output
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError, NotFoundError
 from trainyard.simulation.shipped import CLUSTER, CLUSTERS, DAYS, LOAD, SEED, TRACES
@@ -261,7 +261,7 @@ def _save(
 def _show(
     invocation: Invocation, experiment: Experiment, results: Sequence[PolicyResult], folder: Path | None
 ) -> None:
-    from trainyard.cli.simulation import show_results
+    from trainyard.cli.simulation_tables import show_results
     from trainyard.simulation.result import as_document
 
     if invocation.json:

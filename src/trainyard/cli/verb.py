@@ -108,6 +108,6 @@ def complete_name(_context: click.Context, _param: click.Parameter, incomplete: 
     """Machines of this computer and their jobs; a completion must be quick, so nothing is asked over the network."""
     from click.shell_completion import CompletionItem
 
-    from trainyard.cli.names import local_names
+    from trainyard.cli.completion_names import local_names
 
     return [CompletionItem(name) for name in local_names() if name.startswith(incomplete)]

@@ -14,7 +14,7 @@
     ├── StillRunningError      we stopped waiting; the command runs on               9
     └── CommandError           the user's command ended with a non-zero status   its own
 
-Rendering them for people is `cli/output.py`'s work; nothing here prints.
+Rendering them for people is `terminal/output.py`'s work; nothing here prints.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 import httpx2
 import pytest
 
-from trainyard.cli.jobtop import fetch_uses
+from trainyard.cli.jobs.job_top import fetch_uses
 from trainyard.client import Client
 from trainyard.server.store.usage import samples
 from trainyard.spec.workload import WorkloadSpec

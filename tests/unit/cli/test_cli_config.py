@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli import config
+from trainyard.cli.machines import create_file
 from trainyard.lib.errors import InvalidError, NotFoundError
 
 # As the manual of 1.0.x prints it.
@@ -44,7 +44,7 @@ def write(hostile_path):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("section", ["ncluster", "fastgpu", "trainyard"])
 def test_the_file_of_the_manual_is_understood_whole_when_read(write, section, encoding):
-    values, remarks = config.load(write(MANUAL.replace("[ncluster]", f"[{section}]"), encoding))
+    values, remarks = create_file.load(write(MANUAL.replace("[ncluster]", f"[{section}]"), encoding))
     assert remarks == []
     assert values == {
         "name": "ncluster-v100",
@@ -64,7 +64,7 @@ def test_the_file_of_the_manual_is_understood_whole_when_read(write, section, en
 
 
 def test_an_unknown_key_is_remarked_and_passed_over_when_found(write):
-    values, remarks = config.load(write("[fastgpu]\nname=a\nmachins=3\n[odd]\nx=1\n"))
+    values, remarks = create_file.load(write("[fastgpu]\nname=a\nmachins=3\n[odd]\nx=1\n"))
     assert values == {"name": "a"}
     assert len(remarks) == 2
     assert "did you mean machines?" in remarks[0]
@@ -72,7 +72,7 @@ def test_an_unknown_key_is_remarked_and_passed_over_when_found(write):
 
 
 def test_percent_signs_and_several_lines_stay_as_they_are_in_a_script(write):
-    values, _ = config.load(
+    values, _ = create_file.load(
         write("[trainyard]\nname=a\n[cmd]\ninstall_script =\n  date +%Y%m%d\n  echo 100%\n")
     )
     assert values["install_script"] == "date +%Y%m%d\necho 100%"
@@ -90,14 +90,14 @@ def test_percent_signs_and_several_lines_stay_as_they_are_in_a_script(write):
 )
 def test_a_mistake_is_named_when_the_file_has_one(write, text, word):
     with pytest.raises(InvalidError) as caught:
-        config.load(write(text))
+        create_file.load(write(text))
     assert word in caught.value.message
     assert caught.value.hint
 
 
 def test_a_file_that_is_missing_or_binary_is_a_plain_error_when_read(tmp_path):
     with pytest.raises(NotFoundError):
-        config.load(tmp_path / "nothing")
+        create_file.load(tmp_path / "nothing")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidError):
-        config.load(tmp_path / "binary")
+        create_file.load(tmp_path / "binary")

@@ -9,10 +9,10 @@ import click
 import pytest
 
 import screens
-from trainyard.cli.catalogue import VERBS
 from trainyard.cli.invocation import Invocation
 from trainyard.cli.main import make_group
-from trainyard.cli.output import Output
+from trainyard.cli.terminal.output import Output
+from trainyard.cli.verb_list import VERBS
 
 
 def command(*path: str) -> tuple[click.Context, click.Command]:

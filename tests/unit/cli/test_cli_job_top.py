@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from trainyard.cli.jobtop import _past, sparkline, uses_of
+from trainyard.cli.jobs.job_top import _past, sparkline, uses_of
 from trainyard.client.shapes import MetricSeries
 
 

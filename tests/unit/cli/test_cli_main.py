@@ -7,9 +7,9 @@ import json
 import click
 import pytest
 
+from trainyard.cli.machines.run import run_command
+from trainyard.cli.machines.scp import Place, _place
 from trainyard.cli.main import main
-from trainyard.cli.run import run_command
-from trainyard.cli.scp import Place, _place
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ def test_the_backend_is_named_when_it_does_not_exist(cli):
 
 
 def test_flags_of_both_generations_are_understood_when_written_either_way(cli, monkeypatch):
-    from trainyard.cli import create
+    from trainyard.cli.machines import create
 
     seen = []
-    monkeypatch.setattr(create.fleet, "run", lambda _invocation, _work: 0)
+    monkeypatch.setattr(create.machine_lookup, "run", lambda _invocation, _work: 0)
     gather = create._gather
     monkeypatch.setattr(create, "_gather", lambda *args: seen.append(gather(*args)) or seen[-1])
     words = "create --name x -np 3 -i t -nas -vpc net -cuda --system_disk_size 5 --data-disk-size 6 --skip_setup --confirm_cost"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainyard.cli.nodes import _broken, _driver_says, node_lines
+from trainyard.cli.platform.nodes import _broken, _driver_says, node_lines
 from trainyard.lib.errors import InvalidError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.output import Output, exit_code_of, printable, wrap
+from trainyard.cli.terminal.output import Output, exit_code_of, printable, wrap
 from trainyard.lib.errors import (
     CapacityError,
     CommandError,

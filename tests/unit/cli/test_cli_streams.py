@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from trainyard.cli.output import Output
-from trainyard.cli.progress import CountBar, TransferBar
-from trainyard.cli.reporter import JsonStreams, Streams
+from trainyard.cli.machines.task_reporter import JsonStreams, Streams
+from trainyard.cli.terminal.output import Output
+from trainyard.cli.terminal.progress import CountBar, TransferBar
 
 
 @pytest.fixture

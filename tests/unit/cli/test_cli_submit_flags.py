@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.jobsubmit import _mount, size_in_mib
+from trainyard.cli.jobs.job_submit import _mount, size_in_mib
 from trainyard.cli.main import main
 from trainyard.lib.errors import InvalidError
 from trainyard.spec.workload import MountSpec

@@ -7,8 +7,8 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.cli.output import Output
-from trainyard.cli.table import Column, Table
+from trainyard.cli.terminal.output import Output
+from trainyard.cli.terminal.table import Column, Table
 from trainyard.lib.tables import cells
 
 OUTPUT = Output({}, stdout=io.StringIO(), stderr=io.StringIO())

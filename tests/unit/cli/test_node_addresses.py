@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.nodes import _device_ips
+from trainyard.cli.platform.nodes import _device_ips
 from trainyard.lib.errors import InvalidError
 
 

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from trainyard.cli.dlc.keys import CLOUD_ONLY, COUNTS, KNOWN, OF_ROLE, ROLES, parse_file, request_of, shown
+from trainyard.cli.dlc.job_keys import (
+    CLOUD_ONLY,
+    COUNTS,
+    KNOWN,
+    OF_ROLE,
+    ROLES,
+    parse_file,
+    request_of,
+    shown,
+)
 from trainyard.lib.errors import InvalidError
 from trainyard.server.api.dlc.job_options import parse_arguments
 from trainyard.server.api.dlc.translate import spec_of

@@ -1,4 +1,4 @@
-"""The program `dlc`: signing in, submitting and changing. Showing is looking.py's, requests keys.py's, calls connection.py's."""
+"""The program `dlc`: signing in, submitting and changing. Showing is show.py's, requests keys.py's, calls connection.py's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 import click
 
 from trainyard.cli.dlc.connection import Connection, FailedError, save_account
-from trainyard.cli.dlc.keys import KNOWN, parse_file, request_of, shown
-from trainyard.cli.dlc.looking import boxed, describe_group, get_group, logs_command
+from trainyard.cli.dlc.job_keys import KNOWN, parse_file, request_of, shown
 from trainyard.cli.dlc.session import ENDED, POLL_SECONDS, F, Session, pass_session, with_globals
+from trainyard.cli.dlc.show import boxed, describe_group, get_group, logs_command
 from trainyard.lib.errors import Error, InvalidError
 
 KINDS = {

@@ -1,0 +1,1 @@
+"""Verbs about the platform's jobs, and what jobs are made from."""

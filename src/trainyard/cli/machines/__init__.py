@@ -1,0 +1,1 @@
+"""Verbs about machines, whichever backend they come from."""

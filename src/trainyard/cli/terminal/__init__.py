@@ -1,0 +1,1 @@
+"""The terminal: everything that is printed, live screens, tables, keys and interrupts."""
