@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.measure import Row
-from trainyard.engines.nodes.agent.sampling import Sampler
-from trainyard.engines.nodes.agent.tasks import Task
-from trainyard.engines.nodes.link import Patience
+from trainyard.engines.nodes.agent.readings.sampler import Sampler
+from trainyard.engines.nodes.agent.tasks.task_list import Task
+from trainyard.engines.nodes.node_link import Patience
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.runtime import figures
 from trainyard.runtime.usage import devices_script

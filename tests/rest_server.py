@@ -15,7 +15,7 @@ import httpx2
 import uvicorn
 
 from trainyard.client import Client
-from trainyard.engines.nodes.visitor import NodeVisitor
+from trainyard.engines.nodes.exec_client import NodeVisitor
 from trainyard.lib.clock import SystemClock
 from trainyard.server.api.application import create_api
 from trainyard.server.api.dlc.dispatch import Doors

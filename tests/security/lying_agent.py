@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.engines.api import NodeAddress
-from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.transport.api import NO_ENV, Process, TerminalSize, Transport
 from trainyard.transport.local import LocalTransport
 

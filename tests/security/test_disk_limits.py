@@ -12,7 +12,7 @@ import pytest
 from node_lab import EngineLab, Watched, launch_of, node_in, small_disk
 
 from trainyard.engines.api import NodeSeen, TaskEnded, TaskNoted, View
-from trainyard.engines.nodes.agent.disk_usage import folder_use, held_bytes
+from trainyard.engines.nodes.agent.readings.disk_usage import folder_use, held_bytes
 from trainyard.lib.errors import CapacityError
 from trainyard.lib.remove_tree import remove_tree
 

@@ -12,8 +12,8 @@ import pytest
 from node_lab import EngineLab, Watched, kill, launch_of, node_in, small_disk
 
 from trainyard.engines.api import NodeSeen, TaskEnded, TaskStarted
-from trainyard.engines.nodes import bundle as bundle_module
-from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes import agent_bundle as bundle_module
+from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.lib.errors import Error
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="mounting needs root")

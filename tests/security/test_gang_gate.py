@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 import platforms
-from trainyard.engines.nodes.agent import gate_proof as proofs
-from trainyard.engines.nodes.agent.gate_keeper import Keeper, MissingError
-from trainyard.engines.nodes.agent.gate_report import Reporter
+from trainyard.engines.nodes.agent.barrier import barrier_proof as proofs
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper, MissingError
+from trainyard.engines.nodes.agent.barrier.barrier_report import Reporter
 from trainyard.server.launch import rendezvous
 from trainyard.server.secrets.sealing import Seal
 
@@ -335,7 +335,7 @@ def test_the_gate_says_which_ports_are_taken_when_it_has_none():
 KEEPER = """
 import json, signal, sys, time
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as in a task
-from trainyard.engines.nodes.agent.gate_keeper import Keeper
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper
 print(sorted(Keeper(json.loads(sys.argv[1]), {"master-0": {}}, time.monotonic() + 60).keep()))
 """
 
@@ -370,7 +370,7 @@ def test_a_task_is_let_in_when_a_neighbour_attacks_the_gate_in_every_way():
 CROWDED = """
 import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
-from trainyard.engines.nodes.agent.gate_keeper import Keeper
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper
 entry = {"token": "k" * 64, "attempt": "w1.1", "gate_address": "", "gate_ports": [int(sys.argv[1])], "meets": ["worker-0"]}
 print(sorted(Keeper(entry, {"master-0": {}}, time.monotonic() + 60).keep()))
 print(resource.getrlimit(resource.RLIMIT_NOFILE), int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20)

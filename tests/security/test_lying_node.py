@@ -26,7 +26,7 @@ from engine_lab import alive
 
 from platforms import platform
 from trainyard.engines.api import NodeAddress, NodeLost, NodeSeen, Reading, TaskEnded, TaskNoted, TaskStarted
-from trainyard.engines.nodes.claims import LONGEST_HEADER, LONGEST_PAYLOAD, check_header
+from trainyard.engines.nodes.frame_checks import LONGEST_HEADER, LONGEST_PAYLOAD, check_header
 from trainyard.lib.errors import Error, UnreachableError
 from trainyard.transport.api import Transport
 

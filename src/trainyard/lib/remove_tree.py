@@ -3,7 +3,7 @@
 A folder below is moved up to the top before it is emptied there. So nothing calls itself, no path grows long, and three
 descriptors and a few names are all that is held, whatever somebody has made.
 
-Python 3.8 and its standard library only: the program on a node has this module too, see engines/nodes/bundle.py.
+Python 3.8 and its standard library only: the program on a node has this module too, see engines/nodes/agent_bundle.py.
 """
 
 from __future__ import annotations

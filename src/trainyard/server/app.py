@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.link import Patience
-from trainyard.engines.nodes.visitor import NodeVisitor
+from trainyard.engines.nodes.exec_client import NodeVisitor
+from trainyard.engines.nodes.node_link import Patience
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import make_private, open_private, write_atomic

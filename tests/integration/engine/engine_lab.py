@@ -23,7 +23,7 @@ from trainyard.engines.api import (
     View,
 )
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.link import Patience, Placed
+from trainyard.engines.nodes.node_link import Patience, Placed
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.server.logs.log_files import LogStore
 from trainyard.transport.api import Transport

@@ -19,7 +19,7 @@ from container_lab import PLAIN, Docker
 from engine_lab import WAIT, EngineLab, kill, launch_of
 
 from trainyard.engines.api import Mount, View
-from trainyard.engines.nodes.agent.containers import requested
+from trainyard.engines.nodes.agent.containers.containers import requested
 from trainyard.transport.api import read_all
 from trainyard.transport.local import LocalTransport
 

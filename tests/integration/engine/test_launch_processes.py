@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes.agent_bundle import bundle
 
 PATIENCE = 20.0
 

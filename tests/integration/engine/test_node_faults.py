@@ -20,8 +20,8 @@ from trainyard.engines.api import (
     TaskStarted,
     TaskUnknown,
 )
-from trainyard.engines.nodes import bundle as bundle_module
-from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes import agent_bundle as bundle_module
+from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.lib.errors import UnreachableError
 
 COUNT = "i=0; while [ $i -lt {0} ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 5"

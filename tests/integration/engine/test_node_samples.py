@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 import nvidia
-from trainyard.engines.nodes.agent import drivers, sampling
-from trainyard.engines.nodes.agent.folder import boot_seconds
 from trainyard.engines.nodes.agent.kernel import MARK
-from trainyard.engines.nodes.agent.sampling import Sampler
+from trainyard.engines.nodes.agent.readings import device_drivers
+from trainyard.engines.nodes.agent.readings import sampler as sampling
+from trainyard.engines.nodes.agent.readings.sampler import Sampler
+from trainyard.engines.nodes.agent.tasks.folder import boot_seconds
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.runtime.figures import profile_script
 from trainyard.runtime.usage import devices_script
@@ -242,7 +243,7 @@ def test_one_row_for_each_device_is_sent_when_a_profiler_has_printed_several():
 
 def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, asked, monkeypatch):
     nvidia.install(tools, smi="#!/bin/sh\n")
-    source = drivers.Source(("nvidia-smi",), 20.0)
+    source = device_drivers.Source(("nvidia-smi",), 20.0)
     script = "echo \"<${a-}|${b-}>\"; echo 'known a x,y_1.z'; echo 'known b $(oops)'; echo 'known b'"
     source.configure(script)
 
@@ -251,14 +252,14 @@ def test_what_a_script_has_learnt_is_given_back_when_it_runs_again(tools, asked,
         return until(source.answer).splitlines()[0]
 
     assert [ask(), ask()] == ["<|>", "<x,y_1.z|>"]
-    monkeypatch.setattr(drivers, "LEARN_SECONDS", 0.0)
+    monkeypatch.setattr(device_drivers, "LEARN_SECONDS", 0.0)
     source._forget_at = 0.0
     assert ask() == "<|>"  # another tool may have come
 
 
 def test_nobody_is_asked_again_when_the_one_asked_before_cannot_be_killed(tools, asked):
     nvidia.install(tools, smi="#!/bin/sh\n")
-    source = drivers.Source(("nvidia-smi",), 0.0)
+    source = device_drivers.Source(("nvidia-smi",), 0.0)
     source.configure("exec sleep 1000")
     assert source.begin()
     assert until(lambda: source.answer() is not None)

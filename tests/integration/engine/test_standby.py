@@ -12,8 +12,8 @@ from pathlib import Path
 
 from engine_lab import EngineLab, Watched, alive, kill, launch_of
 
-from trainyard.engines.nodes.agent import standby
-from trainyard.engines.nodes.agent.folder import TaskFolder
+from trainyard.engines.nodes.agent.tasks import supervisor_pool
+from trainyard.engines.nodes.agent.tasks.folder import TaskFolder
 
 ROUNDS = 20  # one that is done may need a moment to say so; the task that comes meanwhile gets another one
 
@@ -136,19 +136,19 @@ async def test_nobody_stands_by_when_the_agent_was_killed(lab: EngineLab):
 
 def test_who_stood_by_for_long_is_let_go_and_so_are_those_who_are_too_many(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(standby, "MOST", 2)
+    monkeypatch.setattr(supervisor_pool, "MOST", 2)
     with contextlib.ExitStack() as stack:
-        agent = standby.Standby()
+        agent = supervisor_pool.Standby()
         stack.callback(agent.close)
         waiting = [stack.enter_context(_connection()) for _ in range(3)]
         for one in waiting:
-            one.connect(standby.SOCKET)
+            one.connect(supervisor_pool.SOCKET)
         assert agent.accept(lambda pid: pid == os.getpid()) == [os.getpid()] * 3
         assert waiting[2].recv(1) == b""  # there were enough
         agent.dismiss()
         assert agent.hand(TaskFolder("w1.1", "worker-0"), 0) == os.getpid()
         assert waiting[1].recv(100) == b"w1.1 worker-0"
-        monkeypatch.setattr(standby, "IDLE_SECONDS", -1.0)
+        monkeypatch.setattr(supervisor_pool, "IDLE_SECONDS", -1.0)
         agent.dismiss()
         assert waiting[0].recv(1) == b""
         assert agent.hand(TaskFolder("w1.1", "worker-0"), 0) == 0
@@ -165,7 +165,7 @@ async def test_a_stranger_who_says_that_it_stands_by_gets_no_task(lab: EngineLab
     os.chdir(lab.root())  # the path is longer than a socket's may be
     try:
         with _connection() as stranger:
-            stranger.connect(standby.SOCKET)
+            stranger.connect(supervisor_pool.SOCKET)
             await lab.launch(server, launch_of("exit 4"))
             assert (await server.ended("w1.1")).exit_code == 4
             assert stranger.recv(100) == b""

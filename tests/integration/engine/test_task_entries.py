@@ -10,8 +10,8 @@ import pytest
 from engine_lab import EngineLab, alive, kill, launch_of
 
 from trainyard.engines.api import Entry, Peer
-from trainyard.engines.nodes.agent.gate_keeper import MissingError
-from trainyard.engines.nodes.agent.gate_report import Reporter
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import MissingError
+from trainyard.engines.nodes.agent.barrier.barrier_report import Reporter
 from trainyard.server.launch.rendezvous import gate_ports_of, own_address
 
 pytestmark = pytest.mark.slow  # real agents, and tasks that wait for each other

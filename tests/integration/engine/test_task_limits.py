@@ -11,7 +11,7 @@ import pytest
 from engine_lab import EngineLab, launch_of
 
 from trainyard.engines.api import TaskNoted, View
-from trainyard.engines.nodes.agent.cgroups import CPU, MEMORY, PIDS, Trees
+from trainyard.engines.nodes.agent.sandbox.cgroups import CPU, MEMORY, PIDS, Trees
 
 TREES = Trees()
 pytestmark = [

@@ -559,7 +559,7 @@ async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
 def test_a_program_that_is_held_does_not_begin_when_who_holds_it_dies(tmp_path: Path):
     begun = tmp_path / "begun"
     dying = (
-        "import os, subprocess, sys; from trainyard.engines.nodes.agent.held import Held; held = Held(); "
+        "import os, subprocess, sys; from trainyard.engines.nodes.agent.sandbox.gated_start import Held; held = Held(); "
         "words = ['bwrap', *held.options, '--bind', '/', '/', 'touch', sys.argv[1]]; "
         "child = subprocess.Popen(words, close_fds=False, stdout=2); held.started(); print(child.pid, held.pid(), flush=True); os._exit(0)"
     )

@@ -8,8 +8,8 @@ import pytest
 from engine_lab import EngineLab, launch_of
 
 from trainyard.engines.api import NodeAddress, TaskCleared, TaskStarted
-from trainyard.engines.nodes import visitor as module
-from trainyard.engines.nodes.visitor import NodeVisitor
+from trainyard.engines.nodes import exec_client as module
+from trainyard.engines.nodes.exec_client import NodeVisitor
 from trainyard.lib.errors import NotFoundError, UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import platforms
-from trainyard.engines.nodes.agent.reach import choices
+from trainyard.engines.nodes.agent.barrier.ssh_ports import choices
 from trainyard.server.launch import rendezvous
 from trainyard.server.secrets.sealing import Seal
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.agent import fetching
-from trainyard.engines.nodes.agent.fetching import NO_REQUIREMENTS, fetch, name_of
+from trainyard.engines.nodes.agent.tasks import code_fetch
+from trainyard.engines.nodes.agent.tasks.code_fetch import NO_REQUIREMENTS, fetch, name_of
 
 HOSTILE = 'a b\'c "q" $(touch pwned) 中文'
 pytestmark = pytest.mark.slow  # git and pip are programs of some weight
@@ -186,10 +186,10 @@ def test_a_private_repository_is_fetched_when_there_is_a_token_and_nobody_reads_
     url = f"http://127.0.0.1:{door.server_port}/repo.git"
     lines = []
     commands: list[list[str]] = []
-    real = fetching._run
-    monkeypatch.setattr(fetching, "_run", lambda words, env, seconds: (commands.append(list(words)), real(words, env, seconds))[1])  # fmt: skip
+    real = code_fetch._run
+    monkeypatch.setattr(code_fetch, "_run", lambda words, env, seconds: (commands.append(list(words)), real(words, env, seconds))[1])  # fmt: skip
     # Plain files know no shallow fetches, so the whole branch comes.
-    monkeypatch.setattr(fetching, "_fetch_branch", lambda tool, branch: (tool.run("fetch", "-q", "origin", branch), tool.run("checkout", "-q", "FETCH_HEAD")))  # fmt: skip
+    monkeypatch.setattr(code_fetch, "_fetch_branch", lambda tool, branch: (tool.run("fetch", "-q", "origin", branch), tool.run("checkout", "-q", "FETCH_HEAD")))  # fmt: skip
     problem = fetch(entry(task, url=url, branch="main", token="tok3n-$(x)'"), lines.append)
     assert problem == ""
     assert (task / "work" / "repo" / "train.py").read_text() == "print(3)\n"
@@ -207,7 +207,7 @@ def test_a_private_repository_is_fetched_when_there_is_a_token_and_nobody_reads_
 
 
 def test_the_token_is_kept_back_when_another_host_asks_for_it(task):
-    tool = fetching._Git("git", str(task), "https://code.example.org/x", "u", "tok3n", str(task / "entry"))
+    tool = code_fetch._Git("git", str(task), "https://code.example.org/x", "u", "tok3n", str(task / "entry"))
     try:
         for question, answer in (
             ("Password for 'https://u@code.example.org': ", "tok3n\n"),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.agent.folder import TaskFolder
-from trainyard.engines.nodes.agent.images import Fetcher, cause_of, has_host
-from trainyard.engines.nodes.agent.placing import RefusalError
+from trainyard.engines.nodes.agent.containers.images import Fetcher, cause_of, has_host
+from trainyard.engines.nodes.agent.sandbox.storage_mounts import RefusalError
+from trainyard.engines.nodes.agent.tasks.folder import TaskFolder
 
 
 class Deaf:

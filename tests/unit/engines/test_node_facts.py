@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.engines.nodes.agent import probe
-from trainyard.engines.nodes.program import facts_of
+from trainyard.engines.nodes.agent import node_probe
+from trainyard.engines.nodes.agent_program import facts_of
 from trainyard.spec.ascend import entry_addresses
 
 WELCOME = {"disk": (1, 2)}
@@ -24,9 +24,9 @@ WELCOME = {"disk": (1, 2)}
 def test_addresses_of_npus_are_kept_when_the_driver_has_written_them(tmp_path, monkeypatch, text, addresses):
     path = tmp_path / "hccn.conf"
     path.write_text(text)
-    monkeypatch.setattr(probe, "HCCN", str(path))
+    monkeypatch.setattr(node_probe, "HCCN", str(path))
     monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 1 127.0.0.1 2")  # no route is looked up then
-    facts = facts_of(probe.facts(), WELCOME, skew=0.0)
+    facts = facts_of(node_probe.facts(), WELCOME, skew=0.0)
     assert entry_addresses({"device_ips": facts.device_ips}) == addresses
     assert not [error for error in facts.device_errors if "hccn" in error]
 

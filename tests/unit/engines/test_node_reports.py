@@ -17,9 +17,9 @@ from trainyard.engines.api import (
     TaskUnknown,
 )
 from trainyard.engines.nodes.agent.wire import Frames, frame
-from trainyard.engines.nodes.bundle import bundle
+from trainyard.engines.nodes.agent_bundle import bundle
+from trainyard.engines.nodes.agent_program import facts_of
 from trainyard.engines.nodes.engine import _variables
-from trainyard.engines.nodes.program import facts_of
 from trainyard.engines.nodes.reports import Reports
 from trainyard.lib.errors import ConflictError
 

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Iterator
 
-from trainyard.engines.nodes.agent import reach
-from trainyard.engines.nodes.agent.entry import hosts_table
-from trainyard.engines.nodes.agent.gate import ssh_marks
+from trainyard.engines.nodes.agent.barrier import ssh_ports
+from trainyard.engines.nodes.agent.barrier.barrier import ssh_marks
+from trainyard.engines.nodes.agent.tasks.entry import hosts_table
 
 MARK = "ty-0123456789abcdef"
 
@@ -34,9 +34,9 @@ def test_every_port_of_every_task_has_a_mark_of_its_own():
 
 def test_neighbours_never_choose_the_same_port_and_all_are_where_they_should_be():
     for wanted in (40000, 44321, 49799):
-        near = [reach.choices(wanted + number) for number in range(200)]
+        near = [ssh_ports.choices(wanted + number) for number in range(200)]
         every = [port for ports in near for port in ports]
-        assert len(set(every)) == len(every) == 200 * reach.CHOICES
+        assert len(set(every)) == len(every) == 200 * ssh_ports.CHOICES
         assert all(40000 <= port < 50000 for port in every)
         assert near[7][0] == wanted + 7
 
@@ -76,7 +76,7 @@ def test_the_peer_is_found_and_not_read_when_strangers_have_its_other_ports():
             "worker-1": ("127.0.0.1", marked(other, free_port())),
             "worker-2": ("127.0.0.1", marked(peer)),
         }
-        found = reach.find(places, 5.0)
+        found = ssh_ports.find(places, 5.0)
         assert {name: one.getpeername()[1] for name, one in found.items()} == {
             "worker-0": peer,
             "worker-2": peer,
@@ -87,17 +87,17 @@ def test_the_peer_is_found_and_not_read_when_strangers_have_its_other_ports():
 
 
 def test_nobody_is_found_at_once_when_all_refuse_and_in_time_when_all_are_silent():
-    assert reach.find({"worker-0": ("127.0.0.1", marked(free_port()))}, 60.0) == {}
+    assert ssh_ports.find({"worker-0": ("127.0.0.1", marked(free_port()))}, 60.0) == {}
     with listener(b"") as silent:
         began = time.monotonic()
-        assert reach.find({"worker-0": ("127.0.0.1", marked(silent))}, 0.1) == {}
+        assert ssh_ports.find({"worker-0": ("127.0.0.1", marked(silent))}, 0.1) == {}
         assert time.monotonic() - began >= 0.09
 
 
 def test_nobody_is_found_when_a_stranger_says_the_mark_of_another_port():
     with listener(f"SSH-2.0-x {MARK}\r\n".encode()) as stranger:
         places = {"worker-0": ("127.0.0.1", {stranger: "ty-another", free_port(): MARK})}
-        assert reach.find(places, 5.0) == {}
+        assert ssh_ports.find(places, 5.0) == {}
 
 
 def test_ssh_gets_the_connection_itself_when_it_runs_the_file_alone(tmp_path):
@@ -106,7 +106,7 @@ def test_ssh_gets_the_connection_itself_when_it_runs_the_file_alone(tmp_path):
         marks = tmp_path / "marks of 'all'"
         lines = [f"worker-{number} {port} {MARK}\n" for number in (1, 0) for port in (free_port(), peer)]
         marks.write_text("".join(lines))
-        words = [sys.executable, "-IS", reach.__file__, str(marks), "worker-0", "127.0.0.1"]
+        words = [sys.executable, "-IS", ssh_ports.__file__, str(marks), "worker-0", "127.0.0.1"]
         with theirs:
             done = subprocess.run(words, stdout=theirs, check=False, timeout=60)
         assert done.returncode == 0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.agent import ground
-from trainyard.engines.nodes.agent.ground import find_runtime, last_line
-from trainyard.engines.nodes.agent.keeping import IS_AWAY, ended_of
+from trainyard.engines.nodes.agent.containers.container_supervisor import IS_AWAY, ended_of
+from trainyard.engines.nodes.agent.sandbox import capabilities
+from trainyard.engines.nodes.agent.sandbox.capabilities import find_runtime, last_line
 
 PODMAN = "echo podman version 4.3.1"
 STAND_IN = f"echo 'Emulate Docker CLI using podman.' >&2; {PODMAN}"
@@ -25,7 +25,7 @@ def refusing(words: str) -> str:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder with programs."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ground, "PATHS", "")
+    monkeypatch.setattr(capabilities, "PATHS", "")
     return tmp_path
 
 

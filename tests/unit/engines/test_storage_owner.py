@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.agent import storage_owner
-from trainyard.engines.nodes.agent.sandbox_user import FIRST, TaskUser, user_of
+from trainyard.engines.nodes.agent.sandbox import storage_owner
+from trainyard.engines.nodes.agent.sandbox.sandbox_user import FIRST, TaskUser, user_of
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 ADA = TaskUser(FIRST + 7)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.engines.nodes.agent import syscall_filter
+from trainyard.engines.nodes.agent.sandbox import syscall_filter
 
 FILTERED = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parents[3] / "src")!r})
-from trainyard.engines.nodes.agent import syscall_filter
+from trainyard.engines.nodes.agent.sandbox import syscall_filter
 syscall_filter.apply()
 """
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainyard.engines.api import FIRST_TASK_USER
-from trainyard.engines.nodes.agent import sandbox_user
+from trainyard.engines.nodes.agent.sandbox import sandbox_user
 from trainyard.lib.errors import InvalidError
 from trainyard.server.cluster.storages import DEFAULTS, check
 from trainyard.server.launch import mounts, sandbox_spec

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.engines.api import Launch, LogSink, Meter, NodeAddress, Observation, TaskLaunch
-from trainyard.engines.nodes import claims
-from trainyard.engines.nodes.claims import Key
-from trainyard.engines.nodes.link import NONSENSE, NodeLink, Patience, Placed
-from trainyard.engines.nodes.program import Program, root_of
-from trainyard.engines.nodes.ways import TransportOf, transport_of
+from trainyard.engines.nodes import frame_checks
+from trainyard.engines.nodes.agent_program import Program, root_of
+from trainyard.engines.nodes.connect import TransportOf, transport_of
+from trainyard.engines.nodes.frame_checks import Key
+from trainyard.engines.nodes.node_link import NONSENSE, NodeLink, Patience, Placed
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import (
     CapacityError,
@@ -159,7 +159,7 @@ class NodeEngine:
                     raise answer
                 else:
                     try:
-                        had[attempt_id][node] = claims.names(answer["results"][attempt_id])
+                        had[attempt_id][node] = frame_checks.names(answer["results"][attempt_id])
                     except NONSENSE:
                         failed[attempt_id] = _nonsense(node)
         return {attempt_id: failed.get(attempt_id, tasks) for attempt_id, tasks in had.items()}
@@ -296,7 +296,7 @@ def _nonsense(node: str) -> UnreachableError:
 def _refusal(node: str, answer: Mapping[str, Any], attempt_id: str) -> tuple[str, str] | None:
     """Why a node does not take a launch."""
     try:
-        refusal = claims.refusal_of(answer["results"].get(attempt_id))
+        refusal = frame_checks.refusal_of(answer["results"].get(attempt_id))
     except NONSENSE as error:
         raise _nonsense(node) from error
     if refusal is not None and refusal[0] not in _REFUSALS:

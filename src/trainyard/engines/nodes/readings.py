@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.engines.api import DeviceReading, Reading
-from trainyard.engines.nodes.claims import Key, items, number, task_key, text
+from trainyard.engines.nodes.frame_checks import Key, items, number, task_key, text
 from trainyard.runtime import figures
 from trainyard.runtime.usage import parse
 from trainyard.spec.machine import DeviceKind

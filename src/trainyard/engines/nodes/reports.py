@@ -14,8 +14,8 @@ from trainyard.engines.api import (
     TaskStarted,
     TaskUnknown,
 )
-from trainyard.engines.nodes import claims
-from trainyard.engines.nodes.claims import Key, Refusals, place_of, task_key
+from trainyard.engines.nodes import frame_checks
+from trainyard.engines.nodes.frame_checks import Key, Refusals, place_of, task_key
 from trainyard.lib.errors import ConflictError, DiskFullError
 
 # Attempts that were forgotten lately: what a node said of them before it heard of that is no lie.
@@ -60,9 +60,9 @@ class Reports:
 
     def strangers(self, tasks: object) -> set[Key]:
         """Of what tasks a report speaks whose placement is not known here. ValueError where it is no report."""
-        keys = {task_key(task["a"], task["t"]) for task in claims.items(tasks)}
+        keys = {task_key(task["a"], task["t"]) for task in frame_checks.items(tasks)}
         unknown = {key for key in keys if not self.is_placed(key)}
-        if len(unknown) > claims.MOST_STRANGERS:
+        if len(unknown) > frame_checks.MOST_STRANGERS:
             raise ValueError("a report of tasks that nobody knows")
         return unknown
 
@@ -127,35 +127,39 @@ class Reports:
             self._said[key] = said | CLEARED
             return
         if "started" in task and at != "old" and not said & STARTED:
-            ran = claims.span(task.get("ran", 0.0))
-            yield TaskStarted(attempt, name, claims.moment(task["started"]) - self.skew, self.place, ran)
+            ran = frame_checks.span(task.get("ran", 0.0))
+            yield TaskStarted(
+                attempt, name, frame_checks.moment(task["started"]) - self.skew, self.place, ran
+            )
             said |= STARTED
         yield from self._notes(key, task.get("notes", []))
         if "code" in task and not said & ENDED:
             yield TaskEnded(
                 attempt,
                 name,
-                claims.whole(task["code"], MOST_CODE),
-                claims.whole(task["signal"], MOST_SIGNAL),
-                self._sink.cleaned(attempt, claims.text(task["message"])),
-                claims.moment(task["ended"]) - self.skew,
+                frame_checks.whole(task["code"], MOST_CODE),
+                frame_checks.whole(task["signal"], MOST_SIGNAL),
+                self._sink.cleaned(attempt, frame_checks.text(task["message"])),
+                frame_checks.moment(task["ended"]) - self.skew,
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
-                ran_seconds=claims.span(task["lasted"]) if "lasted" in task else None,
+                ran_seconds=frame_checks.span(task["lasted"]) if "lasted" in task else None,
             )
             said |= ENDED | (SENT_AWAY if task.get("told") or task.get("fenced") else 0)
         if at == "cleared" and not said & CLEARED:
-            yield TaskCleared(attempt, name, claims.whole(task["bytes"]))
+            yield TaskCleared(attempt, name, frame_checks.whole(task["bytes"]))
             said |= CLEARED
         self._said[key] = said
 
     def _notes(self, key: Key, said: object) -> Iterable[Observation]:
         """Notes that are new. Those of a task that another server has launched were told to that one."""
-        notes = claims.items(said)[: claims.MOST_NOTES]
+        notes = frame_checks.items(said)[: frame_checks.MOST_NOTES]
         known = self._noted.setdefault(key, len(notes))
         for code, message, time in notes[known:]:
-            cleaned = self._sink.cleaned(key[0], claims.text(message))
-            yield TaskNoted(*key, claims.event_code(code), cleaned, claims.moment(time) - self.skew)
+            cleaned = self._sink.cleaned(key[0], frame_checks.text(message))
+            yield TaskNoted(
+                *key, frame_checks.event_code(code), cleaned, frame_checks.moment(time) - self.skew
+            )
         self._noted[key] = max(known, len(notes))
 
     def offsets(self) -> list[list[Any]]:
@@ -165,9 +169,9 @@ class Reports:
     def keep(self, parts: object, payload: bytes, time: float) -> None:
         """Hand pieces of logs to the sink."""
         at = 0
-        for attempt, name, offset, length in claims.items(parts):
+        for attempt, name, offset, length in frame_checks.items(parts):
             key = task_key(attempt, name)
-            end = claims.whole(offset) + claims.whole(length, len(payload) - at)
+            end = frame_checks.whole(offset) + frame_checks.whole(length, len(payload) - at)
             data, at = payload[at : at + length], at + length
             if key in self._refused:
                 continue

@@ -24,9 +24,9 @@ from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, 
 
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
-# How a task ends whose ssh found its port taken, see the agent's gate.py.
+# How a task ends whose ssh found its port taken, see the agent's barrier.py.
 NO_PORT = 203
-# How a task ends that never came to its command, and says why: see the agent's gate.py, and how containers are started.
+# How a task ends that never came to its command, and says why: see the agent's barrier.py, and how containers are started.
 NEVER_BEGAN = frozenset({125, 126, 127, 200, NO_PORT, 204, 205})
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16

@@ -1,4 +1,4 @@
-"""The code of a job as its tasks are told to fetch it. What a node does with it is the agent's fetching.py."""
+"""The code of a job as its tasks are told to fetch it. What a node does with it is the agent's code_fetch.py."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from trainyard.engines.nodes.boughtway import describe
+from trainyard.engines.nodes.connect_cloud import describe
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.clock import Deadlines
 from trainyard.lib.errors import (

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel
-from .broken_folders import notices
-from .disk_limit import DiskLimits
-from .folder import CONTACT, boot_seconds, keep_reserve, silent_seconds, write_contact, write_in_place
-from .relay import SOCKET
-from .sampling import Sampler
-from .shipping import COALESCE_BYTES, COALESCE_SECONDS, Shipper
-from .tasks import Task, Tasks
+from .log_sender import COALESCE_BYTES, COALESCE_SECONDS, Shipper
+from .readings.disk_limit import DiskLimits
+from .readings.sampler import Sampler
+from .server_relay import SOCKET
+from .tasks.broken_folders import notices
+from .tasks.folder import CONTACT, boot_seconds, keep_reserve, silent_seconds, write_contact, write_in_place
+from .tasks.task_list import Task, Tasks
 from .wire import Frames, frame
 
 LOCK = "agent.lock"

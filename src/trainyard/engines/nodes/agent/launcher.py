@@ -4,8 +4,8 @@
 
 Ranks come from the rank table of Ascend where there is one and it says which server we are, else from the number of
 this machine among all: a process's rank is that number times the processes of a machine, plus its own. How the
-processes are run and ended is crew.py's; the lines of torchrun, mpirun and horovodrun come from the package, see
-../bundle.py. Python 3.8 and its standard library only.
+processes are run and ended is process_group.py's; the lines of torchrun, mpirun and horovodrun come from the package, see
+../agent_bundle.py. Python 3.8 and its standard library only.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .beside import find_shell
-from .crew import Crew, Member, flush_own_streams
+from .exec_command import find_shell
 from .kernel import MARK
-from .probe import _devices as devices_of_drivers
+from .node_probe import _devices as devices_of_drivers
+from .process_group import Crew, Member, flush_own_streams
 
 WRONG = 2  # the exit code for what a person has to change
 MORE = "TRAINYARD_LAUNCH_OPTIONS"  # by which a job that only says `launcher: own` can say more

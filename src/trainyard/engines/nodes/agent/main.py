@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
         return int(import_module(".launcher", __package__).main(words[1:]))
     verb, root, *rest = words
     if verb == "entry":
-        return int(import_module(".entry", __package__).run(root, *rest))
+        return int(import_module(".tasks.entry", __package__).run(root, *rest))
     os.makedirs(root, mode=0o700, exist_ok=True)
     os.chdir(root)
     found = os.stat(".")
@@ -33,4 +33,9 @@ def main(words: list[str]) -> int:
     return status
 
 
-MODULES = {"attach": "relay", "probe": "probe", "beside": "beside", "contain": "keeping"}
+MODULES = {
+    "attach": "server_relay",
+    "probe": "node_probe",
+    "beside": "exec_command",
+    "contain": "containers.container_supervisor",
+}

@@ -1,0 +1,1 @@
+"""How the tasks of one attempt meet: they wait for each other, and find each other's ssh."""

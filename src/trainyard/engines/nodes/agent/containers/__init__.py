@@ -1,0 +1,1 @@
+"""Tasks in containers, run by the podman or docker of the node."""

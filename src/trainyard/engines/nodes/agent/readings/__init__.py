@@ -1,0 +1,1 @@
+"""What tasks and the node use: processors, memory, disk, devices."""
