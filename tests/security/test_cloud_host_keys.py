@@ -20,11 +20,11 @@ import pytest
 from emulation import PROGRAM, Emulation, emulated
 from sshd import Sshd
 from trainyard import settings
-from trainyard.backends.aliyun.assistant import invoke
+from trainyard.backends.aliyun.access.cloud_assistant import invoke
+from trainyard.backends.aliyun.access.connect import InstanceTransport, KnownKey
+from trainyard.backends.aliyun.access.host_keys import HostKeyReader
+from trainyard.backends.aliyun.api.paging import fetch_all
 from trainyard.backends.aliyun.backend import AliyunBackend
-from trainyard.backends.aliyun.host_keys import HostKeyReader
-from trainyard.backends.aliyun.paging import fetch_all
-from trainyard.backends.aliyun.way import InstanceTransport, KnownKey
 from trainyard.lib.clock import SystemClock
 from trainyard.lib.errors import CapacityError, DeniedError, NotFoundError, UnreachableError
 from trainyard.lib.shell import quote

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from emulation import Emulation
 from trainyard import settings
-from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun.api.client import Client
 from trainyard.lib.clock import Clock, ManualClock
 
 

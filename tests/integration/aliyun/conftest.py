@@ -9,7 +9,7 @@ import pytest
 from cloud import make_client
 
 from emulation import Emulation, emulated
-from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun.api.client import Client
 
 
 @pytest.fixture(scope="module")

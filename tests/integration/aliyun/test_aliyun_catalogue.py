@@ -12,7 +12,7 @@ from cloud import called
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.backends.aliyun.catalogue import (
+from trainyard.backends.aliyun.launch.catalogue import (
     Candidate,
     Disk,
     Level,
@@ -29,8 +29,8 @@ from trainyard.backends.aliyun.catalogue import (
     rank,
     read_type,
 )
-from trainyard.backends.aliyun.images import fetch_images, find_image
-from trainyard.backends.aliyun.offers import fetch_gpu_offers
+from trainyard.backends.aliyun.launch.gpu_offers import fetch_gpu_offers
+from trainyard.backends.aliyun.launch.images import fetch_images, find_image
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import CapacityError, InvalidError, NotFoundError
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from scripted_api import Reply, ScriptedApi, error, scripted_api
 from trainyard import settings
-from trainyard.backends.aliyun import client as client_module
-from trainyard.backends.aliyun.client import Client, kind_of
-from trainyard.backends.aliyun.paging import check_list_permission, fetch_all, fetch_by_ids
-from trainyard.backends.aliyun.problems import code_of, is_outcome_unknown
-from trainyard.backends.aliyun.retry import Kind
+from trainyard.backends.aliyun.api import client as client_module
+from trainyard.backends.aliyun.api.client import Client, kind_of
+from trainyard.backends.aliyun.api.errors import code_of, is_outcome_unknown
+from trainyard.backends.aliyun.api.paging import check_list_permission, fetch_all, fetch_by_ids
+from trainyard.backends.aliyun.api.retry import Kind
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import CapacityError, DeniedError, Error, InvalidError, UnreachableError
 
@@ -460,7 +460,7 @@ def test_the_vendors_package_is_not_imported_before_the_first_call(api, isolatio
     import sys
 
     program = (
-        "import sys, trainyard.backends.aliyun.client, trainyard.backends.aliyun.paging\n"
+        "import sys, trainyard.backends.aliyun.api.client, trainyard.backends.aliyun.api.paging\n"
         "sys.exit(any(name.split('.')[0] in {'alibabacloud_tea_openapi', 'darabonba', 'aiohttp', 'requests'} for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -475,7 +475,7 @@ def test_the_program_ends_at_once_when_a_call_is_still_out(api, isolation):
     program = (
         "import asyncio, sys\n"
         "from trainyard import settings\n"
-        "from trainyard.backends.aliyun.client import Client\n"
+        "from trainyard.backends.aliyun.api.client import Client\n"
         "async def main():\n"
         "    client = Client.from_settings(settings.load())\n"
         "    task = asyncio.create_task(client.call('ecs', 'DescribeInstances'))\n"

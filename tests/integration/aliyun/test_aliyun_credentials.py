@@ -10,9 +10,9 @@ import pytest
 
 from scripted_api import Asked, Reply, error, scripted_api
 from trainyard import settings
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.metadata import Metadata
-from trainyard.backends.aliyun.wire import format_time
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.instance_metadata import Metadata
+from trainyard.backends.aliyun.api.wire import format_time
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import DeniedError, InvalidError, UnreachableError
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulation import Emulation, emulated
-from trainyard.backends.aliyun import client as client_module
-from trainyard.backends.aliyun.groups import ensure_group
-from trainyard.backends.aliyun.journal import new_token
-from trainyard.backends.aliyun.network import ensure_vpc, ensure_vswitch
-from trainyard.backends.aliyun.paging import check_list_permission, fetch_all
-from trainyard.backends.aliyun.problems import code_of
-from trainyard.backends.aliyun.retry import Kind
+from trainyard.backends.aliyun.access.network import ensure_vpc, ensure_vswitch
+from trainyard.backends.aliyun.access.security_groups import ensure_group
+from trainyard.backends.aliyun.api import client as client_module
+from trainyard.backends.aliyun.api.errors import code_of
+from trainyard.backends.aliyun.api.paging import check_list_permission, fetch_all
+from trainyard.backends.aliyun.api.retry import Kind
+from trainyard.backends.aliyun.launch.journal import new_token
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import (
     CapacityError,

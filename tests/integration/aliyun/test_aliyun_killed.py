@@ -13,10 +13,10 @@ import pytest
 from cloud import make_client
 
 from emulation import emulated
-from trainyard.backends.aliyun.ground import ensure_ground
-from trainyard.backends.aliyun.keypair import fetch_key_pairs
-from trainyard.backends.aliyun.network import ensure_vswitch, fetch_vswitches
-from trainyard.backends.aliyun.paging import fetch_all
+from trainyard.backends.aliyun.access.key_pair import fetch_key_pairs
+from trainyard.backends.aliyun.access.network import ensure_vswitch, fetch_vswitches
+from trainyard.backends.aliyun.api.paging import fetch_all
+from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
 from trainyard.lib.clock import SystemClock
 
 pytestmark = pytest.mark.slow  # a dozen processes are started and killed
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.slow  # a dozen processes are started and killed
 PROGRAM = """
 import asyncio
 from trainyard import settings
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.ground import ensure_ground
-from trainyard.backends.aliyun.network import ensure_vswitch
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
+from trainyard.backends.aliyun.access.network import ensure_vswitch
 
 async def main():
     client = Client.from_settings(settings.load())

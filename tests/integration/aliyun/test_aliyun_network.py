@@ -15,19 +15,25 @@ import pytest
 from cloud import called, make_client
 
 from emulation import Emulation, emulated, until
-from trainyard.backends.aliyun.address import own_address, read_address
-from trainyard.backends.aliyun.cleanup import find_idle, remove
-from trainyard.backends.aliyun.ground import ensure_ground
-from trainyard.backends.aliyun.groups import admit, checked_range, ensure_access, ensure_group, fetch_rules
-from trainyard.backends.aliyun.keypair import ensure_key_pair, fetch_key_pairs, fingerprint, key_name
-from trainyard.backends.aliyun.network import (
+from trainyard.backends.aliyun.access.key_pair import ensure_key_pair, fetch_key_pairs, fingerprint, key_name
+from trainyard.backends.aliyun.access.network import (
     VPC_RANGE,
     ensure_vpc,
     ensure_vswitch,
     fetch_vswitches,
     free_ranges,
 )
-from trainyard.backends.aliyun.paging import fetch_all
+from trainyard.backends.aliyun.access.public_address import own_address, read_address
+from trainyard.backends.aliyun.access.security_groups import (
+    admit,
+    checked_range,
+    ensure_access,
+    ensure_group,
+    fetch_rules,
+)
+from trainyard.backends.aliyun.api.paging import fetch_all
+from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
+from trainyard.backends.aliyun.leftover_network import find_idle, remove
 from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import CapacityError, DeniedError, InvalidError
 
@@ -243,8 +249,8 @@ async def test_the_serial_rule_is_kept_between_computers_when_things_take_their_
 PROGRAM = """
 import asyncio, sys
 from trainyard import settings
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.network import ensure_vpc
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.access.network import ensure_vpc
 asyncio.run(ensure_vpc(Client.from_settings(settings.load()), "killed"))
 """
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from cloud import called, make_client
 
-from trainyard.backends.aliyun.repricing import fetch_history, fetch_rates, rates_since
+from trainyard.backends.aliyun.spot_prices import fetch_history, fetch_rates, rates_since
 from trainyard.lib.clock import ManualClock
 from trainyard.spec.machine import Machine, MachineState
 

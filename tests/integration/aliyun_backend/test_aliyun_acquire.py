@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from emulation import Emulation
-from trainyard.backends.aliyun.journal import Entry
+from trainyard.backends.aliyun.launch.journal import Entry
 from trainyard.lib.errors import CapacityError, DeniedError, Error, InvalidError
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.spec.names import task_name

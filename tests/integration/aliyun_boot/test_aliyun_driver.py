@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainyard.backends.aliyun as backend
-from trainyard.backends.aliyun.user_data import user_data
+from trainyard.backends.aliyun.launch.user_data import user_data
 
 FOLDER = Path(backend.__file__).parent
 NVIDIA = 'printf "#!/bin/sh\\nexit ${SMI_STATUS:-0}\\n" > "$BIN/nvidia-smi"; chmod 755 "$BIN/nvidia-smi"'

@@ -6,7 +6,7 @@ import string
 
 import pytest
 
-from trainyard.backends.aliyun import codes
+from trainyard.backends.aliyun.api import error_codes
 from trainyard.server.explain.pool_errors import TROUBLES, in_chinese, is_over
 
 
@@ -43,7 +43,7 @@ def test_a_message_is_told_in_chinese_when_a_pool_could_not_buy(message, words):
 @pytest.mark.parametrize("row", ["_SOLD_OUT", "_NOT_SOLD", "_FULL", "_SPOT_PRICE", "_BALANCE", "_REAL_NAME", "_QUOTA",
                                  "_NEW_ACCOUNT", "_RAM", "_RISK", "_KEY_ID", "_SIGNATURE", "_TOKEN", "_LIMIT", "_IMAGE"])  # fmt: skip
 def test_the_backends_own_sentences_are_known_when_nothing_could_be_bought(row):
-    text = getattr(codes, row).sentence
+    text = getattr(error_codes, row).sentence
     filled = "".join(f"{head}{'it' if name else ''}" for head, name, *_ in string.Formatter().parse(text))
     told = in_chinese(filled)
     assert "出错" not in told, filled

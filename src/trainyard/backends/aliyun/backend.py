@@ -1,6 +1,6 @@
 """The verbs of the Alibaba Cloud backend. The truth about machines is in their names and tags; nothing is kept here.
 
-The pieces: `client.py` (calls), `ground.py` (network and key), `wishes.py` (what to ask for), `launching.py` (making),
+The pieces: `client.py` (calls), `prerequisites.py` (network and key), `planning.py` (what to ask for), `launching.py` (making),
 `power.py` (stopping and deleting), `ecs.py` (instances as machines), `way.py` (reaching them).
 """
 
@@ -18,10 +18,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from trainyard.backends.aliyun import assistant, emulator, groups, leavings, power, shop, storage, wishes
-from trainyard.backends.aliyun.address import own_address
-from trainyard.backends.aliyun.catalogue import Misses, fetch_regions, fetch_types
-from trainyard.backends.aliyun.client import Client
+from trainyard.backends.aliyun import emulator, power, storage
+from trainyard.backends.aliyun import leftovers as leftover_finder
+from trainyard.backends.aliyun.access import cloud_assistant, security_groups
+from trainyard.backends.aliyun.access.host_keys import HostKeyReader
+from trainyard.backends.aliyun.access.key_pair import key_name
+from trainyard.backends.aliyun.access.public_address import own_address
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.paging import check_list_permission
+from trainyard.backends.aliyun.api.wire import Parameter
+from trainyard.backends.aliyun.auto_release import Leash, renew
+from trainyard.backends.aliyun.costs import SPENT_TAG, spent_text
 from trainyard.backends.aliyun.ecs import (
     NAME,
     STORAGE_TAG,
@@ -32,17 +39,13 @@ from trainyard.backends.aliyun.ecs import (
     machine_key,
     one_of_each,
 )
-from trainyard.backends.aliyun.host_keys import HostKeyReader
-from trainyard.backends.aliyun.images import fetch_images
-from trainyard.backends.aliyun.keypair import key_name
-from trainyard.backends.aliyun.launching import Launcher, Made
-from trainyard.backends.aliyun.leash import Leash, renew
+from trainyard.backends.aliyun.launch import listings, planning
+from trainyard.backends.aliyun.launch.catalogue import Misses, fetch_regions, fetch_types
+from trainyard.backends.aliyun.launch.gpu_offers import fetch_gpu_offers
+from trainyard.backends.aliyun.launch.images import fetch_images
+from trainyard.backends.aliyun.launch.launch import Launcher, Made
 from trainyard.backends.aliyun.locks import hold
-from trainyard.backends.aliyun.money import SPENT_TAG, spent_text
-from trainyard.backends.aliyun.offers import fetch_gpu_offers
-from trainyard.backends.aliyun.paging import check_list_permission
-from trainyard.backends.aliyun.repricing import fetch_rates
-from trainyard.backends.aliyun.wire import Parameter
+from trainyard.backends.aliyun.spot_prices import fetch_rates
 from trainyard.backends.api import StopProgram
 from trainyard.lib.aio import finish, gather_all, map_bounded
 from trainyard.lib.clock import Clock, SystemClock
@@ -62,7 +65,7 @@ from trainyard.spec.names import check_name, job_of
 from trainyard.spec.plan import Figures, Leftover, Plan
 
 if TYPE_CHECKING:
-    from trainyard.backends.aliyun.way import InstanceTransport
+    from trainyard.backends.aliyun.access.connect import InstanceTransport
 
 logger = logging.getLogger(__name__)
 
@@ -205,18 +208,23 @@ class AliyunBackend:
         self, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
     ) -> str:
         """Let an address or range reach ssh on the machines' groups, or on all groups of ours; services only if named."""
-        unknown = [each for each in services if each not in groups.SERVICE_PORTS]
+        unknown = [each for each in services if each not in security_groups.SERVICE_PORTS]
         if unknown:
             raise InvalidError(
-                f"there is no service {unknown[0]!r}", hint=f"Choose of: {', '.join(groups.SERVICE_PORTS)}."
+                f"there is no service {unknown[0]!r}",
+                hint=f"Choose of: {', '.join(security_groups.SERVICE_PORTS)}.",
             )
         given = address or await own_address(self.client.host("ecs"), given=self.settings.cloud.own_address)
-        block = groups.checked_range(given)
-        ports = {"ssh": groups.SSH_PORT} | {name: groups.SERVICE_PORTS[name] for name in services}
-        label = groups.rule_label(self.settings.owner)
+        block = security_groups.checked_range(given)
+        ports = {"ssh": security_groups.SSH_PORT} | {
+            name: security_groups.SERVICE_PORTS[name] for name in services
+        }
+        label = security_groups.rule_label(self.settings.owner)
         for region, found in await self._groups_of(machines):
             for group in found:
-                await groups.admit(self._client(region), group, [block], ports=ports, description=label)
+                await security_groups.admit(
+                    self._client(region), group, [block], ports=ports, description=label
+                )
         return block
 
     async def mount(self, machines: Sequence[Machine]) -> str:
@@ -248,11 +256,11 @@ class AliyunBackend:
 
     async def machine_types(self) -> Sequence[dict[str, str]]:
         """Types with GPUs: where they can be had, and what they cost without disks."""
-        return shop.type_rows(await fetch_gpu_offers(self.client))
+        return listings.type_rows(await fetch_gpu_offers(self.client))
 
     async def images(self) -> Sequence[dict[str, str]]:
         """The images there are, the account's own too."""
-        return shop.image_rows(await fetch_images(self.client))
+        return listings.image_rows(await fetch_images(self.client))
 
     async def hold(self, machines: Sequence[Machine]) -> None:
         """Renew the release time of machines that another client made, and go on with it."""
@@ -280,9 +288,9 @@ class AliyunBackend:
         for machine in have:
             check_fit(machine, spec)
         if len(have) == len(names):
-            return shop.plan_of(names, there)
-        found = await wishes.find(self.client, spec, misses=self._misses, near=have)
-        return shop.plan_of(names, there, image=found.image, candidates=found.candidates)
+            return listings.plan_of(names, there)
+        found = await planning.find(self.client, spec, misses=self._misses, near=have)
+        return listings.plan_of(names, there, image=found.image, candidates=found.candidates)
 
     async def survey(self, *, everybody: bool = False, everywhere: bool = False) -> Sequence[Machine]:
         """Machines of the whole account, or in all its regions."""
@@ -302,11 +310,11 @@ class AliyunBackend:
 
     async def leftovers(self) -> Sequence[Leftover]:
         """Groups, vSwitches, networks and key pairs that nobody uses, and disks that outlived their machines."""
-        return await leavings.find(self.client)
+        return await leftover_finder.find(self.client)
 
     async def remove(self, leftovers: Sequence[Leftover]) -> Sequence[Leftover]:
         """Remove them; returns what is in use again."""
-        return await leavings.remove(self.client, leftovers)
+        return await leftover_finder.remove(self.client, leftovers)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -394,9 +402,9 @@ class AliyunBackend:
         with suppress(Error):  # stopping matters more than keeping accounts
             await power.write_tag(client, SPENT_TAG, found)
 
-    async def _groups_of(self, machines: Sequence[Machine]) -> list[tuple[str, list[groups.Group]]]:
+    async def _groups_of(self, machines: Sequence[Machine]) -> list[tuple[str, list[security_groups.Group]]]:
         if not machines:
-            return [(self.client.region, list(await groups.fetch_groups(self.client)))]
+            return [(self.client.region, list(await security_groups.fetch_groups(self.client)))]
         found = []
         for region, part in by_region(machines):
             ids = {
@@ -405,7 +413,9 @@ class AliyunBackend:
                 for each in machine.details.get("security_group_ids", "").split(",")
                 if each
             }
-            found.append((region, [groups.Group(id=each, name=each, vpc_id="") for each in sorted(ids)]))
+            found.append(
+                (region, [security_groups.Group(id=each, name=each, vpc_id="") for each in sorted(ids)])
+            )
         return found
 
     async def _mount_on(self, machines: Sequence[Machine], script: str) -> None:
@@ -456,7 +466,9 @@ class AliyunBackend:
         return self.client.folder / "known_hosts"
 
     def _make_way(self, machine: Machine, host: str) -> InstanceTransport:
-        way = import_module("trainyard.backends.aliyun.way")  # brings asyncssh, which listing can do without
+        way = import_module(
+            "trainyard.backends.aliyun.access.connect"
+        )  # brings asyncssh, which listing can do without
         port = int(machine.details.get("ssh_port", "22"))
         known = way.KnownKey(self._known_hosts_folder / machine.id, host, port)
         host_key = known.read() or machine.details.get("host_key", "")
@@ -490,7 +502,7 @@ class AliyunBackend:
         own = self.client.folder / "keys" / f"{name}.pem"
         family = self.settings.cloud.user_home / ".ncluster" / f"{name}-{machine.region}.pem"
         if not own.exists() and not family.exists():
-            import_module("trainyard.backends.aliyun.rsakey").load_or_make(own)
+            import_module("trainyard.backends.aliyun.access.rsa_key").load_or_make(own)
         return tuple(path for path in (own, family) if path.exists())
 
     async def _admit_key(self, machine: Machine) -> bool:
@@ -499,9 +511,9 @@ class AliyunBackend:
         own = self.client.folder / "keys" / f"{name}.pem"
         if not own.exists():
             return False
-        line: str = import_module("trainyard.backends.aliyun.rsakey").public_line(own)
+        line: str = import_module("trainyard.backends.aliyun.access.rsa_key").public_line(own)
         try:
-            await assistant.admit_key(self._client(machine.region), machine.id, line)
+            await cloud_assistant.admit_key(self._client(machine.region), machine.id, line)
         except (DeniedError, NotFoundError):
             return False
         return True

@@ -10,21 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from trainyard.backends.aliyun.catalogue import SPOT, Candidate, Disk
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.money import PRICE_TAG, Rates, money, price_text, read_rates, spent
-from trainyard.backends.aliyun.network import TAG
-from trainyard.backends.aliyun.paging import BATCH, fetch_all
-from trainyard.backends.aliyun.wire import (
-    Answer,
-    Parameter,
-    number,
-    parse_time,
-    rows,
-    tags,
-    text,
-    texts,
-)
+from trainyard.backends.aliyun.access.network import TAG
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.paging import BATCH, fetch_all
+from trainyard.backends.aliyun.api.wire import Answer, Parameter, number, parse_time, rows, tags, text, texts
+from trainyard.backends.aliyun.costs import PRICE_TAG, Rates, money, price_text, read_rates, spent
+from trainyard.backends.aliyun.launch.catalogue import SPOT, Candidate, Disk
 from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.spec.hardware import short_model
 from trainyard.spec.machine import Device, DeviceKind, Machine, MachineSpec, MachineState
@@ -38,7 +29,9 @@ HOST_KEY_TAG = "trainyard-host-key"  # on machines of earlier versions, which we
 TOKEN_TAG = "trainyard-token"  # noqa: S105  # of the launch, no secret
 STORAGE_TAG = "trainyard-storage"
 HOURS_TAG = "trainyard-max-hours"
-KEPT_TAG = "trainyard-kept"  # yes or no: which of several machines of one name stays; see `rivals.py`
+KEPT_TAG = (
+    "trainyard-kept"  # yes or no: which of several machines of one name stays; see `race_resolution.py`
+)
 RECYCLING = "Recycling"  # the lock of a spot machine that has been given notice
 LABEL = "label:"  # in front of the user's own
 BANDWIDTH_MBIT = 50  # as the family has it; paid by traffic

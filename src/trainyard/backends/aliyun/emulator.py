@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
+from trainyard.backends.aliyun.api.instance_metadata import fetch
+from trainyard.backends.aliyun.api.threads import in_thread
 from trainyard.backends.aliyun.ecs import Login
-from trainyard.backends.aliyun.metadata import fetch
-from trainyard.backends.aliyun.threads import in_thread
 from trainyard.lib.errors import UnreachableError
 
 _LOOPBACK = re.compile(r"localhost\b|127\.|\[::1\]")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.paging import batches, fetch_by_ids
-from trainyard.backends.aliyun.problems import code_of
-from trainyard.backends.aliyun.wire import Parameter, text
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.errors import code_of
+from trainyard.backends.aliyun.api.paging import batches, fetch_by_ids
+from trainyard.backends.aliyun.api.wire import Parameter, text
 from trainyard.lib.aio import finish
 from trainyard.lib.errors import CapacityError, ConflictError, NotFoundError, UnreachableError
 

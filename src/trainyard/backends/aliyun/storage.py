@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainyard.backends.aliyun.client import Client
-from trainyard.backends.aliyun.network import NETWORK_TAGS, serially, until
-from trainyard.backends.aliyun.paging import fetch_all
-from trainyard.backends.aliyun.problems import is_outcome_unknown
-from trainyard.backends.aliyun.wire import Answer, Parameter, rows, text
+from trainyard.backends.aliyun.access.network import NETWORK_TAGS, serially, until
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.errors import is_outcome_unknown
+from trainyard.backends.aliyun.api.paging import fetch_all
+from trainyard.backends.aliyun.api.wire import Answer, Parameter, rows, text
 from trainyard.lib.errors import CapacityError, Error, InvalidError
 from trainyard.lib.shell import quote
 

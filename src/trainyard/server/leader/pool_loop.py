@@ -1,6 +1,6 @@
 """The leader's second loop: machines of pools are bought, joined, watched, drained and released, beside the conductor's turns.
 
-The conductor writes what is wanted; what becomes of a machine is decided in machine_lifecycle.py; providers are asked by shop.py, each
+The conductor writes what is wanted; what becomes of a machine is decided in machine_lifecycle.py; providers are asked by listings.py, each
 call in a task of its own, so that a slow one holds up nothing else. Every change is written before it is acted on: a leader
 that dies on any line is followed by one that finds rows and machines as they are. What a provider has and no row knows, goes.
 """

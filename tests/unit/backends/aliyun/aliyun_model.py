@@ -14,11 +14,11 @@ from typing import Any
 
 from emulated import REGION, Cloud
 from trainyard import settings
+from trainyard.backends.aliyun.api.client import Sender
+from trainyard.backends.aliyun.api.endpoints import VERSIONS, Endpoints
+from trainyard.backends.aliyun.api.errors import Refused, Unanswered
+from trainyard.backends.aliyun.api.wire import Answer, Request
 from trainyard.backends.aliyun.backend import AliyunBackend
-from trainyard.backends.aliyun.client import Sender
-from trainyard.backends.aliyun.endpoints import VERSIONS, Endpoints
-from trainyard.backends.aliyun.problems import Refused, Unanswered
-from trainyard.backends.aliyun.wire import Answer, Request
 from trainyard.emulators.aliyun.actions import ACTIONS
 from trainyard.emulators.aliyun.call import Call
 from trainyard.emulators.aliyun.parameters import read_parameters, takes_token

@@ -11,11 +11,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.backends.aliyun.client import Client, Sender
-from trainyard.backends.aliyun.credentials import Credentials
-from trainyard.backends.aliyun.endpoints import Endpoints
-from trainyard.backends.aliyun.problems import Failure, Refused, Unanswered
-from trainyard.backends.aliyun.wire import Answer, Keys, Parameter, Request
+from trainyard.backends.aliyun.api.client import Client, Sender
+from trainyard.backends.aliyun.api.credentials import Credentials
+from trainyard.backends.aliyun.api.endpoints import Endpoints
+from trainyard.backends.aliyun.api.errors import Failure, Refused, Unanswered
+from trainyard.backends.aliyun.api.wire import Answer, Keys, Parameter, Request
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import Error
 from trainyard.settings import load

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from trainyard.backends.aliyun.host_keys import parse_host_key
+from trainyard.backends.aliyun.access.host_keys import parse_host_key
 
 BEGIN, END = "-----BEGIN SSH HOST KEY KEYS-----", "-----END SSH HOST KEY KEYS-----"
 

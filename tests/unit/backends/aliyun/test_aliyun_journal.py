@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.backends.aliyun.journal import REPLAY, Journal, new_token
+from trainyard.backends.aliyun.launch.journal import REPLAY, Journal, new_token
 from trainyard.lib.clock import ManualClock
 from trainyard.lib.errors import InvalidError
 
@@ -114,7 +114,7 @@ def test_tokens_fit_the_providers_limit():
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from trainyard.backends.aliyun.journal import Journal
+from trainyard.backends.aliyun.launch.journal import Journal
 from trainyard.lib.clock import SystemClock
 journal = Journal(Path(sys.argv[1]), clock=SystemClock())
 journal.begin(purpose="p", product="ecs", action="RunInstances", region="r", host="h", token="ty-1", form={"a": "b"})

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.backends.aliyun.catalogue import Candidate, Disk, Level, Price
-from trainyard.backends.aliyun.ecs import Launch, Login, describe, launch_parameters, series
-from trainyard.backends.aliyun.launching import _names_of
-from trainyard.backends.aliyun.money import (
+from trainyard.backends.aliyun.api.wire import flatten
+from trainyard.backends.aliyun.costs import (
     PRICE_TAG,
     SPENT_TAG,
     money,
@@ -23,8 +21,10 @@ from trainyard.backends.aliyun.money import (
     spent,
     spent_text,
 )
-from trainyard.backends.aliyun.user_data import user_data
-from trainyard.backends.aliyun.wire import flatten
+from trainyard.backends.aliyun.ecs import Launch, Login, describe, launch_parameters, series
+from trainyard.backends.aliyun.launch.catalogue import Candidate, Disk, Level, Price
+from trainyard.backends.aliyun.launch.launch import _names_of
+from trainyard.backends.aliyun.launch.user_data import user_data
 from trainyard.lib.errors import InvalidError
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.spec.names import task_name

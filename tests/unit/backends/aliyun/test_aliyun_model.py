@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aliyun_model import Death, Skies, sit_down
 
-from trainyard.backends.aliyun.rsakey import load_or_make
+from trainyard.backends.aliyun.access.rsa_key import load_or_make
 from trainyard.backends.aliyun.storage import ensure_storage
 from trainyard.lib.errors import Error
 from trainyard.spec.machine import Machine, MachineSpec

@@ -6,8 +6,8 @@ import string
 
 import pytest
 
-from trainyard.backends.aliyun.codes import BUSY, FAMILIES, ROWS
-from trainyard.backends.aliyun.problems import (
+from trainyard.backends.aliyun.api.error_codes import BUSY, FAMILIES, ROWS
+from trainyard.backends.aliyun.api.errors import (
     Context,
     Refused,
     Unanswered,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard import settings
-from trainyard.backends.aliyun.profiles import (
+from trainyard.backends.aliyun.api.profiles import (
     AssumedRole,
     Grant,
     KeysAddress,
@@ -18,7 +18,7 @@ from trainyard.backends.aliyun.profiles import (
     find_grant,
     profile_region,
 )
-from trainyard.backends.aliyun.wire import Keys
+from trainyard.backends.aliyun.api.wire import Keys
 from trainyard.lib.errors import DeniedError, InvalidError
 
 FAMILY = {"ALIYUN_ACCESS_KEY_ID": "family-id", "ALIYUN_ACCESS_KEY_SECRET": "family-secret"}

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.backends.aliyun.codes import BUSY
-from trainyard.backends.aliyun.problems import Failure, Refused, Unanswered, is_throttled, may_have_happened
-from trainyard.backends.aliyun.retry import MINUTE, Attempt, Gate, Kind, Policy, persist, wait_before_retry
+from trainyard.backends.aliyun.api.error_codes import BUSY
+from trainyard.backends.aliyun.api.errors import Failure, Refused, Unanswered, is_throttled, may_have_happened
+from trainyard.backends.aliyun.api.retry import (
+    MINUTE,
+    Attempt,
+    Gate,
+    Kind,
+    Policy,
+    persist,
+    wait_before_retry,
+)
 from trainyard.lib.clock import ManualClock, SystemClock
 
 THROTTLING = (

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulated import CPU, IMAGE, Cloud
-from trainyard.backends.aliyun import rivals
+from trainyard.backends.aliyun.access.network import TAG
+from trainyard.backends.aliyun.api.errors import Context, Refused, explain
 from trainyard.backends.aliyun.ecs import KEPT, KEPT_TAG, TOKEN_TAG, USER_TAG, Login, fetch_machines
-from trainyard.backends.aliyun.network import TAG
-from trainyard.backends.aliyun.problems import Context, Refused, explain
+from trainyard.backends.aliyun.launch import race_resolution
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.lib.clock import ManualClock
 from trainyard.spec.machine import Machine
@@ -93,7 +93,7 @@ class Wireless:
             while not set(made) <= {machine.id for machine in there}:
                 await self.clock.sleep(1)
                 there = await self.machines()
-        agreed = await rivals.agree(self, self.machines, there, [NAME], made=made)  # type: ignore[arg-type]
+        agreed = await race_resolution.agree(self, self.machines, there, [NAME], made=made)  # type: ignore[arg-type]
         return [machine.id for machine in agreed if machine.name == NAME]
 
 

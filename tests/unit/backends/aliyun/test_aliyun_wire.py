@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.backends.aliyun.endpoints import Endpoints
-from trainyard.backends.aliyun.wire import (
+from trainyard.backends.aliyun.api.endpoints import Endpoints
+from trainyard.backends.aliyun.api.wire import (
     Endpoint,
     Keys,
     flatten,

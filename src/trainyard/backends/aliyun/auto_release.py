@@ -1,0 +1,78 @@
+"""The leash on money: the provider releases machines by itself when no client has renewed their time for `max_hours`.
+
+A client that lives renews; one that died, or a laptop that was closed, does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from trainyard.backends.aliyun.api.client import Client
+from trainyard.backends.aliyun.api.wire import Parameter
+from trainyard.backends.aliyun.ecs import release_time
+from trainyard.lib.aio import end_task, map_bounded
+from trainyard.lib.errors import Error, NotFoundError
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 900.0
+CONCURRENT = 8
+
+
+async def renew(client: Client, ids: Sequence[str], max_hours: float) -> list[str]:
+    """Let the provider release these machines `max_hours` from now, never if 0; returns those that are still there."""
+    moment = release_time(max_hours, client.clock.now()) if max_hours else None
+
+    async def one(instance_id: str) -> bool:
+        parameters: dict[str, Parameter] = {"InstanceId": instance_id, "AutoReleaseTime": moment}
+        try:
+            await client.call("ecs", "ModifyInstanceAutoReleaseTime", parameters, about=instance_id)
+        except NotFoundError:
+            return False
+        return True
+
+    results = await map_bounded(one, ids, limit=CONCURRENT)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [each for each, is_there in zip(ids, results, strict=True) if is_there]
+
+
+class Leash:
+    """Renews in the background for as long as this client lives."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._hours: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def hold(self, ids: Sequence[str], max_hours: float) -> None:
+        """Renew these from now on."""
+        self._hours.update(dict.fromkeys(ids, max_hours))
+        if self._task is None or self._task.done():
+            self._task = asyncio.ensure_future(self._renew_all())
+
+    def let_go(self, ids: Sequence[str]) -> None:
+        """They are released, or stopped on purpose."""
+        for each in ids:
+            self._hours.pop(each, None)
+
+    async def aclose(self) -> None:
+        """Renew no more."""
+        self._hours.clear()
+        await end_task(self._task)
+        self._task = None
+
+    async def _renew_all(self) -> None:
+        while self._hours:
+            await self._client.clock.sleep(min(LONGEST_PAUSE, min(self._hours.values()) * 3600 / 4))
+            for hours in set(self._hours.values()):
+                ids = [each for each, its in self._hours.items() if its == hours]
+                try:
+                    there = await renew(self._client, ids, hours)
+                except Error as error:  # tried again in a while; the machines have three such whiles left
+                    logger.warning("the release time could not be renewed: %s", error.message)
+                    continue
+                self.let_go([each for each in ids if each not in there])
