@@ -22,7 +22,7 @@ from trainyard.engines.nodes.agent.readings.sampler import Sampler
 from trainyard.engines.nodes.agent.tasks.task_list import Task
 from trainyard.engines.nodes.node_link import Patience
 from trainyard.engines.nodes.readings import readings_of
-from trainyard.runtime import figures
+from trainyard.runtime import device_metrics
 from trainyard.runtime.usage import devices_script
 
 SHARE = 0.01  # of a core
@@ -88,8 +88,8 @@ def _reading(tasks: list[Task]) -> float:
 @contextlib.contextmanager
 def _tools() -> Iterator[None]:
     """An nvidia-smi and a dcgmi that cost next to nothing."""
-    columns = [*figures.BASIC, *figures.FURTHER]
-    numbers = [str(number) for group in figures.GROUPS for number in group]
+    columns = [*device_metrics.BASIC, *device_metrics.FURTHER]
+    numbers = [str(number) for group in device_metrics.GROUPS for number in group]
     before = os.environ["PATH"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -121,7 +121,7 @@ def _tools() -> Iterator[None]:
 def _devices() -> tuple[float, float]:
     """Processor time of a reading, in the agent and in what it starts; and of what the server makes of it."""
     sampler = Sampler()
-    sampler.configure(0.05, devices_script(in_detail=True), figures.profile_script())
+    sampler.configure(0.05, devices_script(in_detail=True), device_metrics.profile_script())
     rounds = 20
     for _ in range(rounds):  # until both tools are known
         frame = _frame(sampler)

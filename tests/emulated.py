@@ -12,7 +12,7 @@ import pytest
 
 from trainyard.emulators.aliyun.actions import ACTIONS
 from trainyard.emulators.aliyun.call import Call
-from trainyard.emulators.aliyun.estate import Timing
+from trainyard.emulators.aliyun.cloud_state import Timing
 from trainyard.emulators.aliyun.parameters import read_parameters, strange_fields
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.world import World

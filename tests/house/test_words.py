@@ -48,7 +48,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/settings.py",
         "trainyard/backends/local/description.py",
         # Pools say where machines may be bought, in what order.
-        "trainyard/client/poolshapes.py",
+        "trainyard/client/pool_schemas.py",
         "trainyard/server/api/cluster/pools.py",
         "trainyard/server/cluster/pool_provider.py",
         "trainyard/server/leader/pool_loop.py",

@@ -28,8 +28,8 @@ from copy_boxes import Box, age, leftovers, ssh_box
 from sshd import Sshd, write_key
 from trainyard.lib.errors import Error
 from trainyard.transport.copy import CopyReport, Peer, Peers, upload
-from trainyard.transport.copy import feed as feed_module
 from trainyard.transport.copy import manifest as manifest_module
+from trainyard.transport.copy import send as feed_module
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow]  # several sshds, and ssh from each to the next
 

@@ -23,8 +23,8 @@ from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, upload
 from trainyard.transport.copy import blocks as blocks_module
 from trainyard.transport.copy import manifest as manifest_module
+from trainyard.transport.copy.compare import part_name
 from trainyard.transport.copy.manifest import scan
-from trainyard.transport.copy.survey import part_name
 from trainyard.transport.local import LocalTransport
 
 LARGE = 2 * 1024 * 1024  # in these tests a file from here on goes in parts; else it is 32 MiB

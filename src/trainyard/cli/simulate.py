@@ -168,7 +168,7 @@ def _remark_on(experiment: Experiment, output: Output) -> None:
 def _play(
     cluster: Cluster, jobs: Sequence[Job], policy: Policy, seed: int, output: Output
 ) -> tuple[Simulation, PolicyResult]:
-    from trainyard.scheduling.engine import Scheduler
+    from trainyard.scheduling.scheduler import Scheduler
     from trainyard.simulation.result import summarise
     from trainyard.simulation.simulator import Simulation
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.shapes import Group, Identity, NewAccessKey, NewToken, NewUser, Request, Token, User
+from trainyard.client.schemas import Group, Identity, NewAccessKey, NewToken, NewUser, Request, Token, User
 
 
 class Session:

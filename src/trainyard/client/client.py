@@ -11,11 +11,11 @@ import httpx2
 from trainyard.client.accounts import Groups, Requests, Session, Tokens, Users
 from trainyard.client.cluster import Audit, Nodes, Quotas, Workspaces
 from trainyard.client.connection import TIMEOUT_SECONDS, Connection
+from trainyard.client.job_sources import CodeSources, Schedules, Templates
 from trainyard.client.jobs import Events, Jobs
-from trainyard.client.planning import CodeSources, Schedules, Templates
 from trainyard.client.pools import Pools
+from trainyard.client.schemas import Health, Version
 from trainyard.client.secrets import Secrets
-from trainyard.client.shapes import Health, Version
 from trainyard.client.storages import Registries, Storages
 from trainyard.client.sweeps import Sweeps
 from trainyard.client.usage import Usage

@@ -1,6 +1,6 @@
 """One connection to a server: requests, retries by idempotence, streams of events, errors as our own classes.
 
-What is asked for is said by the nouns beside this; the shapes are shapes.py's.
+What is asked for is said by the nouns beside this; the shapes are schemas.py's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from trainyard.client.connection_errors import is_hopeless, unanswered
 from trainyard.client.decode import decode
-from trainyard.client.silence import is_hopeless, unanswered
 from trainyard.lib import errors
 from trainyard.lib.errors import Error, InvalidError, UnreachableError
 

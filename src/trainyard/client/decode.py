@@ -1,4 +1,4 @@
-"""JSON values → the frozen dataclasses of shapes.py, by their annotations. Keys that are not known are passed over.
+"""JSON values → the frozen dataclasses of schemas.py, by their annotations. Keys that are not known are passed over.
 
 A newer server may say more than this client knows; it must not say less.
 """

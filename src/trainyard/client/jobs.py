@@ -13,7 +13,7 @@ from trainyard.client.connection import Connection, loads
 from trainyard.client.decode import decode
 from trainyard.client.encode import encode
 from trainyard.client.paging import Page, fetch_all, fetch_page
-from trainyard.client.shapes import Event, Explanation, Job, JobDetail, LogLine, MetricsAnswer, Task
+from trainyard.client.schemas import Event, Explanation, Job, JobDetail, LogLine, MetricsAnswer, Task
 from trainyard.lib.ids import new_id
 from trainyard.spec.workload import FINAL, Desired, State, WorkloadSpec
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.poolshapes import Pool, PoolChange, PoolCreate
+from trainyard.client.pool_schemas import Pool, PoolChange, PoolCreate
 
 
 class Pools:

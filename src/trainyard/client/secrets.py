@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.secretshapes import Secret, SecretValue
+from trainyard.client.secret_schemas import Secret, SecretValue
 
 
 class Secrets:

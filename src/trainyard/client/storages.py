@@ -8,7 +8,7 @@ from urllib.parse import quote
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.storageshapes import Registry, RegistryCreate, Storage, StorageCreate
+from trainyard.client.storage_schemas import Registry, RegistryCreate, Storage, StorageCreate
 
 
 class Storages:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from trainyard.client.connection import Connection
 from trainyard.client.encode import encode
 from trainyard.client.paging import fetch_all
-from trainyard.client.shapes import Sweep, SweepDetail
+from trainyard.client.schemas import Sweep, SweepDetail
 from trainyard.lib.ids import new_id
 from trainyard.spec.workload import Desired, WorkloadSpec
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from trainyard.client.connection import Connection
 from trainyard.client.paging import fetch_all
-from trainyard.client.shapes import Budget, PriceList, UseReport
+from trainyard.client.schemas import Budget, PriceList, UseReport
 
 
 class Usage:

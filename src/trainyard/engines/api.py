@@ -311,7 +311,7 @@ class DeviceReading:
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
     uuid: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)  # by the names of runtime/figures.py
+    figures: Mapping[str, float] = field(default_factory=dict)  # by the names of runtime/device_metrics.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-# Print what accelerators do now, one reading a line, for usage.py and figures.py. POSIX sh; what cannot be read is left out.
+# Print what accelerators do now, one reading a line, for usage.py and device_metrics.py. POSIX sh; what cannot be read is left out.
 # $gpu_wanted: further fields, each left out where the driver does not know it; $gpu_fields: what was found to be known before.
 LC_ALL=C
 export LC_ALL

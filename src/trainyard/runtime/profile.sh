@@ -1,4 +1,4 @@
-# Print what only slow tools tell of NVIDIA devices, for figures.py: counters of DCGM, where it runs, else the PCIe columns of
+# Print what only slow tools tell of NVIDIA devices, for device_metrics.py: counters of DCGM, where it runs, else the PCIe columns of
 # nvidia-smi. POSIX sh; takes seconds, so nobody waits for it. $dcgm_groups: fields that are known together or not at all;
 # $dcgm_fields: what was found to be known before; none: DCGM does not answer.
 LC_ALL=C

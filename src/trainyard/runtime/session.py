@@ -19,7 +19,7 @@ from typing import TypeVar
 from trainyard.lib import aio, ids, shell
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import InvalidError, NotFoundError, StillRunningError, UnreachableError
-from trainyard.runtime.line import FREE_SPACE, FULL, Line, Look, OnOutput
+from trainyard.runtime.control_channel import FREE_SPACE, FULL, Line, Look, OnOutput
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec import names
 from trainyard.transport.api import Transport

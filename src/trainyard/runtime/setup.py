@@ -80,10 +80,10 @@ def keys_folder(members: Sequence[Member]) -> str:
 
 
 def recall_script(paths: MachinePaths, digest: str, keys: str) -> str:
-    """A script that succeeds where a task was introduced to all others already; see introduced.sh."""
+    """A script that succeeds where a task was introduced to all others already; see known_hosts.sh."""
     marker = home_path(paths.introduced_marker)
     return (
-        f"marker={marker}\ndigest={digest}\nkeys={home_path(keys) if keys else ''}\n{_body('introduced.sh')}"
+        f"marker={marker}\ndigest={digest}\nkeys={home_path(keys) if keys else ''}\n{_body('known_hosts.sh')}"
     )
 
 

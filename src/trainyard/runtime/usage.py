@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.shell import quote
-from trainyard.runtime import figures
+from trainyard.runtime import device_metrics
 from trainyard.spec.hardware import short_model
 from trainyard.spec.machine import DeviceKind
 from trainyard.transport.api import Transport
@@ -70,9 +70,9 @@ def script(previous: Usage | None = None) -> str:
 
 
 def devices_script(*, in_detail: bool = False) -> str:
-    """The part that asks accelerators alone; `parse` understands that too. `in_detail`: figures.py understands more of it."""
+    """The part that asks accelerators alone; `parse` understands that too. `in_detail`: device_metrics.py understands more of it."""
     body = Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
-    return figures.wanted() + body if in_detail else body
+    return device_metrics.wanted() + body if in_detail else body
 
 
 def parse(text: str) -> Usage:
@@ -167,12 +167,12 @@ def _whole(text: str) -> int | None:
 
 
 def _gpus(lines: list[str], columns: str) -> Iterator[DeviceUsage]:
-    count = len(columns.split(",")) if columns else len(figures.BASIC)
+    count = len(columns.split(",")) if columns else len(device_metrics.BASIC)
     for line in lines:
-        words = figures.split_gpu(line, count)
+        words = device_metrics.split_gpu(line, count)
         if not words:
             continue
-        index, model, busy, used, total, temperature, power = words[: len(figures.BASIC)]
+        index, model, busy, used, total, temperature, power = words[: len(device_metrics.BASIC)]
         yield DeviceUsage(
             kind=DeviceKind.GPU,
             index=int(index),

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from trainyard.lib.errors import CommandError, Error, TaskErrors, UnreachableError
 from trainyard.lib.shell import home_path
-from trainyard.runtime.curfew import Curfew
 from trainyard.runtime.job import Job, make_named
+from trainyard.runtime.self_stop import Curfew
 from trainyard.runtime.task import Task
 from trainyard.spec.machine import MachineSpec, MachineState
 

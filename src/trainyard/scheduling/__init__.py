@@ -4,7 +4,6 @@
 """
 
 from trainyard.scheduling.cycle import schedule
-from trainyard.scheduling.engine import Cycle, Scheduler
 from trainyard.scheduling.model import (
     Acquire,
     Admit,
@@ -29,6 +28,7 @@ from trainyard.scheduling.model import (
 )
 from trainyard.scheduling.policies import POLICIES
 from trainyard.scheduling.reasons import Code, Reason
+from trainyard.scheduling.scheduler import Cycle, Scheduler
 
 __all__ = [
     "POLICIES",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trainyard.scheduling.diagnosis import waits
-from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.model import Decision, Snapshot
+from trainyard.scheduling.scheduler import Scheduler
 
 
 def schedule(snapshot: Snapshot, now: float) -> list[Decision]:

@@ -20,13 +20,13 @@ from trainyard.scheduling.cluster import (
     rings,
     tolerates,
 )
-from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.estimate import estimate
-from trainyard.scheduling.kinds import Kind
-from trainyard.scheduling.lanes import Entry, Line
 from trainyard.scheduling.model import Node, NodeState, Wait
 from trainyard.scheduling.placement import Part
 from trainyard.scheduling.reasons import Code, Figure, Reason
+from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.scheduler import Scheduler
+from trainyard.scheduling.workspace_queue import Entry, Line
 
 
 def waits(scheduler: Scheduler) -> Iterator[Wait]:

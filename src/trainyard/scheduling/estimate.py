@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from trainyard.scheduling.engine import Scheduler
-from trainyard.scheduling.kinds import Kind
-from trainyard.scheduling.lanes import Entry
+from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.scheduler import Scheduler
+from trainyard.scheduling.workspace_queue import Entry
 
 
 def estimate(scheduler: Scheduler, queues: Mapping[str, Sequence[Entry]]) -> dict[str, float]:

@@ -18,11 +18,11 @@ from trainyard.scheduling.model import Request
 from trainyard.scheduling.placement import Part, Taken, least_of, place, release, retake, would_fit
 from trainyard.scheduling.quota import Place
 from trainyard.scheduling.reasons import Code, Reason
-from trainyard.scheduling.reserve import Cost, Running, cost_of
+from trainyard.scheduling.reservations import Cost, Running, cost_of
 
 if TYPE_CHECKING:
-    from trainyard.scheduling.lanes import Entry
-    from trainyard.scheduling.state import State
+    from trainyard.scheduling.scheduler_state import State
+    from trainyard.scheduling.workspace_queue import Entry
 
 EXACT = 8  # with so few candidates all sets of victims are tried, the smallest first
 NEAREST = 512  # candidates looked at when there are many

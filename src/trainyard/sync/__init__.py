@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from trainyard.sync.instance import Instance
 from trainyard.sync.job import Job, Run
+from trainyard.sync.runtime import Yard
 from trainyard.sync.task import Task
-from trainyard.sync.yard import Yard
 
 __all__ = ["Instance", "Job", "Run", "Task", "Yard"]

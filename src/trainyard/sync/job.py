@@ -17,7 +17,7 @@ from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, CopyReport
 
 if TYPE_CHECKING:
-    from trainyard.sync.yard import Yard
+    from trainyard.sync.runtime import Yard
 
 
 class Job:

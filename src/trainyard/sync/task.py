@@ -16,7 +16,7 @@ from trainyard.runtime.task import FOREVER, Commands
 from trainyard.settings import pick
 from trainyard.spec import names
 from trainyard.sync.instance import Instance
-from trainyard.sync.legacy import Sftp, SshClient
+from trainyard.sync.paramiko_calls import Sftp, SshClient
 from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, CopyReport
 

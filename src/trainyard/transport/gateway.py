@@ -2,7 +2,7 @@
 
 Everything that is run this way belongs to the task and ends with it. A lost connection ends what was attached, as with
 ssh; the next verb connects anew, and waits a little for a server that is being started again. How an errand travels is
-`gatewaychannel.py`'s; what it does on the node, `gateway_far.py`'s.
+`gateway_channel.py`'s; what it does on the node, `gateway_remote.py`'s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError, UnreachableError
 from trainyard.lib.shell import quote
 from trainyard.transport.api import NO_ENV, Completed, TerminalSize
-from trainyard.transport.gatewaychannel import Channel, NotBegunError
+from trainyard.transport.gateway_channel import Channel, NotBegunError
 
 RESTART_SECONDS = 20.0  # a server that is started again has to take its lease and reach its nodes first
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0

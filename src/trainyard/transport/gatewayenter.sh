@@ -1,4 +1,4 @@
-# Enter a machine's place on a node, as gateway_far.py does. POSIX sh. Expects place, from the home.
+# Enter a machine's place on a node, as gateway_remote.py does. POSIX sh. Expects place, from the home.
 folder=$HOME/$place
 HOME=$folder/home PYTHONUNBUFFERED=1
 export HOME PYTHONUNBUFFERED

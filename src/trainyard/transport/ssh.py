@@ -1,7 +1,7 @@
 """The way to a host over ssh: one connection, opened on first use and shared, for everything one does there.
 
-The pieces: addresses in `sshaddress.py`, opening a connection in `sshlink.py`, host keys in `sshkeys.py`, sharing in
-`sshpool.py`, what runs over it in `sshchannel.py`. No exception of asyncssh leaves these modules.
+The pieces: addresses in `ssh_address.py`, opening a connection in `ssh_connect.py`, host keys in `sshkeys.py`, sharing in
+`ssh_pool.py`, what runs over it in `ssh_channel.py`. No exception of asyncssh leaves these modules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from trainyard.lib.errors import (
 from trainyard.lib.ids import new_id
 from trainyard.lib.shell import exports, join
 from trainyard.transport.api import NO_ENV, SHELL, ByteStream, Completed, Process, TerminalSize, is_loopback
-from trainyard.transport.sshaddress import SshAddress, parse_address, ssh_argv
-from trainyard.transport.sshchannel import CommandSession, SshProcess, StreamSession
-from trainyard.transport.sshimport import asyncssh
-from trainyard.transport.sshkeys import HostKey
-from trainyard.transport.sshlink import Link, accept_host_key, chain, fetch_host_key, open_link
-from trainyard.transport.sshpool import PATIENCE_SECONDS, Place, Pool
+from trainyard.transport.ssh_address import SshAddress, parse_address, ssh_argv
+from trainyard.transport.ssh_channel import CommandSession, SshProcess, StreamSession
+from trainyard.transport.ssh_connect import Link, accept_host_key, chain, fetch_host_key, open_link
+from trainyard.transport.ssh_host_keys import HostKey
+from trainyard.transport.ssh_import import asyncssh
+from trainyard.transport.ssh_pool import PATIENCE_SECONDS, Place, Pool
 
 __all__ = [
     "HostKey",

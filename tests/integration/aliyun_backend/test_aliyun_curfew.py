@@ -12,8 +12,8 @@ import pytest
 
 from emulation import Emulation, until
 from trainyard.runtime.context import Context
-from trainyard.runtime.curfew import Curfew, Terms
 from trainyard.runtime.job import make_job
+from trainyard.runtime.self_stop import Curfew, Terms
 from trainyard.runtime.task import Task
 from trainyard.runtime.watch import Care, Watch, stop_when_done
 from trainyard.spec.machine import MachineSpec, MachineState
@@ -28,7 +28,7 @@ import asyncio
 from trainyard import settings
 from trainyard.backends.aliyun.backend import AliyunBackend
 from trainyard.runtime.context import Context
-from trainyard.runtime.curfew import Curfew, Terms
+from trainyard.runtime.self_stop import Curfew, Terms
 from trainyard.runtime.job import make_job
 from trainyard.spec.machine import MachineSpec
 
@@ -49,8 +49,8 @@ asyncio.run(main())
 """
 SCRIPT = """
 import trainyard
-import trainyard.runtime.curfew
-trainyard.runtime.curfew.LONGEST_LOOK_SECONDS = 1
+import trainyard.runtime.self_stop
+trainyard.runtime.self_stop.LONGEST_LOOK_SECONDS = 1
 trainyard.set_backend("aliyun")
 job = trainyard.make_job(
     name="left", instance_type="ecs.g7.large", confirm_cost=True, ram_role="TrainyardStop", stop_when_done=True

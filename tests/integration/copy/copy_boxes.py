@@ -14,7 +14,7 @@ import pytest
 
 from sshd import Sshd
 from trainyard.transport.api import Transport
-from trainyard.transport.copy import drain, feed
+from trainyard.transport.copy import receive, send
 from trainyard.transport.copy.manifest import TICK_NS
 from trainyard.transport.local import LocalTransport
 from trainyard.transport.ssh import SshAddress, SshTransport
@@ -56,9 +56,9 @@ def local_box(name: str, home: Path, **env: str) -> Box:
 @pytest.fixture
 def program_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything goes through the system's ssh, as bulk does."""
-    monkeypatch.setattr(drain, "BULK", -1)
-    monkeypatch.setattr(feed, "BULK", -1)
-    monkeypatch.setattr(feed, "BULK_IN_ALL", -1)
+    monkeypatch.setattr(receive, "BULK", -1)
+    monkeypatch.setattr(send, "BULK", -1)
+    monkeypatch.setattr(send, "BULK_IN_ALL", -1)
 
 
 SSH = [pytest.param(name, marks=pytest.mark.ssh) for name in ("ssh", "program")]

@@ -19,7 +19,7 @@ from trainyard.engines.nodes.agent.readings import sampler as sampling
 from trainyard.engines.nodes.agent.readings.sampler import Sampler
 from trainyard.engines.nodes.agent.tasks.folder import boot_seconds
 from trainyard.engines.nodes.readings import readings_of
-from trainyard.runtime.figures import profile_script
+from trainyard.runtime.device_metrics import profile_script
 from trainyard.runtime.usage import devices_script
 
 

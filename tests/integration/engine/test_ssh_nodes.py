@@ -13,7 +13,7 @@ from engine_lab import EngineLab, alive, launch_of
 import lab as ssh_lab
 from sshd import Sshd
 from trainyard.backends.ssh import inventory
-from trainyard.backends.ssh.way import HostTransport
+from trainyard.backends.ssh.connect import HostTransport
 from trainyard.engines.api import NodeAddress, NodeLost, NodeSeen, TaskEnded, TaskStarted
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import TerminalSize, read_all

@@ -18,7 +18,7 @@ from alibabacloud_tea_openapi.models import Config
 
 import nvidia
 from platforms import Up, platform
-from trainyard.runtime.figures import GROUPS
+from trainyard.runtime.device_metrics import GROUPS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # readings come by the second
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.client.shapes import NodeChange, NodeDesired, NodeJoin, WorkspaceChange, WorkspaceCreate
+from trainyard.client.schemas import NodeChange, NodeDesired, NodeJoin, WorkspaceChange, WorkspaceCreate
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from trainyard.spec.workload import WorkloadSpec
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from trainyard.client.shapes import Job, JobDetail
+from trainyard.client.schemas import Job, JobDetail
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.spec.workload import Desired, RoleSpec, State, WorkloadSpec
 

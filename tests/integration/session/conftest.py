@@ -12,7 +12,7 @@ from trainyard.runtime.session import Session
 from trainyard.transport.api import Transport
 from trainyard.transport.local import LocalTransport
 from trainyard.transport.ssh import SshTransport
-from trainyard.transport.sshaddress import SshAddress
+from trainyard.transport.ssh_address import SshAddress
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.ssh)])

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.lib.errors import StillRunningError, UnreachableError
 from trainyard.runtime import session as session_module
-from trainyard.runtime.line import Line
+from trainyard.runtime.control_channel import Line
 from trainyard.runtime.session import Session
 
 FOLDER = "~/.trainyard/task0.x"

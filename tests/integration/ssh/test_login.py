@@ -14,7 +14,7 @@ import pytest
 
 from sshd import Sshd, write_key
 from trainyard.lib.errors import DeniedError, InvalidError, UnreachableError
-from trainyard.transport import sshlink
+from trainyard.transport import ssh_connect
 from trainyard.transport.ssh import SshAddress, SshTransport, parse_address
 
 pytestmark = pytest.mark.ssh
@@ -64,12 +64,12 @@ async def test_key_file_is_read_again_when_it_was_replaced(sshd: Sshd, reach, tm
 async def test_key_file_is_read_once_when_many_connections_are_opened(sshds, reach):
     """Checking a key of RSA takes a fifth of a second, in which nobody else does anything."""
     hosts = sshds(3)
-    before = sshlink._read_key.cache_info().misses
+    before = ssh_connect._read_key.cache_info().misses
     key = hosts[0].client_key
     for host in hosts:
         assert host.client_key.read_bytes() == key.read_bytes()
         assert (await reach(host, identity_files=(key,)).run("true")).status == 0
-    assert sshlink._read_key.cache_info().misses == before + 1
+    assert ssh_connect._read_key.cache_info().misses == before + 1
 
 
 async def test_second_key_lets_us_in_when_the_host_does_not_know_the_first(sshd: Sshd, reach, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from sshd import Sshd
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport import sshpool
+from trainyard.transport import ssh_pool
 from trainyard.transport.api import read_all
 
 pytestmark = pytest.mark.ssh
@@ -104,7 +104,7 @@ async def test_refusal_is_told_when_the_host_allows_no_session(sshds, reach):
 
 
 async def test_further_connections_close_when_nobody_uses_them(sshds, reach, monkeypatch):
-    monkeypatch.setattr(sshpool, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(ssh_pool, "IDLE_SECONDS", 0.05)
     (host,) = sshds(1, settings=["MaxSessions 10"])
     transport = reach(host)
     processes = [await transport.spawn("cat") for _ in range(20)]

@@ -14,7 +14,7 @@ import pytest
 
 from trainyard import settings
 from trainyard.backends.local import LocalBackend
-from trainyard.backends.local import keepers as keepers_module
+from trainyard.backends.local import keeper_start as keepers_module
 from trainyard.backends.local.processes import load_process
 from trainyard.spec.machine import Machine, MachineSpec
 

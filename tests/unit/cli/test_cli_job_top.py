@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from trainyard.cli.jobs.job_top import _past, sparkline, uses_of
-from trainyard.client.shapes import MetricSeries
+from trainyard.client.schemas import MetricSeries
 
 
 def series(values, *, step=10):

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from emulated import IMAGE, Cloud
-from trainyard.emulators.aliyun import errands
+from trainyard.emulators.aliyun import assistant_runs
 
 
 @pytest.fixture
@@ -36,23 +36,23 @@ def results(cloud, invocation, **parameters):
 
 
 def finish(cloud, invocation, instance, **outcome):
-    assert errands.begin(cloud.world, invocation, instance, cloud.now)
-    errands.finish(cloud.world, invocation, instance, cloud.now, **outcome)
+    assert assistant_runs.begin(cloud.world, invocation, instance, cloud.now)
+    assistant_runs.finish(cloud.world, invocation, instance, cloud.now, **outcome)
 
 
 def test_a_command_waits_runs_and_tells_its_output(cloud):
     a, b = cloud.running(Amount=2)
     invocation = run(cloud, [a, b], b"\xff\x00echo", Timeout=30, WorkingDir="/tmp", Username="root")
     assert [row["InvocationStatus"] for row in results(cloud, invocation)] == ["Pending"] * 2
-    waiting = errands.errands(cloud.world, cloud.now)
+    waiting = assistant_runs.errands(cloud.world, cloud.now)
     assert [(one.instance, one.script, one.timeout.seconds) for one in waiting] == [
         (a, b"\xff\x00echo", 30),
         (b, b"\xff\x00echo", 30),
     ]
-    assert errands.begin(cloud.world, invocation, a, cloud.now)
-    assert not errands.begin(cloud.world, invocation, a, cloud.now)
+    assert assistant_runs.begin(cloud.world, invocation, a, cloud.now)
+    assert not assistant_runs.begin(cloud.world, invocation, a, cloud.now)
     assert results(cloud, invocation, InstanceId=a)[0]["InvokeRecordStatus"] == "Running"
-    errands.finish(cloud.world, invocation, a, cloud.now, exit_code=0, output=b"hi\n")
+    assistant_runs.finish(cloud.world, invocation, a, cloud.now, exit_code=0, output=b"hi\n")
     finish(cloud, invocation, b, exit_code=3, output=b"x" * 30_000)
     good, bad = results(cloud, invocation)
     assert (good["InvocationStatus"], good["ExitCode"], good["Output"]) == ("Success", 0, "aGkK")
@@ -61,7 +61,7 @@ def test_a_command_waits_runs_and_tells_its_output(cloud):
     assert results(cloud, invocation, ContentEncoding="PlainText")[0]["Output"] == "hi\n"
     (row,) = cloud.ecs("DescribeInvocations", InvokeId=invocation)["Invocations"]["Invocation"]
     assert row["InvocationStatus"] == "PartialFailed"
-    assert errands.errands(cloud.world, cloud.now) == []
+    assert assistant_runs.errands(cloud.world, cloud.now) == []
 
 
 def test_a_command_is_aborted_when_nobody_fetches_it(cloud):
@@ -70,7 +70,7 @@ def test_a_command_is_aborted_when_nobody_fetches_it(cloud):
     cloud.later(60)
     (row,) = results(cloud, invocation)
     assert (row["InvocationStatus"], row["ErrorCode"]) == ("Aborted", "DeliveryTimeout")
-    assert not errands.begin(cloud.world, invocation, name, cloud.now)
+    assert not assistant_runs.begin(cloud.world, invocation, name, cloud.now)
 
 
 def test_the_agent_answers_some_seconds_after_running(cloud):
@@ -85,10 +85,10 @@ def test_the_agent_answers_some_seconds_after_running(cloud):
 
     assert status() == "false"
     run(cloud, [name])
-    assert errands.errands(cloud.world, cloud.now) == []
+    assert assistant_runs.errands(cloud.world, cloud.now) == []
     cloud.later(3)
     assert status() == "true"
-    assert len(errands.errands(cloud.world, cloud.now)) == 1
+    assert len(assistant_runs.errands(cloud.world, cloud.now)) == 1
 
 
 def test_instances_that_do_not_run_are_told_at_once(cloud):
@@ -105,25 +105,25 @@ def test_instances_that_do_not_run_are_told_at_once(cloud):
 def test_running_commands_end_with_their_instance(cloud):
     a, b = cloud.running(Amount=2)
     invocation = run(cloud, [a, b])
-    assert errands.begin(cloud.world, invocation, a, cloud.now)
+    assert assistant_runs.begin(cloud.world, invocation, a, cloud.now)
     cloud.ecs("StopInstances", InstanceId=[a])
     cloud.ecs("DeleteInstances", InstanceId=[b], Force=True)
     first, second = results(cloud, invocation)
     assert (first["InvocationStatus"], first["ErrorCode"]) == ("Failed", "ExecutionInterrupted")
     assert (second["InvocationStatus"], second["ErrorCode"]) == ("Aborted", "InstanceReleased")
-    assert not errands.is_wanted(cloud.world, invocation, a)
-    errands.finish(cloud.world, invocation, a, cloud.now, exit_code=0, output=b"late")
+    assert not assistant_runs.is_wanted(cloud.world, invocation, a)
+    assistant_runs.finish(cloud.world, invocation, a, cloud.now, exit_code=0, output=b"late")
     assert results(cloud, invocation)[0]["InvocationStatus"] == "Failed"
 
 
 def test_a_stopped_invocation_is_cancelled_or_terminated(cloud):
     a, b = cloud.running(Amount=2)
     invocation = run(cloud, [a, b])
-    errands.begin(cloud.world, invocation, a, cloud.now)
+    assistant_runs.begin(cloud.world, invocation, a, cloud.now)
     cloud.ecs("StopInvocation", InvokeId=invocation)
     assert [row["InvocationStatus"] for row in results(cloud, invocation)] == ["Stopping", "Cancelled"]
-    assert not errands.is_wanted(cloud.world, invocation, a)
-    errands.finish(cloud.world, invocation, a, cloud.now, exit_code=None)
+    assert not assistant_runs.is_wanted(cloud.world, invocation, a)
+    assistant_runs.finish(cloud.world, invocation, a, cloud.now, exit_code=None)
     rows = results(cloud, invocation)
     assert [row["InvocationStatus"] for row in rows] == ["Terminated", "Cancelled"]
     assert [row["InvokeRecordStatus"] for row in rows] == ["Stopped", "Stopped"]
@@ -140,8 +140,8 @@ def test_a_command_that_takes_too_long_is_a_timeout(cloud):
 def test_what_ran_when_the_emulator_died_has_failed(cloud):
     (name,) = cloud.running()
     invocation = run(cloud, [name])
-    errands.begin(cloud.world, invocation, name, cloud.now)
-    errands.abandon(cloud.world, cloud.now)
+    assistant_runs.begin(cloud.world, invocation, name, cloud.now)
+    assistant_runs.abandon(cloud.world, cloud.now)
     (row,) = results(cloud, invocation)
     assert (row["InvocationStatus"], row["ErrorCode"]) == ("Failed", "ClientNotResponse")
 
@@ -159,7 +159,7 @@ def test_commands_are_kept_and_invoked_with_parameters(cloud):
     given = {"CommandId": command, "InstanceId": [name]}
     assert cloud.refused("ecs", "InvokeCommand", **given) == "Parameter.NotMatched"
     cloud.ecs("InvokeCommand", **given, Parameters='{"who": "me"}')
-    (errand,) = errands.errands(cloud.world, cloud.now)
+    (errand,) = assistant_runs.errands(cloud.world, cloud.now)
     assert errand.script == b"echo me me"
     cloud.ecs("DeleteCommand", CommandId=command)
     assert cloud.refused("ecs", "InvokeCommand", **given) == "InvalidCmdId.NotFound"
@@ -185,7 +185,7 @@ def test_a_file_is_sent(cloud):
     invocation = cloud.ecs("SendFile", **given, Content="aGk=", ContentType="Base64", FileMode="0600")[
         "InvokeId"
     ]
-    (errand,) = errands.errands(cloud.world, cloud.now)
+    (errand,) = assistant_runs.errands(cloud.world, cloud.now)
     assert errand.script == b""
     assert errand.file == {
         "Name": "a b'c.txt",
@@ -214,14 +214,14 @@ def test_the_assistant_is_not_there_when_the_image_has_none_until_it_is_installe
     cloud.world.set_options({"images_without_assistant": [IMAGE]})
     (name,) = cloud.running()
     invocation = run(cloud, [name])
-    assert errands.errands(cloud.world, cloud.now) == []
+    assert assistant_runs.errands(cloud.world, cloud.now) == []
     cloud.later(60)
     (row,) = results(cloud, invocation)
     assert (row["InvocationStatus"], row["ErrorCode"]) == ("Aborted", "DeliveryTimeout")
     cloud.ecs("InstallCloudAssistant", InstanceId=[name])
     cloud.later(3)
     run(cloud, [name])
-    assert [errand.instance for errand in errands.errands(cloud.world, cloud.now)] == [name]
+    assert [errand.instance for errand in assistant_runs.errands(cloud.world, cloud.now)] == [name]
 
 
 def test_the_console_shows_the_end_of_what_was_printed(cloud):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from emulated import CPU, TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun import errands, state, stock
+from trainyard.emulators.aliyun import assistant_runs, state, stock
 from trainyard.emulators.aliyun.catalogue import TYPES
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.world import World
@@ -154,8 +154,8 @@ class Life(RuleBasedStateMachine):
     def command(self, which):
         name = self.some("instances", which)
         self.attempt("ecs", "RunCommand", Type="RunShellScript", CommandContent="x", InstanceId=[name])
-        for errand in errands.errands(self.cloud.world, self.cloud.now)[:1]:
-            errands.begin(self.cloud.world, errand.invocation, errand.instance, self.cloud.now)
+        for errand in assistant_runs.errands(self.cloud.world, self.cloud.now)[:1]:
+            assistant_runs.begin(self.cloud.world, errand.invocation, errand.instance, self.cloud.now)
 
     @rule(verb=st.sampled_from(["DeleteVSwitch", "DeleteVpc"]))
     def demolish(self, verb):

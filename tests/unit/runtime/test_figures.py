@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import nvidia
-from trainyard.runtime import figures, usage
+from trainyard.runtime import device_metrics, usage
 
 SHELLS = [words for words in (["sh"], ["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
-BASIC = ",".join(figures.BASIC)
+BASIC = ",".join(device_metrics.BASIC)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def devices(tools, shell=("sh",), **known) -> str:
 
 
 def profile(tools, shell=("sh",), **known) -> str:
-    return run(tools, figures.profile_script(), shell, **known)
+    return run(tools, device_metrics.profile_script(), shell, **known)
 
 
 def learnt(text: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def calls(tools) -> list[str]:
 def test_all_that_nvidia_smi_has_is_read_when_a_driver_knows_it(shell, tools):
     nvidia.install(tools, smi=nvidia.smi())
     text = devices(tools, shell)
-    first, second = figures.parse(text)[0], figures.parse(text)[1]
+    first, second = device_metrics.parse(text)[0], device_metrics.parse(text)[1]
     assert (first.uuid, second.uuid) == nvidia.UUIDS
     assert first.values == {
         "gpu_util": 73, "fb_used": 8000, "gpu_temp": 60, "power_usage": 200.5, "mem_copy_util": 31, "enc_util": 0,
@@ -83,14 +83,14 @@ def test_one_call_is_made_when_it_is_known_what_the_driver_knows(tools):
     assert [call.split()[0].partition("=")[0] for call in calls(tools)] == ["--help-query-gpu", "--query-gpu"]
     text = devices(tools, **known)
     assert [call.split()[0].partition("=")[0] for call in calls(tools)] == ["--query-gpu"]
-    assert figures.parse(text)[0].values["sm_clock"] == 1380
+    assert device_metrics.parse(text)[0].values["sm_clock"] == 1380
 
 
 def test_the_rest_is_read_when_an_old_driver_does_not_know_a_field(tools):
     newer = {"utilization.encoder", "utilization.decoder", "temperature.memory"}
     old = {field: values for field, values in nvidia.CARDS.items() if field not in newer}
     nvidia.install(tools, smi=nvidia.smi(old))
-    values = figures.parse(devices(tools))[0].values
+    values = device_metrics.parse(devices(tools))[0].values
     assert values["memory_clock"] == 877
     assert not {"enc_util", "dec_util", "memory_temp"} & values.keys()
 
@@ -99,14 +99,14 @@ def test_new_names_of_a_field_are_understood_when_a_driver_has_only_these(tools)
     cards = dict(nvidia.CARDS)
     cards["clocks_event_reasons.active"] = cards.pop("clocks_throttle_reasons.active")
     nvidia.install(tools, smi=nvidia.smi(cards))
-    assert figures.parse(devices(tools))[0].values["clock_throttle_reasons"] == 4
+    assert device_metrics.parse(devices(tools))[0].values["clock_throttle_reasons"] == 4
 
 
 def test_the_basic_figures_are_read_when_a_driver_lists_what_it_refuses(tools):
-    basic = {field: nvidia.CARDS[field] for field in figures.BASIC}
+    basic = {field: nvidia.CARDS[field] for field in device_metrics.BASIC}
     nvidia.install(tools, smi=nvidia.smi(basic, listed=nvidia.CARDS))
     text = devices(tools)
-    assert figures.parse(text)[0].values == {
+    assert device_metrics.parse(text)[0].values == {
         "gpu_util": 73,
         "fb_used": 8000,
         "gpu_temp": 60,
@@ -133,7 +133,7 @@ def test_nothing_is_claimed_when_the_driver_is_broken(words, tools):
         dcgmi=f"#!/bin/sh\necho '{words}'\nexit 255\n",
     )
     text = devices(tools) + profile(tools)
-    assert figures.parse(text) == {}
+    assert device_metrics.parse(text) == {}
     assert usage.parse(text).devices == ()
     assert learnt(text) == {"gpu_fields": "", "dcgm_fields": "none"}
 
@@ -143,10 +143,10 @@ def test_what_dcgm_has_goes_to_the_device_of_the_same_uuid_when_it_counts_otherw
     nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi())
     # The stand-in can watch neither all of the first group nor all of the others.
     groups = "156,202,230 200,201 409,419 1001,1002,1004 1006,1007"
-    script = re.sub(r"^dcgm_groups='[^']*'", f"dcgm_groups='{groups}'", figures.profile_script())
+    script = re.sub(r"^dcgm_groups='[^']*'", f"dcgm_groups='{groups}'", device_metrics.profile_script())
     text = run(tools, script, shell)
     assert learnt(text) == {"dcgm_fields": "156,202,230,200,201,1001,1002,1004"}
-    found = figures.parse(devices(tools, shell) + text)
+    found = device_metrics.parse(devices(tools, shell) + text)
     for index in (0, 1):
         values = found[index].values
         wanted = {
@@ -164,11 +164,11 @@ def test_what_dcgm_has_goes_to_the_device_of_the_same_uuid_when_it_counts_otherw
 
 
 def test_dcgm_is_asked_once_when_it_is_known_what_it_knows(tools):
-    every = [number for group in figures.GROUPS for number in group]
+    every = [number for group in device_metrics.GROUPS for number in group]
     nvidia.install(tools, smi=nvidia.smi(), dcgmi=nvidia.dcgmi(every, before=NOTE))
     first = profile(tools)
-    assert len(calls(tools)) == len(figures.GROUPS) + 1
-    assert figures.parse(devices(tools) + first)[0].values.keys() >= {"fp16_active", "nvlink_rx_bytes"}
+    assert len(calls(tools)) == len(device_metrics.GROUPS) + 1
+    assert device_metrics.parse(devices(tools) + first)[0].values.keys() >= {"fp16_active", "nvlink_rx_bytes"}
     profile(tools, **learnt(first))
     assert calls(tools) == [f"dmon -e 54,{','.join(map(str, every))} -d 1000 -c 3"]
     profile(tools, dcgm_fields="none")
@@ -183,7 +183,7 @@ def test_nvidia_smi_tells_the_traffic_when_dcgm_does_not_run(has_dcgm, tools):
             tools,
             dcgmi="#!/bin/sh\necho 'Error: unable to establish a connection to the specified host'\nexit 255\n",
         )
-    found = figures.parse(devices(tools) + profile(tools))
+    found = device_metrics.parse(devices(tools) + profile(tools))
     names = ("pcie_replay_counter", "pcie_rx_throughput", "pcie_tx_throughput")
     assert [found[0].values.get(name) for name in names] == [3, 12000, 40000]
     assert [found[1].values.get(name) for name in names] == [None, None, None]
@@ -210,7 +210,7 @@ dmon
 
 
 def test_figures_of_several_rows_complete_each_other_when_each_has_gaps():
-    found = figures.parse(DCGM_ROWS)
+    found = device_metrics.parse(DCGM_ROWS)
     assert found.keys() == {0, 7}
     assert {name: found[7].values.get(name) for name in ("gr_engine_active", "sm_active", "xid_errors")} == {
         "gr_engine_active": 0.888,
@@ -236,7 +236,7 @@ def test_figures_of_several_rows_complete_each_other_when_each_has_gaps():
     ],
 )
 def test_a_line_is_skipped_when_it_is_none_of_the_tools(text):
-    assert all(not one.values for one in figures.parse(text).values())
+    assert all(not one.values for one in device_metrics.parse(text).values())
     assert usage.parse(text).devices == ()
 
 
@@ -261,7 +261,7 @@ WORDS = [
 
 @given(some.lists(some.sampled_from(WORDS) | some.text(max_size=3), max_size=30).map("".join))
 def test_nothing_breaks_when_a_node_sends_anything(text):
-    for one in figures.parse(text).values():
+    for one in device_metrics.parse(text).values():
         assert all(abs(value) < 2**63 for value in one.values.values())
     usage.parse(text)
 
@@ -270,7 +270,7 @@ def test_a_name_stays_whole_when_it_has_commas_and_more_columns_follow():
     text = f"columns gpu {BASIC},memory.free\ngpu 3, Tesla, the 2nd, 1, 2, 30, 4, 5, 28\n"
     (one,) = usage.parse(text).devices
     assert (one.index, one.model, one.memory_total_mib) == (3, "Tesla, the 2nd", 30)
-    assert figures.parse(text)[3].values["fb_free"] == 28
+    assert device_metrics.parse(text)[3].values["fb_free"] == 28
 
 
 def test_no_more_than_before_is_asked_when_nobody_wants_details(tools):

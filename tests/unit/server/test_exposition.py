@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.runtime import figures
+from trainyard.runtime import device_metrics
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.usage import prometheus_text
@@ -40,7 +40,7 @@ def lines(text: str, name: str) -> list[str]:
 
 
 def test_every_figure_that_is_read_has_a_name_when_it_is_told():
-    assert set(prometheus_text._FIGURES) == figures.NAMES
+    assert set(prometheus_text._FIGURES) == device_metrics.NAMES
 
 
 def test_a_figure_is_absent_when_nobody_tells_it():

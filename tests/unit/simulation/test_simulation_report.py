@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.policies import POLICIES
+from trainyard.scheduling.scheduler import Scheduler
 from trainyard.simulation.charts import charts, span
 from trainyard.simulation.cluster import parse_cluster
 from trainyard.simulation.jobs import Job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.scheduling.engine import Scheduler
 from trainyard.scheduling.policies import POLICIES
+from trainyard.scheduling.scheduler import Scheduler
 from trainyard.simulation.cluster import parse_cluster
 from trainyard.simulation.jobs import Job
 from trainyard.simulation.result import job_rows, summarise

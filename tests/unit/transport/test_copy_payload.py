@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from trainyard.lib.errors import DeniedError, UnreachableError
-from trainyard.transport.copy import feed
+from trainyard.transport.copy import send
 from trainyard.transport.copy.payload import Stream
 from trainyard.transport.local import LocalTransport
 
@@ -46,7 +46,7 @@ def nothing(_count: int) -> None:
 async def test_a_stream_arrives_whole_when_it_is_longer_than_the_pipe(machine, tmp_path):
     process, seen = await machine.spawn("cat >got"), []
     stream = Stream(write_all, len(DATA))
-    await feed._write(process, stream, seen.append)
+    await send._write(process, stream, seen.append)
     assert await process.wait() == 0
     assert (tmp_path / "got").read_bytes() == DATA
     assert seen[-1] == stream.length == len(DATA)
@@ -56,7 +56,7 @@ async def test_a_stream_arrives_whole_when_it_is_longer_than_the_pipe(machine, t
 async def test_the_length_is_the_true_one_when_a_stream_was_announced_longer(machine, tmp_path):
     process = await machine.spawn("cat >got")
     stream = Stream(lambda descriptor: os.write(descriptor, b"short"), 1000)
-    await feed._write(process, stream, nothing)
+    await send._write(process, stream, nothing)
     await process.wait()
     assert ((tmp_path / "got").read_bytes(), stream.length) == (b"short", 5)
     await until_gone()
@@ -69,7 +69,7 @@ async def test_the_reader_hears_of_it_when_the_maker_fails(machine):
 
     process = await machine.spawn("cat >/dev/null")
     with pytest.raises(DeniedError):
-        await feed._write(process, Stream(write, 1000), nothing)
+        await send._write(process, Stream(write, 1000), nothing)
     await process.terminate()
     await until_gone()
 
@@ -77,14 +77,14 @@ async def test_the_reader_hears_of_it_when_the_maker_fails(machine):
 async def test_the_maker_stops_when_the_reader_leaves(machine):
     process = await machine.spawn("head -c 1000 >/dev/null")
     with pytest.raises(UnreachableError):
-        await feed._write(process, Stream(write_all, len(DATA)), nothing)
+        await send._write(process, Stream(write_all, len(DATA)), nothing)
     await process.wait()
     await until_gone()
 
 
 async def test_the_maker_stops_when_the_reader_is_cancelled(machine):
     process = await machine.spawn("exec sleep 30")
-    work = asyncio.ensure_future(feed._write(process, Stream(write_all, len(DATA)), nothing))
+    work = asyncio.ensure_future(send._write(process, Stream(write_all, len(DATA)), nothing))
     async with asyncio.timeout(5):
         while not streams():
             await asyncio.sleep(0.001)

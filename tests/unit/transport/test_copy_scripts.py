@@ -221,7 +221,7 @@ def test_a_link_to_a_folder_is_replaced_and_a_folder_refused_when_a_file_comes(s
 def survey_script(**changes) -> str:
     variables = {"kind": "tree", "target": b"./t", "key": "k", "folders": 0, "want": "differences",
                  "expected_gnu": "?", "expected_lines": "?"}  # fmt: skip
-    return compose("survey.sh", mark=MARK, **{**variables, **changes})
+    return compose("compare.sh", mark=MARK, **{**variables, **changes})
 
 
 def test_the_survey_lists_what_there_is_when_something_differs(shell):

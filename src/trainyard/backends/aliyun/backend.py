@@ -1,7 +1,7 @@
 """The verbs of the Alibaba Cloud backend. The truth about machines is in their names and tags; nothing is kept here.
 
 The pieces: `client.py` (calls), `prerequisites.py` (network and key), `planning.py` (what to ask for), `launching.py` (making),
-`power.py` (stopping and deleting), `ecs.py` (instances as machines), `way.py` (reaching them).
+`power.py` (stopping and deleting), `ecs.py` (instances as machines), `connect.py` (reaching them).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verbs of the local backend. A machine is a folder and a keeper; there is no other state anywhere.
 
-The pieces: `folder.py` (files), `processes.py` (who runs, ending them), `birth.py` (bringing machines up), `locks.py`.
+The pieces: `folder.py` (files), `processes.py` (who runs, ending them), `provisioning.py` (bringing machines up), `locks.py`.
 Nothing here waits for readiness or retries.
 """
 
@@ -17,10 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
 
-from trainyard.backends.local.birth import Birth
 from trainyard.backends.local.description import damaged_id, find_machine, is_elsewhere
 from trainyard.backends.local.devices import Devices, Wish, find_devices, wish_of
-from trainyard.backends.local.doorway import Doorway
 from trainyard.backends.local.environment import DEFAULT_PATH, dropped, inherited, own_variables
 from trainyard.backends.local.folder import (
     RELEASING,
@@ -31,8 +29,10 @@ from trainyard.backends.local.folder import (
     remove_machine,
     roots_of,
 )
+from trainyard.backends.local.liveness import Doorway
 from trainyard.backends.local.locks import Locks
 from trainyard.backends.local.processes import end_all, find_members
+from trainyard.backends.local.provisioning import Birth
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import CapacityError, ConflictError, DeniedError, Error, InvalidError, NotFoundError

@@ -13,7 +13,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import ClassVar, Self
 
-from trainyard.backends.platform.gang import (
+from trainyard.backends.platform.machine_job import (
     BACKEND,
     KIND,
     Gang,
@@ -25,7 +25,7 @@ from trainyard.backends.platform.gang import (
 )
 from trainyard.client.client import Client
 from trainyard.client.login import Login, load_login
-from trainyard.client.shapes import Job, JobDetail
+from trainyard.client.schemas import Job, JobDetail
 from trainyard.lib.aio import finish, gather_all, map_bounded
 from trainyard.lib.errors import (
     CapacityError,

@@ -1,6 +1,6 @@
 """The verbs of the ssh backend. A machine is a host under a lease; there is no other state anywhere.
 
-The pieces: `inventory.py` (which hosts), `lease.py` (who holds them), `fleet.py` (asking them all), `acquiring.py` (taking
+The pieces: `inventory.py` (which hosts), `lease.py` (who holds them), `fleet.py` (asking them all), `acquire.py` (taking
 them), `hosts.py` (verbs about hosts). Nothing here waits for readiness or retries.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Self
 
-from trainyard.backends.ssh import acquiring
+from trainyard.backends.ssh import acquire as acquiring
 from trainyard.backends.ssh import lease as leases
-from trainyard.backends.ssh.fleet import MOST_AT_ONCE, Fleet
+from trainyard.backends.ssh.connect import MARK, MachineTransport
+from trainyard.backends.ssh.host_connections import MOST_AT_ONCE, Fleet
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import RUNNING, STOPPED, Lease
 from trainyard.backends.ssh.locks import hold
-from trainyard.backends.ssh.way import MARK, MachineTransport
 from trainyard.lib.aio import map_bounded
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import ConflictError, DeniedError, Error, InvalidError, NotFoundError, TaskErrors

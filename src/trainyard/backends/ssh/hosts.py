@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from trainyard.backends.ssh import cache as caching
 from trainyard.backends.ssh import inventory as inventories
 from trainyard.backends.ssh import lease as leases
-from trainyard.backends.ssh.fleet import Fleet
+from trainyard.backends.ssh.connect import address_of
+from trainyard.backends.ssh.host_connections import Fleet
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import Lease
 from trainyard.backends.ssh.probe import HostFacts, Problem, probe, problems
-from trainyard.backends.ssh.way import address_of
 from trainyard.lib.errors import ConflictError, DeniedError, Error, NotFoundError
 from trainyard.settings import Settings
 from trainyard.transport.ssh import (

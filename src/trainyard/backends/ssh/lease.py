@@ -1,7 +1,7 @@
 """Leases: who holds a host, kept on the host itself by lease.sh, so that two people with two laptops agree.
 
 A lease belongs to a unix account: whoever may log in as that account may use, rename and give back the machine. Others
-see it, and may end it on purpose. Which host to take for whom is decided in `acquiring.py`.
+see it, and may end it on purpose. Which host to take for whom is decided in `acquire.py`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from datetime import datetime
 from pathlib import Path
 
 from trainyard.backends.ssh import probe
+from trainyard.backends.ssh.connect import HostTransport, Runner
 from trainyard.backends.ssh.inventory import Host
 from trainyard.backends.ssh.probe import HostFacts
-from trainyard.backends.ssh.way import HostTransport, Runner
 from trainyard.lib.errors import ConflictError, DeniedError, UnreachableError, UnsupportedError
 from trainyard.lib.shell import join
 from trainyard.spec.machine import MachineSpec
 from trainyard.transport.api import Completed
-from trainyard.transport.sshaddress import DEFAULT_PORT
+from trainyard.transport.ssh_address import DEFAULT_PORT
 
 RUNNING, STOPPED = "running", "stopped"
 LEASE_SECONDS = 30.0  # a few file operations; a host that takes longer hangs

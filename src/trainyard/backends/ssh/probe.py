@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.backends.ssh.way import Runner
+from trainyard.backends.ssh.connect import Runner
 from trainyard.lib.errors import UnreachableError
 from trainyard.lib.units import format_size
 from trainyard.spec.hardware import short_model

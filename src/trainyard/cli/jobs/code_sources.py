@@ -17,7 +17,7 @@ from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.planning import CodeSource
+    from trainyard.client.job_sources import CodeSource
 
 
 @click.group(

@@ -19,7 +19,7 @@ from trainyard.spec.workload import FINAL
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import JobDetail
+    from trainyard.client.schemas import JobDetail
 
 INTERRUPTED = 130
 DEFAULT_LINES = 1000

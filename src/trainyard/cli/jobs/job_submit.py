@@ -39,7 +39,7 @@ from trainyard.spec.workload import (
 if TYPE_CHECKING:
     from trainyard.cli.terminal.output import Output
     from trainyard.client import Client
-    from trainyard.client.shapes import Diagnosis, Explanation, Job, JobDetail, SweepDetail
+    from trainyard.client.schemas import Diagnosis, Explanation, Job, JobDetail, SweepDetail
     from trainyard.spec.sweep import Axis
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}

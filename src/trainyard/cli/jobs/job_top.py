@@ -20,7 +20,7 @@ from trainyard.lib.units import format_size
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Job, MetricsAnswer, MetricSeries
+    from trainyard.client.schemas import Job, MetricsAnswer, MetricSeries
 
 SPAN = timedelta(minutes=10)
 MOST_JOBS = 50

@@ -32,7 +32,7 @@ from trainyard.spec.workload import FINAL, Desired, RoleSpec, State
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Event, Job, JobDetail, Sweep, Task
+    from trainyard.client.schemas import Event, Job, JobDetail, Sweep, Task
 
 INTERRUPTED = 130
 STATES = [state.value for state in State]

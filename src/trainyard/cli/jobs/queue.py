@@ -19,7 +19,7 @@ from trainyard.spec.workload import FINAL, State
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Job
+    from trainyard.client.schemas import Job
 
 LIMIT = 1000
 ALIVE = tuple(state.value for state in State if state not in FINAL)

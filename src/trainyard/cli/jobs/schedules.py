@@ -19,7 +19,7 @@ from trainyard.spec.workload import WorkloadSpec
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.planning import Schedule, ScheduleDetail
+    from trainyard.client.job_sources import Schedule, ScheduleDetail
 
 OVERLAPS = ["skip", "allow", "replace"]
 

@@ -16,7 +16,7 @@ from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.secretshapes import Secret
+    from trainyard.client.secret_schemas import Secret
 
 LARGEST = 64 * 1024  # bytes; the server takes no more
 

@@ -22,7 +22,7 @@ from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.planning import Template, TemplateDetail
+    from trainyard.client.job_sources import Template, TemplateDetail
 
 
 @click.group(

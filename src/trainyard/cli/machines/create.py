@@ -21,7 +21,7 @@ from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, parse_task, task_name
 
 if TYPE_CHECKING:
-    from trainyard.runtime.curfew import Curfew
+    from trainyard.runtime.self_stop import Curfew
 
 MOST_MACHINES = 1000  # beyond that it is a typing error
 
@@ -174,8 +174,8 @@ def _names(options: dict[str, Any]) -> list[str]:
 
 
 async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Machine]:
-    from trainyard.runtime.curfew import Curfew, Terms
     from trainyard.runtime.job import make_job
+    from trainyard.runtime.self_stop import Curfew, Terms
 
     names, spec = _names(options), _spec(options, machines.settings)
     bar = CountBar(machines.invocation.output, "starting")

@@ -71,7 +71,7 @@ def add_command(name: str, address: str | None, replace: bool, **options: Any) -
     """
     from trainyard.backends.ssh import hosts
     from trainyard.backends.ssh.inventory import LEASE_DIR, Host
-    from trainyard.transport.sshaddress import DEFAULT_PORT, parse_address
+    from trainyard.transport.ssh_address import DEFAULT_PORT, parse_address
 
     invocation = current()
     host_name, user, port = "", options["user"], options["port"] or 0

@@ -20,7 +20,7 @@ from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import ConflictError, Error, InvalidError, NotFoundError
 from trainyard.runtime import verbs
 from trainyard.runtime.context import Context
-from trainyard.runtime.select import select
+from trainyard.runtime.name_matching import select
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineState
 from trainyard.spec.names import sort_key

@@ -15,7 +15,7 @@ from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import Error, InvalidError
 
 if TYPE_CHECKING:
-    from trainyard.client.shapes import Identity, Request
+    from trainyard.client.schemas import Identity, Request
 
 
 @click.command("login", cls=PlainVerb)

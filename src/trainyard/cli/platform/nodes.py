@@ -16,7 +16,7 @@ from trainyard.lib.errors import Error, InvalidError, TaskErrors
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Node
+    from trainyard.client.schemas import Node
 
 STATE_STYLES = {
     "ready": "green",
@@ -129,7 +129,7 @@ def add_command(
     fence: float | None,
 ) -> int:
     """Take a machine in: HOST of the server's inventory (`trainyard hosts`), by default one called NAME."""
-    from trainyard.client.shapes import NodeJoin
+    from trainyard.client.schemas import NodeJoin
 
     address: dict[str, object] = {"backend": "local"} if local else {"backend": "ssh", "host": host or name}
     join = NodeJoin(
@@ -194,7 +194,7 @@ def rm_command(names: tuple[str, ...], gone: bool, yes: bool) -> int:
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
 def label_command(name: str, labels: tuple[str, ...]) -> int:
     """Set labels of a node with KEY=VALUE, and remove them with KEY-."""
-    from trainyard.client.shapes import NodeChange
+    from trainyard.client.schemas import NodeChange
 
     async def work(client: Client) -> Node:
         node = await client.nodes.get(name)
@@ -248,7 +248,7 @@ def set_command(
     broken: tuple[str, ...],
 ) -> int:
     """Say what a node does with images, what tasks see of it, where it and its NPUs are reached, and which devices are broken."""
-    from trainyard.client.shapes import NodeChange
+    from trainyard.client.schemas import NodeChange
 
     options: dict[str, object] = {}
     if images:
@@ -299,7 +299,7 @@ def _device_ips(given: Sequence[str]) -> dict[str, str] | None:
 
 
 def _desire(names: Sequence[str], desired: str, done: str) -> int:
-    from trainyard.client.shapes import NodeDesired
+    from trainyard.client.schemas import NodeDesired
 
     return _on_each(names, lambda client, name: client.nodes.set_desired(name, NodeDesired(desired)), done)
 

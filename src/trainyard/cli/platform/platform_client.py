@@ -17,7 +17,7 @@ from trainyard.spec.workload import FINAL
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Job
+    from trainyard.client.schemas import Job
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])

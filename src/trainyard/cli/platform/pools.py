@@ -15,7 +15,7 @@ from trainyard.cli.verb import PlainVerb, common_options
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.poolshapes import Pool
+    from trainyard.client.pool_schemas import Pool
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -125,7 +125,7 @@ def show_command(name: str) -> int:
 @_options()
 def create_command(name: str, **given: Any) -> int:
     """Make a pool. Nothing is bought before a job needs it, but for what --least keeps."""
-    from trainyard.client.poolshapes import PoolCreate
+    from trainyard.client.pool_schemas import PoolCreate
 
     fields = _fields(given)
     if not fields.get("types") or fields.get("most") is None:
@@ -142,7 +142,7 @@ def create_command(name: str, **given: Any) -> int:
 @click.option("--any-zone", is_flag=True, help="Wherever there is stock again.")
 def set_command(name: str, any_zone: bool, **given: Any) -> int:
     """Change a pool. Machines that are there stay as they are; --most 0 lets them go as they fall idle."""
-    from trainyard.client.poolshapes import PoolChange
+    from trainyard.client.pool_schemas import PoolChange
 
     fields = _fields(given)
     if any_zone:

@@ -14,7 +14,7 @@ from trainyard.cli.verb import PlainVerb
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Quota
+    from trainyard.client.schemas import Quota
 
 
 @click.command("quota", cls=PlainVerb)

@@ -16,7 +16,7 @@ from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.storageshapes import Registry, Storage
+    from trainyard.client.storage_schemas import Registry, Storage
 
 
 @click.group(
@@ -98,7 +98,7 @@ def add_command(
     Both may hold {user}, {group}, {workspace}, {job} and {day}. A SOURCE that does not begin with / is below the
     platform's own folder.
     """
-    from trainyard.client.storageshapes import StorageCreate
+    from trainyard.client.storage_schemas import StorageCreate
 
     create = StorageCreate(
         name=name,
@@ -180,7 +180,7 @@ def ls_registries() -> int:
 @click.option("--workspace", default="", metavar="NAME", help="Only for images of this workspace's jobs.")
 def add_registry(host: str, username: str, workspace: str) -> int:
     """Keep a sign-in for images of HOST. The password is asked for, or read from standard input."""
-    from trainyard.client.storageshapes import RegistryCreate
+    from trainyard.client.storage_schemas import RegistryCreate
 
     invocation = current()
     password = _password()

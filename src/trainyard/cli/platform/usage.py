@@ -19,7 +19,7 @@ from trainyard.lib.errors import DeniedError, InvalidError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import PoolUse, PriceList, Use, UseReport
+    from trainyard.client.schemas import PoolUse, PriceList, Use, UseReport
 
 OTHER = "other"  # of a type that has no price of its own
 BY = ("user", "workspace", "job", "device", "day")

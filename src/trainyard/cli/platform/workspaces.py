@@ -16,7 +16,7 @@ from trainyard.lib.errors import InvalidError, NotFoundError
 
 if TYPE_CHECKING:
     from trainyard.client import Client
-    from trainyard.client.shapes import Group, Member, Request, Workspace
+    from trainyard.client.schemas import Group, Member, Request, Workspace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ROLES = ["admin", "member", "viewer"]
@@ -142,7 +142,7 @@ def create_command(
     max_time: float | None,
 ) -> int:
     """Make a workspace."""
-    from trainyard.client.shapes import WorkspaceCreate
+    from trainyard.client.schemas import WorkspaceCreate
 
     create = WorkspaceCreate(
         name=name,
@@ -170,7 +170,7 @@ def set_command(
     approval: bool | None,
 ) -> int:
     """Change a workspace; what is not named stays."""
-    from trainyard.client.shapes import WorkspaceChange
+    from trainyard.client.schemas import WorkspaceChange
 
     given = _quota(nominal, borrow, lend, per_user)
 

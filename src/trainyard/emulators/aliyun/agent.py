@@ -1,6 +1,6 @@
 """Cloud Assistant's agent: takes what waits for a machine, runs it there, and brings back how it ended.
 
-What waits is `errands.py`'s matter, how a script runs inside a machine `machines/execution.py`'s.
+What waits is `assistant_runs.py`'s matter, how a script runs inside a machine `machines/execution.py`'s.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import binascii
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from trainyard.emulators.aliyun.assistant_runs import Errand, begin, errands, finish, is_wanted
 from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.errands import Errand, begin, errands, finish, is_wanted
 from trainyard.emulators.aliyun.machines import Execution, Machines
 from trainyard.emulators.aliyun.world import World
 from trainyard.lib.aio import gather_all

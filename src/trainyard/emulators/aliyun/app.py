@@ -1,6 +1,6 @@
 """The emulator as a whole: the cloud, its gateway, its machines and its clock, put together on loopback ports.
 
-The only wiring. What a call does is `openapi.py`'s, what its user may turn `control.py`'s, what time does the world's.
+The only wiring. What a call does is `call_path.py`'s, what its user may turn `control.py`'s, what time does the world's.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from trainyard.emulators.aliyun import state
 from trainyard.emulators.aliyun.agent import Agent
+from trainyard.emulators.aliyun.assistant_runs import abandon
 from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.call_path import OpenApi
 from trainyard.emulators.aliyun.catalogue import REGIONS
 from trainyard.emulators.aliyun.clock import AdjustableClock
 from trainyard.emulators.aliyun.control import PREFIX, Control
-from trainyard.emulators.aliyun.errands import abandon
 from trainyard.emulators.aliyun.faults import Faults, read_plan
 from trainyard.emulators.aliyun.gateway import ACCOUNT, Gateway
 from trainyard.emulators.aliyun.machines import Machines
 from trainyard.emulators.aliyun.metadata import Metadata
-from trainyard.emulators.aliyun.openapi import OpenApi
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.shares import reconcile_shares, wanted_shares
 from trainyard.emulators.aliyun.store import Store

@@ -14,10 +14,10 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, TypeAlias
 
 from trainyard.emulators.aliyun import state
+from trainyard.emulators.aliyun.call_path import OpenApi
 from trainyard.emulators.aliyun.clock import AdjustableClock
 from trainyard.emulators.aliyun.faults import Faults
 from trainyard.emulators.aliyun.gateway import Gateway
-from trainyard.emulators.aliyun.openapi import OpenApi
 from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.wire import Reply, Request
 from trainyard.emulators.aliyun.world import World

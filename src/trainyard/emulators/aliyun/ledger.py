@@ -18,7 +18,7 @@ from trainyard.emulators.aliyun.catalogue import (
     disk_price,
     instance_price,
 )
-from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.cloud_state import Estate
 from trainyard.emulators.aliyun.market import spot_price, stretches
 from trainyard.emulators.aliyun.records import Charge, Disk, Eip, Instance, Snapshot
 

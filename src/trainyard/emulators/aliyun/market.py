@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, instance_price
-from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.cloud_state import Estate
 from trainyard.emulators.aliyun.records import PricePoint
 
 HOUR = timedelta(hours=1)

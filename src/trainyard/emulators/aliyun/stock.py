@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, is_sold
-from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.cloud_state import Estate
 from trainyard.emulators.aliyun.problems import Problem, denied
 from trainyard.emulators.aliyun.records import Instance
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.emulators.aliyun import ledger
 from trainyard.emulators.aliyun.catalogue import TYPES
-from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.cloud_state import Estate
 from trainyard.emulators.aliyun.market import next_hour, spot_price
 from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation, SystemEvent
 from trainyard.emulators.aliyun.stock import holds

@@ -1,6 +1,6 @@
 """The emulated cloud as the rest of the emulator sees it: time passes in it, machines are wished for, it is saved.
 
-The data is in `estate.py`; the control routes' knobs are methods here, so that their caller needs no other module.
+The data is in `cloud_state.py`; the control routes' knobs are methods here, so that their caller needs no other module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Self
 from trainyard.emulators.aliyun import ledger, market, state, stock, timeline
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES
-from trainyard.emulators.aliyun.estate import Estate
+from trainyard.emulators.aliyun.cloud_state import Estate
 from trainyard.emulators.aliyun.problems import Problem, not_found
 from trainyard.emulators.aliyun.records import Instance
 from trainyard.lib.files import write_atomic

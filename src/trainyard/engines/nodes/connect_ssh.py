@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard import settings
 from trainyard.backends.ssh import inventory
-from trainyard.backends.ssh.way import HostTransport
+from trainyard.backends.ssh.connect import HostTransport
 from trainyard.engines.api import NodeAddress
 
 

@@ -23,7 +23,7 @@ from trainyard.engines.nodes.readings import readings_of
 from trainyard.engines.nodes.reports import Reports
 from trainyard.lib.aio import end_task, finish
 from trainyard.lib.errors import ConflictError, Error, UnreachableError, UnsupportedError
-from trainyard.runtime.figures import profile_script
+from trainyard.runtime.device_metrics import profile_script
 from trainyard.runtime.usage import devices_script
 from trainyard.transport.api import Process, TerminalSize
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.engines.nodes.frame_checks import Key, items, number, task_key, text
-from trainyard.runtime import figures
+from trainyard.runtime import device_metrics
 from trainyard.runtime.usage import parse
 from trainyard.spec.machine import DeviceKind
 
@@ -33,8 +33,8 @@ def readings_of(
 
 
 def _devices(said: str) -> Devices:
-    told = figures.parse(said)
-    nothing = figures.Figures()
+    told = device_metrics.parse(said)
+    nothing = device_metrics.Figures()
     found = {}
     for one in parse(said).devices[:MOST_DEVICES]:
         more = told.get(one.index, nothing) if one.kind is DeviceKind.GPU else nothing

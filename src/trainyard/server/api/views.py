@@ -1,4 +1,4 @@
-"""Records → what the API shows of them, as plain data. The shapes are client/shapes.py's; a test compares the two.
+"""Records → what the API shows of them, as plain data. The shapes are client/schemas.py's; a test compares the two.
 
 Secrets end here: no hash, digest or value of a variable that is named like a secret is ever shown.
 """

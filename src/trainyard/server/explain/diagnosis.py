@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from trainyard.client.shapes import Diagnosis
+from trainyard.client.schemas import Diagnosis
 from trainyard.server.explain.failure_patterns import EXIT_CODES, NEEDLES, PATTERNS, RAISED
 
 # Colours, and what launchers put before each line: "[rank0]: ", "[1,0]<stderr>:".

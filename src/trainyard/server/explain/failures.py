@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainyard.client.shapes import Diagnosis
+from trainyard.client.schemas import Diagnosis
 from trainyard.server.auth.actor import Actor
 from trainyard.server.explain.diagnosis import diagnose
 from trainyard.server.logs.log_files import LogStore

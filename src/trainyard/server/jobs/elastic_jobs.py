@@ -1,6 +1,6 @@
 """Elastic jobs that run with fewer replicas than they want: when one is due for more, and how it is told to start anew. Pure.
 
-Whether there is room for more is the scheduler's to say (scheduling/enlarge.py); pools that get more nodes are elastic_pools.py.
+Whether there is room for more is the scheduler's to say (scheduling/elastic_jobs.py); pools that get more nodes are elastic_pools.py.
 """
 
 from __future__ import annotations

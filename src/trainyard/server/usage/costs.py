@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from trainyard.client.shapes import Budget, PoolUse, Use
+from trainyard.client.schemas import Budget, PoolUse, Use
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import find_workspace

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from trainyard.client.shapes import MetricsAnswer, MetricSeries
+from trainyard.client.schemas import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.jobs.service import Jobs

@@ -14,12 +14,12 @@ from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.archive import BLOCK, END, Segment, ended, pack, segments
 from trainyard.transport.copy.blocks import Ledger, make_ledger
+from trainyard.transport.copy.compare import Findings, Plan, part_signature
 from trainyard.transport.copy.delta import Patch, patches, write_patch
-from trainyard.transport.copy.feed import Outcome, feed, is_bulk, patience_for
 from trainyard.transport.copy.manifest import Entry, part_stem
 from trainyard.transport.copy.payload import Payload, Stream, make_payload
 from trainyard.transport.copy.script import compose
-from trainyard.transport.copy.survey import Findings, Plan, part_signature
+from trainyard.transport.copy.send import Outcome, feed, is_bulk, patience_for
 
 TAIL = 1024 * 1024
 WIDE = 8 * 1024 * 1024  # from here on, enlarging the pipe on the machine is worth the process that does it

@@ -15,14 +15,14 @@ from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError
 from trainyard.lib.units import format_size
 from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Notes, Progress
-from trainyard.transport.copy.drain import drain
 from trainyard.transport.copy.extraction import Extraction
-from trainyard.transport.copy.feed import last_complaint
 from trainyard.transport.copy.ignore import Rules
 from trainyard.transport.copy.listing import WILDCARDS, Listing, Remote, fits, list_source
 from trainyard.transport.copy.manifest import LARGE, ROOT
 from trainyard.transport.copy.part import Part, part_size
+from trainyard.transport.copy.receive import drain
 from trainyard.transport.copy.script import compose, machine_path
+from trainyard.transport.copy.send import last_complaint
 from trainyard.transport.copy.target_folder import FULL, PART, TargetFolder, refusal, shown
 
 STALE = 3  # exit status of fetch.sh

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
-from trainyard.transport.copy.feed import printable
 from trainyard.transport.copy.manifest import ROOT
 from trainyard.transport.copy.script import compose
+from trainyard.transport.copy.send import printable
 
 MOST_BYTES = 512 * 1024 * 1024  # of a listing: five million files with names of a hundred characters
 MOST_ENTRIES = 5_000_000  # each takes about 300 bytes here

@@ -1,6 +1,6 @@
 """What there is to copy: a scan of local files and folders, and the lines that a machine's `stat` would print for them.
 
-Reading the files is `archive.py`'s work; asking a machine is `survey.py`'s.
+Reading the files is `archive.py`'s work; asking a machine is `compare.py`'s.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import os
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.ids import new_id
 from trainyard.transport.api import Transport
+from trainyard.transport.copy.compare import TREE, Plan
 from trainyard.transport.copy.manifest import ROOT
 from trainyard.transport.copy.script import compose
-from trainyard.transport.copy.survey import TREE, Plan
 from trainyard.transport.copy.target_folder import refusal
 
 PART = b".trainyard-part-"  # uploads of others that are under way

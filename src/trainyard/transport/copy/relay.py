@@ -20,9 +20,9 @@ from trainyard.lib.ids import new_id
 from trainyard.lib.shell import quote
 from trainyard.transport.api import Process, Transport
 from trainyard.transport.copy.api import Peers
-from trainyard.transport.copy.feed import Outcome, Patience, feed, make_outcome, printable, read_bounded
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
+from trainyard.transport.copy.send import Outcome, Patience, feed, make_outcome, printable, read_bounded
 
 RELAY = 1024 * 1024  # below this, setting up the chain costs more than sending to everybody
 # A chain uses every link once and is the quickest for few; each machine adds the time of a login (0.1 s and more)

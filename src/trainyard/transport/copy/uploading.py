@@ -15,13 +15,13 @@ from trainyard.lib.ids import new_id
 from trainyard.transport.api import Nearby, Transport
 from trainyard.transport.copy import relay
 from trainyard.transport.copy.api import DEFAULT_OPTIONS, CopyOptions, CopyReport, Peers, Progress
+from trainyard.transport.copy.compare import FILE, INTO, TREE, Findings, Plan, survey
 from trainyard.transport.copy.delivery import Delivery, DeltaDelivery, Stock, deliveries, failure
-from trainyard.transport.copy.feed import Outcome, patience_for
 from trainyard.transport.copy.manifest import ROOT, expand, leaf_name, scan
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.prune import prune
 from trainyard.transport.copy.script import compose, machine_path
-from trainyard.transport.copy.survey import FILE, INTO, TREE, Findings, Plan, survey
+from trainyard.transport.copy.send import Outcome, patience_for
 
 ATTEMPTS = (
     3  # a link is lost, two uploads to one shared home trip over each other: ask again and send the rest

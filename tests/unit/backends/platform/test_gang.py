@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.backends.platform import gang
-from trainyard.client.shapes import Explanation, JobDetail, Task
+from trainyard.backends.platform import machine_job
+from trainyard.client.schemas import Explanation, JobDetail, Task
 from trainyard.lib.errors import ConflictError
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.spec.names import task_name
@@ -53,21 +53,21 @@ def task(rank: int, state: TaskState = TaskState.RUNNING, **changes: object) -> 
 def test_names_come_back_in_their_order_when_they_were_kept_as_tags(names: list[str]) -> None:
     if len(names) > 1000:
         names = names[:900]
-    spec = gang.workload(MachineSpec(), names, workspace="")
+    spec = machine_job.workload(MachineSpec(), names, workspace="")
     assert all(len(value) <= 256 for value in spec.tags.values())
     assert len(spec.tags) <= 64
-    found = gang.gang_of(job(spec))
+    found = machine_job.gang_of(job(spec))
     assert found is not None
     assert list(found.names) == names
 
 
 def test_a_job_of_another_kind_holds_no_machines() -> None:
-    assert gang.gang_of(job(WorkloadSpec(name="x", command="true"))) is None
+    assert machine_job.gang_of(job(WorkloadSpec(name="x", command="true"))) is None
 
 
 def test_wishes_become_resources_when_a_type_is_named() -> None:
     def role(**wishes: object) -> object:
-        made = gang.workload(MachineSpec(**wishes), ["task0.x"], workspace="").roles[0]  # type: ignore[arg-type]
+        made = machine_job.workload(MachineSpec(**wishes), ["task0.x"], workspace="").roles[0]  # type: ignore[arg-type]
         return made.cpu, made.memory_mib, made.device, made.devices
 
     assert role() == (1.0, 0, "", 0)
@@ -80,11 +80,11 @@ def test_wishes_become_resources_when_a_type_is_named() -> None:
 
 
 def test_the_key_is_the_same_only_when_wish_and_past_are() -> None:
-    spec = gang.workload(MachineSpec(), ["task0.x"], workspace="")
-    assert gang.key_of(spec, "") == gang.key_of(spec, "")
-    assert gang.key_of(spec, "") != gang.key_of(spec, "j1")
-    assert gang.key_of(spec, "") != gang.key_of(replace(spec, name="y"), "")
-    assert len(gang.key_of(spec, "")) <= 200
+    spec = machine_job.workload(MachineSpec(), ["task0.x"], workspace="")
+    assert machine_job.key_of(spec, "") == machine_job.key_of(spec, "")
+    assert machine_job.key_of(spec, "") != machine_job.key_of(spec, "j1")
+    assert machine_job.key_of(spec, "") != machine_job.key_of(replace(spec, name="y"), "")
+    assert len(machine_job.key_of(spec, "")) <= 200
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_the_key_is_the_same_only_when_wish_and_past_are() -> None:
 def test_a_machine_is_in_the_state_that_its_job_and_task_have(
     state: State, desired: Desired, of_task: TaskState | None, wanted: MachineState
 ) -> None:
-    spec = gang.workload(MachineSpec(), ["task0.x"], workspace="")
-    found = gang.gang_of(job(spec, state=state, desired=desired))
+    spec = machine_job.workload(MachineSpec(), ["task0.x"], workspace="")
+    found = machine_job.gang_of(job(spec, state=state, desired=desired))
     assert found is not None
     tasks = () if of_task is None else (task(0, of_task),)
     assert [machine.state for machine in replace(found, tasks=tasks).machines()] == [wanted]
 
 
 def test_a_machine_is_gone_when_it_has_left_its_job() -> None:
-    spec = gang.workload(MachineSpec(), ["task0.x", "task1.x"], workspace="")
-    found = gang.gang_of(job(spec))
+    spec = machine_job.workload(MachineSpec(), ["task0.x", "task1.x"], workspace="")
+    found = machine_job.gang_of(job(spec))
     assert found is not None
     left = replace(found, tasks=(task(0, TaskState.ENDED, exit_code=0), task(1)))
     assert [machine.name for machine in left.machines()] == ["task1.x"]
@@ -122,8 +122,8 @@ def test_a_machine_is_gone_when_it_has_left_its_job() -> None:
 
 
 def test_the_queue_is_in_the_details_when_the_job_waits() -> None:
-    spec = gang.workload(MachineSpec(), ["task0.x"], workspace="")
-    found = gang.gang_of(job(spec, state=State.WAITING, attempt=0))
+    spec = machine_job.workload(MachineSpec(), ["task0.x"], workspace="")
+    found = machine_job.gang_of(job(spec, state=State.WAITING, attempt=0))
     assert found is not None
     told = Explanation(state="waiting", starts_now=False, position=3, reason="NoNodeFits", sentence="Full.")
     details = replace(found, explanation=told).machines()[0].details
@@ -131,14 +131,16 @@ def test_the_queue_is_in_the_details_when_the_job_waits() -> None:
 
 
 def test_a_machine_of_another_kind_is_a_conflict() -> None:
-    found = gang.gang_of(job(gang.workload(MachineSpec(type="4c16g"), ["task0.x"], workspace="")))
+    found = machine_job.gang_of(
+        job(machine_job.workload(MachineSpec(type="4c16g"), ["task0.x"], workspace=""))
+    )
     assert found is not None
-    gang.check_fits(MachineSpec(), found, "task0.x")
-    gang.check_fits(MachineSpec(type="4c16g"), found, "task0.x")
+    machine_job.check_fits(MachineSpec(), found, "task0.x")
+    machine_job.check_fits(MachineSpec(type="4c16g"), found, "task0.x")
     with pytest.raises(ConflictError):
-        gang.check_fits(MachineSpec(type="8c16g"), found, "task0.x")
+        machine_job.check_fits(MachineSpec(type="8c16g"), found, "task0.x")
     with pytest.raises(ConflictError):
-        gang.check_fits(MachineSpec(gpus=1), found, "task0.x")
+        machine_job.check_fits(MachineSpec(gpus=1), found, "task0.x")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_files_go_when_the_machine_was_released_and_stay_when_it_was_told_to_go(
 ) -> None:
     home = hostile_path
     place = home / "places" / "j1.worker-0"
-    script = Path(gang.__file__).with_name("place.sh")
+    script = Path(machine_job.__file__).with_name("place.sh")
     holding = subprocess.Popen(
         ["sh", str(script)],
         env={"HOME": str(home), "PLACE": "places/j1.worker-0", "PATH": "/usr/bin:/bin"},

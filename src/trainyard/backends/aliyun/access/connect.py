@@ -19,9 +19,9 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import CapacityError, DeniedError, Error, UnreachableError
 from trainyard.lib.files import write_atomic
 from trainyard.transport.ssh import SshAddress, SshTransport, fetch_host_key
-from trainyard.transport.sshimport import asyncssh
-from trainyard.transport.sshkeys import known_name
-from trainyard.transport.sshlink import Link
+from trainyard.transport.ssh_connect import Link
+from trainyard.transport.ssh_host_keys import known_name
+from trainyard.transport.ssh_import import asyncssh
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 ANSWER_SECONDS = 5.0

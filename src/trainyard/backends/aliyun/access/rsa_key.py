@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.files import write_atomic
-from trainyard.transport.sshimport import asyncssh
+from trainyard.transport.ssh_import import asyncssh
 
 KEY_BITS = 3072
 

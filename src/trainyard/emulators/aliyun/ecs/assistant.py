@@ -1,6 +1,6 @@
 """Cloud Assistant: scripts and files on their way to instances, and how they fared.
 
-A call only writes down what is wanted; `errands.py` hands it to whoever owns the machines.
+A call only writes down what is wanted; `assistant_runs.py` hands it to whoever owns the machines.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from fastapi import Request
 from sqlalchemy import text
 from starlette.responses import Response
 
-from trainyard.client.shapes import Health, Version
+from trainyard.client.schemas import Health, Version
 from trainyard.lib.errors import Error
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.responses import answer, described

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import MetricsAnswer
+from trainyard.client.schemas import MetricsAnswer
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Node, NodeChange, NodeDesired, NodeJoin
+from trainyard.client.schemas import Node, NodeChange, NodeDesired, NodeJoin
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.poolshapes import Pool, PoolChange, PoolCreate
+from trainyard.client.pool_schemas import Pool, PoolChange, PoolCreate
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, if_match, nothing, page, page_of

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.storageshapes import Storage, StorageCreate
+from trainyard.client.storage_schemas import Storage, StorageCreate
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Budget, PoolUse, PriceList, Use, UseReport
+from trainyard.client.schemas import Budget, PoolUse, PriceList, Use, UseReport
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of

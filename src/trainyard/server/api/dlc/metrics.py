@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.client.shapes import MetricsAnswer, MetricSeries
+from trainyard.client.schemas import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration
 from trainyard.server.api.dlc.views import pod_id

@@ -1,4 +1,4 @@
-"""text/event-stream: messages, pings, and an answer that ends when its reader has gone. What is streamed is feed.py's
+"""text/event-stream: messages, pings, and an answer that ends when its reader has gone. What is streamed is send.py's
 and logs.py's.
 """
 

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Problem
+from trainyard.client.schemas import Problem
 from trainyard.server.api.http.errors import JSON, PreconditionError
 from trainyard.server.api.http.response_cache import Kept
 from trainyard.server.api.http.routing import PageOf

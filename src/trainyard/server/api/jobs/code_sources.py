@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.planning import CodeSource
+from trainyard.client.job_sources import CodeSource
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.identity import actor_of

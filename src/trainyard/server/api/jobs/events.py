@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Header, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Event as EventShape
+from trainyard.client.schemas import Event as EventShape
 from trainyard.lib.errors import UnreachableError
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of

@@ -11,7 +11,7 @@ from fastapi import Header, Path, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from trainyard.client.shapes import Explanation, Job, JobDetail
+from trainyard.client.schemas import Explanation, Job, JobDetail
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.cache_middleware import key_of_job, key_of_list

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from trainyard.client.shapes import LogLine as LogLineShape
+from trainyard.client.schemas import LogLine as LogLineShape
 from trainyard.lib.errors import InvalidError, NotFoundError
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Sweep, SweepDetail
+from trainyard.client.schemas import Sweep, SweepDetail
 from trainyard.lib.errors import InvalidError
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of

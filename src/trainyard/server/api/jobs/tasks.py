@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Task
+from trainyard.client.schemas import Task
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of

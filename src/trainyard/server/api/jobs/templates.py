@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.planning import Template, TemplateDetail
-from trainyard.client.shapes import JobDetail
+from trainyard.client.job_sources import Template, TemplateDetail
+from trainyard.client.schemas import JobDetail
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.identity import actor_of

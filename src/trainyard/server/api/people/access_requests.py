@@ -10,7 +10,7 @@ from fastapi import Path, Query
 from fastapi import Request as HttpRequest
 from starlette.responses import Response
 
-from trainyard.client.shapes import Request
+from trainyard.client.schemas import Request
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import AccountRoute, actor_of, address_of

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Group
+from trainyard.client.schemas import Group
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
-from trainyard.client.secretshapes import Secret, SecretValue
+from trainyard.client.secret_schemas import Secret, SecretValue
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastapi import Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import Identity, NewToken
+from trainyard.client.schemas import Identity, NewToken
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import (

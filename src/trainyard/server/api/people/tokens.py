@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.shapes import NewToken, Token
+from trainyard.client.schemas import NewToken, Token
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import AccountRoute, actor_of

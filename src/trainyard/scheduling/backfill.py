@@ -1,0 +1,177 @@
+"""Who may pass those who have a reservation: whoever is gone before they could start, or takes what they can spare.
+
+Within a cycle room only shrinks and reservations only join, so what is known here stays true until the cycle ends; and whoever
+delays some reservations delays any more of them. Between cycles a kind remembers which ones it would delay, until a node
+that got room may undo it. Making reservations is reservations.py's work.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from operator import sub
+
+from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep
+from trainyard.scheduling.model import Policy
+from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.reservations import Reservation, merge_all
+from trainyard.scheduling.workspace_queue import INFINITY, Entry
+
+Mode = tuple[int, ...]  # numbers of reservations
+REMEMBERED = 8  # sets of reservations that a kind is known to delay
+
+
+class Passing:
+    """What the reservations of one cycle leave to others."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, passed: Mapping[str, int]) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.passed = passed  # who was passed → devices held by those who did
+        self.now = 0.0
+        self.made: list[Reservation] = []  # all there are, in the order of their making
+        self.whole = False  # whether one of them waits for whole nodes
+        self.version = 0  # rises whenever somebody else may have to wait
+        self._alive: set[int] = set()
+        self._hard = cluster.keep  # what stays free for claims
+        self._starts: list[float] = []  # of those that keep room, rising
+        self._modes: list[Mode] = [()]  # by how many of these are outlived
+        self._places: dict[int, int] = {}  # number of a reservation → how many must be outlived to delay it
+        self._keeps: dict[Mode, tuple[dict[int, Keep], Mapping[str, list[int]]]] = {}
+        self._spares: dict[Mode, tuple[int, int]] = {}  # devices that may still pass them
+        self._sound: set[tuple[Kind, Mode]] = set()  # what was remembered, and is still true
+        self._longest: dict[Kind, float] = {}
+
+    def begin(self, now: float) -> None:
+        """Start a cycle without reservations."""
+        self.now = now
+        self._alive = {one.number for one in self.made}  # these may be made again, as they were
+        self.made = []
+        self.whole = False
+        self.version += 1
+        self._starts, self._modes, self._places = [], [()], {}
+        self.cluster.closed = self.cluster.closed_by(self._hard)
+        self._keeps = {(): (self._hard, self.cluster.closed)}
+        self._spares = {}
+        self._sound = set()
+        self._longest = {}
+
+    def note(self, reservation: Reservation) -> None:
+        """Let a reservation count from now on."""
+        self.made.append(reservation)
+        if not reservation.keep:
+            return
+        self.whole = self.whole or reservation.whole
+        insort(self._starts, reservation.start)
+        keeping = [one for one in self.made if one.keep]
+        self._modes = [
+            (),
+            *(tuple(one.number for one in keeping if one.start <= end) for end in self._starts),
+        ]
+        self._places = {one.number: bisect_left(self._starts, one.start) + 1 for one in keeping}
+        self._longest = {}
+        self.version += 1
+
+    def mode(self, entry: Entry) -> Mode:
+        """The reservations that a workload would outlive."""
+        # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
+        return self._modes[bisect_left(self._starts, self.now + (entry.limit if self.whole else entry.stay))]
+
+    def keep(self, mode: Mode) -> None:
+        """Let what these reservations need stay free, besides what claims need, until another is kept."""
+        kept = self._keeps.get(mode)
+        if kept is None:
+            keep = merge_all([self._hard, *(one.keep for one in self.made if one.number in mode)])
+            kept = self._keeps[mode] = (keep, self.cluster.closed_by(keep))
+        self.cluster.keep, self.cluster.closed = kept
+
+    def end(self) -> None:
+        """Nobody more is let pass: from now on there may be more room again."""
+        self.cluster.closed = NONE_CLOSED
+
+    def may_pass(self, kind: Kind, mode: Mode, *, is_brief: bool) -> bool:
+        """Whether all whom one of a kind would delay can spare what it takes; for whoever is soon gone, they spare more."""
+        if not kind.devices:
+            return False
+        spares = self._spares.get(mode)
+        if spares is None:
+            spares = self._spares[mode] = self._spared(mode)
+        return kind.devices <= spares[is_brief]
+
+    def _spared(self, mode: Mode) -> tuple[int, int]:
+        delayed = [one for one in self.made if one.number in mode]
+        held = [self.passed.get(one.id, 0) for one in delayed]
+        spare = [one.spare for one in delayed]
+        brief = [int(self.policy.brief_spare * one.spare) for one in delayed]
+        return min(map(sub, spare, held)), min(map(sub, brief, held))
+
+    def was_passed(self) -> None:
+        """Somebody was let pass: there is less to spare."""
+        self._spares = {}
+        self._longest = {}
+        self.version += 1
+
+    def longest(self, kind: Kind) -> float:
+        """How long one of a kind may stay at most, as far as is known: longer, and it would delay a reservation."""
+        longest = self._longest.get(kind)
+        if longest is None:
+            longest = self._longest[kind] = self._find_longest(kind) if self._starts else INFINITY
+        return longest
+
+    def _find_longest(self, kind: Kind) -> float:
+        place = INFINITY
+        for mode in list(kind.delays):
+            last = self._last_place(mode)
+            if last is None:
+                del kind.delays[mode]
+            elif last < place and self._is_sound(kind, mode):
+                place = last
+        if place == INFINITY:
+            return INFINITY
+        bounds = [self._bound(kind, int(place), is_brief=is_brief) for is_brief in (False, True)]
+        soonest = self._starts[int(place) - 1] - self.now
+        return max(soonest, bounds[0], min(bounds[1], self.policy.brief))
+
+    def _bound(self, kind: Kind, place: int, *, is_brief: bool) -> float:
+        """Until when those who delay the first `place` reservations, or more, may pass on what is spared."""
+        for outlived in range(place, len(self._modes)):
+            if not self.may_pass(kind, self._modes[outlived], is_brief=is_brief):
+                return self._starts[outlived - 1] - self.now
+        return INFINITY
+
+    def _last_place(self, mode: Mode) -> float | None:
+        """How many must be outlived to delay all of these; infinite: one is not made yet; None: one is no more."""
+        last: float = 0
+        for number in mode:
+            place = self._places.get(number)
+            if place is None:
+                if number not in self._alive:
+                    return None
+                return INFINITY
+            last = max(last, place)
+        return last
+
+    def _is_sound(self, kind: Kind, mode: Mode) -> bool:
+        """Whether no node has got room since by which the kind would fit without delaying these."""
+        if (kind, mode) in self._sound:
+            return True
+        seen, layout = kind.delays[mode]
+        if layout != self.cluster.layout or seen > len(self.cluster.grown):
+            del kind.delays[mode]
+            return False
+        self.keep(mode)
+        changed = kind.has_grown(self.cluster, seen)
+        self.keep(())
+        if not changed:
+            kind.delays[mode] = (len(self.cluster.grown), layout)
+            self._sound.add((kind, mode))
+        return not changed
+
+    def delays(self, kind: Kind, mode: Mode) -> None:
+        """It was seen to fit only by delaying these: remember."""
+        if len(kind.delays) >= REMEMBERED:
+            del kind.delays[next(iter(kind.delays))]
+        kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)
+        self._sound.add((kind, mode))
+        self._longest.pop(kind, None)
+        self.version += 1

@@ -1,0 +1,312 @@
+"""The line of one workspace: who is next, given priority, age and the users' shares.
+
+Workloads with equal needs stand together, user by user: where one of them has no room, the others have none either, and
+nobody asks again. What holds a workload is engine.py's business; this module keeps the order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import islice
+
+from trainyard.scheduling.forecast import expected_run
+from trainyard.scheduling.model import Policy, Request, Strategy
+from trainyard.scheduling.request_classes import Kind, Room
+
+INFINITY = float("inf")
+LAST = 1_000_000  # below every priority
+OVERDUE = -1.0  # a share before all others
+GANG_RUNS = 0.4  # of its expected run: what a gang waits for one level of priority
+PASSED = 64  # so many who may not have room at all are passed by to find one who may
+
+Owner = tuple[str, str]  # workspace and user
+Shares = Mapping[Owner, float]
+
+
+class Entry:
+    """One waiting workload in its line."""
+
+    __slots__ = ("kind", "level", "limit", "order", "overdue", "owner", "request", "stay")
+
+    def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
+        self.request = request
+        self.owner: Owner = (
+            request.workspace,
+            request.user,
+        )  # whose it is; in a line, one object for all of theirs
+        self.kind = kind
+        self.order = order  # when it is due, then as they came
+        self.level = request.priority  # with its age counted in
+        self.limit = INFINITY if request.limit is None else request.limit  # how long it may run
+        self.stay = self.limit  # the same with some certainty, where past runs are known
+        self.overdue = False  # it has waited longer than anybody should
+
+    def __lt__(self, other: Entry) -> bool:
+        return self.order < other.order
+
+
+def level_of(
+    request: Request, policy: Policy, strategy: Strategy, now: float, ageing: float
+) -> tuple[int, float]:
+    """A workload's priority with its age counted in, a level for every `ageing`, and when that rises next."""
+    base = request.priority
+    top = policy.top_priority
+    if strategy is Strategy.INTELLIGENT:
+        top = base if base >= policy.intelligent_high else policy.intelligent_high - 1
+    elif strategy is not Strategy.BACKFILL:
+        top = base
+    if ageing <= 0 or base >= top:
+        return base, INFINITY
+    steps = int(max(0.0, now - request.submitted) // ageing)
+    if request.submitted + (steps + 1) * ageing <= now:
+        steps += 1  # the quotient was rounded down
+    level = min(top, base + steps * policy.level)
+    return level, INFINITY if level >= top else request.submitted + (steps + 1) * ageing
+
+
+Rank = tuple[
+    int, float, tuple[float, int], Entry
+]  # of the first of a kind: level, whether overdue, when it is due
+
+
+def rank_of(entry: Entry) -> Rank:
+    """Not behind where a walk would look at it: shares, which are asked for later, are not below 0."""
+    return (-entry.level, OVERDUE if entry.overdue else 0.0, entry.order, entry)
+
+
+class Likes:
+    """The entries of one kind in one line: by level, then by owner, oldest first."""
+
+    __slots__ = ("levels", "shortest", "size", "top")
+
+    def __init__(self) -> None:
+        self.levels: dict[int, dict[Owner, list[Entry]]] = {}
+        self.shortest = INFINITY  # a bound of the members' stays
+        self.size = 0
+        self.top: Entry | None = (
+            None  # of the owners' first ones on the highest level: overdue ones, then the oldest
+        )
+
+    def add(self, entry: Entry) -> None:
+        """Let an entry join."""
+        owner = entry.owner
+        owners = self.levels.get(entry.level)
+        if owners is None:
+            owners = self.levels[entry.level] = {}
+        mine = owners.get(owner)
+        if mine is None:
+            owners[owner] = [entry]
+        else:
+            insort(mine, entry)
+        self.shortest = min(self.shortest, entry.stay)
+        self.size += 1
+        if mine is None or mine[0] is entry:
+            if mine is not None and mine[1] is self.top:
+                self.top = self._find_top()
+            elif self.top is None or rank_of(entry) < rank_of(self.top):
+                self.top = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out."""
+        owners = self.levels[entry.level]
+        owner = entry.owner
+        mine = owners[owner]
+        at = bisect_left(mine, entry)
+        del mine[at]
+        self.size -= 1
+        if not mine:
+            del owners[owner]
+            if not owners:
+                del self.levels[entry.level]
+        if entry is self.top:
+            self.top = self._find_top()
+        elif at == 0 and mine and self.top is not None and rank_of(mine[0]) < rank_of(self.top):
+            self.top = mine[0]
+
+    def _find_top(self) -> Entry | None:
+        if not self.levels:
+            return None
+        top: Entry | None = None
+        for mine in self.levels[max(self.levels)].values():
+            entry = mine[0]
+            if top is None or (top.overdue, entry.order) < (entry.overdue, top.order):
+                top = entry
+        return top
+
+    def firsts(self) -> Iterator[Entry]:
+        """The first of each owner on each level."""
+        for level in sorted(self.levels, reverse=True):
+            for mine in self.levels[level].values():
+                yield mine[0]
+
+
+class Line:
+    """One workspace's queue (or, where all stand in one line, everybody's)."""
+
+    def __init__(self, name: str, strategy: Strategy, policy: Policy) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.policy = policy
+        self.kinds: dict[Kind, Likes] = {}
+        self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
+        self.promotions: list[tuple[float, int, Entry]] = []
+        self.tops: list[Rank] = []  # the first of each kind, in order
+        self.rooms: dict[Room, int] = {}  # kind of room → how many kinds need it
+        self.overdue = 0  # how many have waited longer than anybody should
+        self._owners: dict[Owner, Owner] = {}
+        self.size = 0
+        self.departures: list[tuple[Owner, Kind]] = []  # who has left it, since a walk began
+        self.head = ""
+        self.head_since = 0.0
+
+    def is_strict(self, priority: int) -> bool:
+        """Whether a workload of this priority stands in the part of the line that nobody overtakes."""
+        if self.strategy is Strategy.INTELLIGENT:
+            return priority >= self.policy.intelligent_high
+        return self.strategy in {Strategy.STRICT_FIFO, Strategy.BALANCE}
+
+    def add(self, entry: Entry, now: float) -> None:
+        """Let a workload join."""
+        self.size += 1
+        request = entry.request
+        if self.is_strict(request.priority):
+            insort(self.strict, self._strict_key(entry))
+            return
+        self._join(entry, self._age(entry, now))
+
+    def _age(self, entry: Entry, now: float) -> int:
+        """The level of an entry, and a note of when to look at it again."""
+        ageing = self._ageing(entry)
+        level, rises = level_of(entry.request, self.policy, self.strategy, now, ageing)
+        if self.policy.fair_share and self.strategy is Strategy.BACKFILL:
+            due = entry.request.submitted + self._patience(entry)
+            entry.overdue = now >= due
+            rises = rises if entry.overdue else min(rises, due)
+        if rises != INFINITY:
+            heappush(self.promotions, (rises, entry.order[1], entry))
+        return level
+
+    def _ageing(self, entry: Entry) -> float:
+        """How long it waits for a level: long ones wait longer, since it matters less to them, and gangs not so long."""
+        policy = self.policy
+        if policy.ageing <= 0 or self.strategy is not Strategy.BACKFILL:
+            return policy.ageing
+        run = expected_run(entry.request, policy.assumed_run)
+        if entry.kind.reserve_key[2] and policy.gang_ageing > 0:
+            return max(policy.gang_ageing, min(GANG_RUNS * run, policy.slowest_gang_ageing))
+        known = entry.request.limit is not None or entry.request.expected is not None
+        return max(policy.ageing, min(run, policy.slowest_ageing)) if known else policy.ageing
+
+    def _patience(self, entry: Entry) -> float:
+        """How long it waits before it goes ahead of others of its priority, whatever their shares."""
+        if entry.kind.reserve_key[2]:
+            return self.policy.gang_patience
+        policy = self.policy
+        if policy.patient_runs <= 0:
+            return policy.patience
+        run = expected_run(entry.request, policy.assumed_run)
+        return min(policy.patience, policy.patient_runs * run)
+
+    def _strict_key(self, entry: Entry) -> tuple[int, float, int, Entry]:
+        last = LAST if self.policy.preemptible_last and entry.request.preemptible else 0
+        return (last - entry.request.priority, *entry.order, entry)
+
+    def _join(self, entry: Entry, level: int) -> None:
+        entry.level = level - LAST if self.policy.preemptible_last and entry.request.preemptible else level
+        kind = entry.kind
+        likes = self.kinds.get(kind)
+        if likes is None:
+            likes = self.kinds[kind] = Likes()
+            self.rooms[kind.reserve_key] = self.rooms.get(kind.reserve_key, 0) + 1
+        entry.owner = self._owners.setdefault(entry.owner, entry.owner)
+        before = likes.top
+        likes.add(entry)
+        self.overdue += entry.overdue
+        if likes.top is not before:
+            self._replace_top(before, likes.top)
+
+    def _part(self, entry: Entry) -> Likes:
+        """Take an entry out of its kind, which stays even if it is empty now."""
+        likes = self.kinds[entry.kind]
+        before = likes.top
+        likes.remove(entry)
+        self.overdue -= entry.overdue
+        if likes.top is not before:
+            self._replace_top(before, likes.top)
+        return likes
+
+    def _replace_top(self, before: Entry | None, after: Entry | None) -> None:
+        if before is not None:
+            del self.tops[bisect_left(self.tops, rank_of(before))]
+        if after is not None:
+            insort(self.tops, rank_of(after))
+
+    def first(self, room: Room, may: Callable[[Entry], bool]) -> Entry | None:
+        """Of those who need this kind of room and `may` have it, the first in order."""
+        kinds: list[Kind] = []
+        for rank in self.tops:
+            top = rank[3]
+            if top.kind.reserve_key == room:
+                if may(top):
+                    return top
+                kinds.append(top.kind)
+                if len(kinds) > PASSED:
+                    break
+        # What holds the first of a kind may be its own user's limit, or its workspace's: look behind it.
+        others = (entry for kind in kinds for entry in self.kinds[kind].firsts())
+        return min((entry for entry in islice(others, PASSED) if may(entry)), key=rank_of, default=None)
+
+    def is_behind(self, entry: Entry, blocker: Entry) -> bool:
+        """Whether an entry is not looked at because the walk ended with `blocker`."""
+        if not self.is_strict(entry.request.priority):
+            return True
+        return self._strict_key(blocker) < self._strict_key(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Take a workload out: it was admitted, withdrawn, or has a claim."""
+        self.size -= 1
+        self.departures.append((entry.owner, entry.kind))
+        if self.is_strict(entry.request.priority):
+            del self.strict[bisect_left(self.strict, self._strict_key(entry))]
+            return
+        if not self._part(entry).size:
+            room = entry.kind.reserve_key
+            del self.kinds[entry.kind]
+            self.rooms[room] -= 1
+            if not self.rooms[room]:
+                del self.rooms[room]
+
+    def promote(self, now: float, waits: Callable[[Entry], bool]) -> None:
+        """Raise the priority of those who have waited long enough."""
+        while self.promotions and self.promotions[0][0] <= now:
+            _, _, entry = heappop(self.promotions)
+            if not waits(entry):
+                continue  # it is gone
+            self._part(entry)
+            self._join(entry, self._age(entry, now))
+
+    def window(self, now: float) -> int:
+        """How many of the strict part may be looked at."""
+        if self.strategy is not Strategy.BALANCE or not self.strict:
+            return 1
+        head = self.strict[0][3].request
+        if head.id != self.head:
+            self.head = head.id
+            self.head_since = head.submitted if head.head_since is None else head.head_since
+        return 1 + int(max(0.0, now - self.head_since) // self.policy.balance_timeout)
+
+    def everybody(self, shares: Shares) -> Iterator[Entry]:
+        """All in the order in which they are looked at."""
+        yield from (item[3] for item in self.strict)
+        members: list[tuple[int, float, tuple[float, int], Entry]] = []
+        for likes in self.kinds.values():
+            for level, owners in likes.levels.items():
+                for owner, entries in owners.items():
+                    mine = shares[owner]
+                    members += [
+                        (-level, OVERDUE if entry.overdue else mine, entry.order, entry) for entry in entries
+                    ]
+        members.sort()
+        yield from (member[3] for member in members)
