@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.measure import Row
 from trainyard.engines.api import Mount, TaskEnded, View
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration" / "engine"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration" / "engines" / "nodes"))
 from engine_lab import EngineLab, launch_of  # a real agent, as the tests have it
 
 LIMIT_SECONDS = 0.025

@@ -41,11 +41,11 @@ LONGEST = (
         "test_doc_examples.py",
         "test_scripts_through_the_queue.py",
     ),
-    *("test_task_containers.py", "test_cli_planning.py", "test_aliyun_curfew.py", "test_aliyun_chaos.py"),
+    *("test_task_containers.py", "test_cli_planning.py", "test_aliyun_self_stop.py", "test_aliyun_chaos.py"),
     *("test_gangs_across.py", "test_aliyun_interrupted.py", "test_rest_schemathesis.py", "test_seeds.py"),
     *(
         "test_aliyun_secrets.py",
-        "test_conductor.py",
+        "test_reconciler.py",
         "test_hosts.py",
         "test_any_server.py",
         "test_cli_platform.py",

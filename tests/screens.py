@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent / "integration" / "cli" / "screens"
+FOLDER = Path(__file__).parent / "integration" / "cli" / "machines" / "screens"
 MACHINE_ID = re.compile(r"\b0[a-z0-9]{14}\b")  # all are this long
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from framework_yard import BIN, VISIBLE
+from framework_lab import BIN, VISIBLE
 
 from platforms import Up, platform
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from framework_yard import BIN, PROGRAMS, VISIBLE, needs
+from framework_lab import BIN, PROGRAMS, VISIBLE, needs
 
 from netns import why_not
 

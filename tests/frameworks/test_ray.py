@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from framework_yard import PROGRAMS, needs
+from framework_lab import PROGRAMS, needs
 
 pytestmark = [pytest.mark.slow, needs("ray")]  # six nodes of Ray, each a dozen processes that load it
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engines" / "nodes"))
 
 from engine_lab import EngineLab, OpenSink, Watched, alive, kill, lab_in, launch_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engines" / "nodes"))
 import container_lab
 from container_lab import PLAIN, Containers
 from engine_lab import EngineLab, lab_in, launch_of

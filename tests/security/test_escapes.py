@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engines" / "nodes"))
 import container_lab
 from container_lab import WITH_PYTHON, Containers
 from engine_lab import EngineLab, lab_in, launch_of

@@ -20,7 +20,7 @@ import pytest
 from lying_agent import LyingNode, frame_of, said
 from node_lab import EngineLab, Watched, launch_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engine"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engines" / "nodes"))
 
 from engine_lab import alive
 

@@ -1,0 +1,266 @@
+"""Jobs that hang, that a node has failed, and that begin with fewer tasks: through the leader's loop, with nodes in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from test_reconciler import Yard
+
+from trainyard.engines.api import DeviceReading, Reading
+from trainyard.lib.clock import ManualClock
+from trainyard.server.jobs.hang_policy import Hung
+from trainyard.server.jobs.node_blacklist import relieve
+from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.leader.hang_detector import Pulse, Stillness
+from trainyard.server.store import events
+from trainyard.server.store.cluster import nodes
+from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.spec.workload import FINAL, Restart, RoleSpec, State, TaskState, WorkloadSpec
+
+
+@pytest.fixture
+async def yard(tmp_path):
+    made = Yard(tmp_path)
+    yield made
+    if made.leading is not None:
+        await made.kill()
+    made.db.close()
+
+
+def codes(yard: Yard, job: str) -> list[str]:
+    return [one.code for one in yard.db.read_now(lambda c: events.page(c, subject_id=job, limit=1000))]
+
+
+async def until_attempt(yard: Yard, job: str, attempt: int) -> WorkloadRecord:
+    async with asyncio.timeout(20):
+        while (record := await yard.get(job)).attempt < attempt or record.state is not State.RUNNING:
+            await asyncio.sleep(0.01)
+    return record
+
+
+async def test_a_hung_job_is_tried_again_and_given_up_when_its_retries_are_used_up(yard):
+    await yard.lead()
+    job = await yard.submit("0", hang_seconds=5, max_retries=1)
+    await yard.until(job, State.RUNNING)
+    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "worker-0", devices_known=False))
+    await until_attempt(yard, job, 2)
+    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "worker-0", devices_known=False))  # of the past
+    yard.conductor.arrived(Hung(job, f"{job}.2", 7, "", devices_known=False))
+    ended = await yard.until(job, *FINAL)
+    assert (ended.state, ended.reason, ended.attempt, ended.failures) == (State.FAILED, "hung", 2, 1)
+    assert ended.message == "It hangs: no output for 7 s; it never said anything."
+    assert codes(yard, job).count("hang_found") == 2
+    assert not yard.world.live(job)
+
+
+async def test_a_hung_job_fails_at_once_when_it_is_never_to_be_restarted(yard):
+    await yard.lead()
+    job = await yard.submit("0", hang_seconds=5, max_retries=3, restart=Restart.NEVER)
+    await yard.until(job, State.RUNNING)
+    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "", devices_known=False))
+    assert (await yard.until(job, *FINAL)).attempt == 1
+
+
+class Quiet:
+    """A job, its log and a meter, without anything around them."""
+
+    def __init__(self, **given) -> None:
+        spec = WorkloadSpec(name="j", command="x", **{"hang_seconds": 60, **given})
+        record = WorkloadRecord(
+            id="d", name="j", kind="job", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0,
+            state=State.RUNNING, attempt=1,
+        )  # fmt: skip
+        tasks = [
+            TaskRecord(workload_id="d", attempt=1, name=f"worker-{n}", role="worker", number=n, rank=n, node="a",
+                       devices=(n,), state=TaskState.RUNNING)
+            for n in range(2)
+        ]  # fmt: skip
+        self.job = Job(record, {task.name: task for task in tasks})
+        self.clock = ManualClock()
+        self.sizes: dict[str, int] = {}
+        self.told: list[Hung] = []
+        self.handed: list[str] = []
+        self.pulse = Pulse(self.clock, self)
+        self.loop = Stillness(
+            self.clock,
+            lambda: [self.job],
+            lambda _j, _a, task: self.sizes.get(task, 0),
+            self.told.append,
+            self.pulse,
+        )
+
+    def take(self, node, _time, _own, _tasks) -> None:
+        self.handed.append(node)
+
+    def use(self, percent: float | None) -> None:
+        nothing = {"cpu_cores": 0.0, "memory_mib": 0.0, "read_bytes": 0.0, "written_bytes": 0.0}
+        device = DeviceReading(index=0, busy_percent=percent)
+        reading = Reading(received_bytes=0.0, sent_bytes=0.0, devices=(device,), **nothing)
+        self.pulse.take("a", 0.0, None, {("d.1", "worker-0"): reading})
+
+    def after(self, seconds: float) -> list[Hung]:
+        self.clock.advance(seconds)
+        self.loop.look()
+        return self.told
+
+
+def test_a_job_hangs_when_no_task_says_anything_for_long_enough():
+    quiet = Quiet()
+    quiet.loop.look()
+    assert quiet.after(50) == []
+    quiet.sizes["worker-1"] = 10
+    assert quiet.after(50) == [] and quiet.after(59) == []
+    assert quiet.after(2) == [Hung("d", "d.1", 61, "worker-1", devices_known=False)]
+    assert len(quiet.after(100)) == 1, "it is told once"
+
+
+def test_a_job_lives_when_its_devices_work_and_hangs_when_they_do_not():
+    quiet = Quiet()
+    quiet.loop.look()
+    for _ in range(5):
+        quiet.use(97.0)
+        assert quiet.after(50) == []
+    quiet.use(0.2)
+    quiet.use(None)
+    assert quiet.after(30) == [Hung("d", "d.1", 80, "", devices_known=True)]
+    assert quiet.handed == ["a"] * 7, "readings go on to who keeps them"
+
+
+@pytest.mark.parametrize("why", ["lost", "finishing", "never asked"])
+def test_nothing_hangs_when_nobody_can_know_or_wants_to(why):
+    quiet = Quiet(hang_seconds=0 if why == "never asked" else 60)
+    if why == "lost":
+        task = quiet.job.tasks["worker-0"]
+        quiet.job.tasks["worker-0"] = replace(task, state=TaskState.LOST)
+    if why == "finishing":
+        quiet.job.record = replace(quiet.job.record, state=State.FINISHING)
+    quiet.loop.look()
+    assert quiet.after(1000) == []
+
+
+async def test_a_job_avoids_the_node_that_lost_it_when_another_has_room(yard):
+    await yard.lead()
+    job = await yard.submit("0")
+    first = await yard.until(job, State.RUNNING)
+    node = (await yard.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
+    yard.world.reboot(node)
+    again = await until_attempt(yard, job, 2)
+    other = (await yard.db.read(lambda c: workloads.tasks(c, job, 2)))[0].node
+    assert (again.avoid, other != node) == ((node,), True)
+    assert "task_lost" in codes(yard, job)
+
+
+async def test_a_job_is_tried_on_the_same_node_when_there_is_no_other(tmp_path):
+    yard = Yard(tmp_path, node_names=("a",))
+    try:
+        await yard.lead()
+        job = await yard.submit("0")
+        await yard.until(job, State.RUNNING)
+        yard.world.reboot("a")
+        again = await until_attempt(yard, job, 2)
+        assert again.avoid == ()
+        assert "avoid_lifted" in codes(yard, job)
+    finally:
+        await yard.kill()
+        yard.db.close()
+
+
+async def test_a_job_comes_back_to_a_node_when_the_others_leave(yard):
+    await yard.lead()
+    blocker = await yard.submit("0", replicas=4)
+    await yard.until(blocker, State.RUNNING)
+    job = await yard.submit("0", replicas=2)
+    first = await yard.until(job, State.RUNNING)
+    node = (await yard.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
+    yard.world.reboot(node)
+    async with asyncio.timeout(20):
+        while (await yard.get(job)).avoid != (node,):
+            await asyncio.sleep(0.01)
+    other = "b" if node == "a" else "a"
+    yard.world.cut(other)  # where the first one still runs, as far as anybody knows
+    await until_attempt(yard, job, 2)
+    assert (await yard.get(job)).avoid == ()
+
+
+async def test_a_programs_own_failure_is_no_nodes_fault(yard):
+    await yard.lead()
+    job = await yard.submit("137", max_retries=1)
+    await yard.until(job, State.RUNNING)
+    yard.world.step()
+    assert (await until_attempt(yard, job, 2)).avoid == ()
+
+
+def test_a_black_list_is_lifted_only_where_it_is_what_keeps_the_job():
+    ready = {"state": "ready", "created_at": 0.0, "address": {}, "cpu": 4000, "memory_mib": 8192}
+    small, large = NodeRecord(name="s", **ready), NodeRecord(name="l", **{**ready, "devices": {"V100": 8}})
+
+    def left(avoid: tuple[str, ...], role: RoleSpec, *known: NodeRecord) -> tuple[str, ...]:
+        spec = WorkloadSpec(name="j", command="x", roles=(role,))
+        record = WorkloadRecord(
+            id="d",
+            name="j",
+            kind="job",
+            workspace_id="w",
+            user_id="u",
+            spec=spec,
+            submitted_at=0.0,
+            avoid=avoid,
+        )
+        return relieve(Draft(), record, known, 1.0).avoid
+
+    assert left(("s",), RoleSpec(), small, large) == ("s",)
+    assert left(("l",), RoleSpec(devices=8, device="V100"), small, large) == ()
+    assert left(("l",), RoleSpec(devices=9), small, large) == ("l",), "nothing could have it"
+    assert left(("s",), RoleSpec(nodes=("s",)), small, large) == ()
+    assert left(("s",), RoleSpec(replicas=6, cpu=1.0), small, large) == ()
+    assert left(("s",), RoleSpec(replicas=6, minimum=2, cpu=1.0), small, large) == ("s",)
+    assert left(("s",), RoleSpec(), small, replace(large, desired="cordoned")) == ()
+
+
+async def submit_elastic(yard, role: RoleSpec) -> WorkloadRecord:
+    spec = WorkloadSpec(name="e", command="0", workspace="w", roles=(role,))
+    record = WorkloadRecord(
+        id="dlcelastic",
+        name="e",
+        kind="job",
+        workspace_id="w",
+        user_id="u",
+        spec=spec,
+        submitted_at=0.0,
+        queued_at=0.0,
+    )
+    await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
+    yard.hints.wake("conductor")
+    return record
+
+
+async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(yard):
+    await yard.lead()
+    blocker = await yard.submit("0", replicas=4)
+    await yard.until(blocker, State.RUNNING)
+    record = await submit_elastic(yard, RoleSpec(replicas=8, minimum=2, cpu=1.0))
+    await yard.until(record.id, State.RUNNING)
+    launch = yard.world.launched[f"{record.id}.1"]
+    assert [task.name for task in launch.tasks] == [f"worker-{n}" for n in range(4)]
+    assert {task.env["TRAINYARD_TASKS"] for task in launch.tasks} == {"4"}
+    told = yard.db.read_now(lambda c: events.page(c, subject_id=record.id, limit=100))
+    assert "runs with 4 of 8 tasks" in " ".join(one.message for one in told)
+    for _ in range(9):
+        yard.world.step()
+    assert (await yard.until(record.id, *FINAL)).state is State.SUCCEEDED, "four were enough"
+
+
+async def test_an_elastic_job_waits_when_not_even_its_least_fits(yard):
+    await yard.lead()
+    blockers = [await yard.submit("0", replicas=4), await yard.submit("0", replicas=3)]
+    for one in blockers:
+        await yard.until(one, State.RUNNING)
+    record = await submit_elastic(yard, RoleSpec(replicas=4, minimum=2, cpu=1.0))
+    probe = await yard.submit("0")
+    await yard.until(probe, State.RUNNING)
+    assert (await yard.get(record.id)).state is State.WAITING
+    assert yard.db.read_now(nodes.list_nodes)
