@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import place
 from benchmarks.measure import Row, medians, timed
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
 import emulation  # isort: skip  # the tests' emulator; `place` has put their folder on the path
 
@@ -92,7 +92,7 @@ def _call_row(count: int, counts: dict[str, int], single: int) -> Row:
 
 def _make(count: int, *, name: str = "bench", **words: Any) -> None:
     """A new client: a job, and its first command on every machine."""
-    yard = Yard(backend="aliyun")
+    yard = Runtime(backend="aliyun")
     try:
         yard.make_job(name, num_tasks=count, instance_type=KIND, confirm_cost=True, **words).run("true")
     finally:
@@ -221,7 +221,7 @@ def _phases() -> list[Row]:
     """The steps of the manual's script, one machine, realistic boots; downloads are left out, having no network here."""
     with _cloud(instant=False) as yard, place.own_folder_of_code() as code:
         marks: list[tuple[str, float]] = []
-        door = Yard(backend="aliyun")
+        door = Runtime(backend="aliyun")
         begin = time.time()
         try:
             course = _watched(yard, 1, "seed", lambda: _deploy(door, code, marks))
@@ -248,7 +248,7 @@ def _phases() -> list[Row]:
     ]
 
 
-def _deploy(door: Yard, code: Path, marks: list[tuple[str, float]]) -> None:
+def _deploy(door: Runtime, code: Path, marks: list[tuple[str, float]]) -> None:
     job = door.make_job(
         "seed", run_name="seed-1", num_tasks=1, instance_type="ecs.gn6v-c10g1.20xlarge", confirm_cost=True
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import place
 from benchmarks.measure import Row, medians, take_turns, timed
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
 COMMAND = "echo hi"
 JOB = "bench"
@@ -26,7 +26,7 @@ def measure(*, quick: bool = False) -> list[Row]:
     """Rows for warm and cold."""
     count = 8 if quick else 32
     with place.own_home() as folder, place.real_hosts(count, folder) as hosts:
-        yard = Yard(backend="ssh")
+        yard = Runtime(backend="ssh")
         job = yard.make_job(JOB, num_tasks=count)
         try:
             warm = _warm(job.run, hosts, folder, rounds=3 if quick else 15)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import place
 from benchmarks.measure import Row, medians, take_turns, timed
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
 
 def measure(*, quick: bool = False) -> list[Row]:
@@ -23,7 +23,7 @@ def _samples(count: int, rounds: int) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {"new": [], "found": [], "kill": []}
 
     def once() -> float:
-        first, second = Yard(), Yard()
+        first, second = Runtime(), Runtime()
         try:
             samples["new"].append(timed(lambda: first.make_job("bench", num_tasks=count)))
             samples["found"].append(timed(lambda: second.make_job("bench", num_tasks=count)))

@@ -19,7 +19,7 @@ import asyncssh
 from benchmarks import place
 from benchmarks.measure import Row, medians, middle_of, take_turns, timed
 from trainyard.lib.portal import Portal
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
 LOCAL_POLL = 0.02
 SSH_POLL = 0.02  # between two looks for the status file
@@ -33,7 +33,7 @@ def measure(*, quick: bool = False) -> list[Row]:
 
 def _local(rounds: int) -> list[Row]:
     with place.own_home() as folder:
-        yard = Yard()
+        yard = Runtime()
         task = yard.make_task("bench")
         typing = _Typing(folder)
         try:
@@ -59,7 +59,7 @@ def _local(rounds: int) -> list[Row]:
 
 def _ssh(rounds: int) -> list[Row]:
     with place.own_home() as folder, place.real_hosts(1, folder) as hosts:
-        yard = Yard(backend="ssh")
+        yard = Runtime(backend="ssh")
         task = yard.make_task("bench")
         portal = Portal()
         connection = portal.call(connect(hosts[0]))

@@ -20,7 +20,7 @@ from typing import Any, cast
 from benchmarks.measure import Row
 from trainyard.engines.nodes.agent.readings.sampler import Sampler
 from trainyard.engines.nodes.agent.tasks.task_list import Task
-from trainyard.engines.nodes.node_link import Patience
+from trainyard.engines.nodes.node_link import LinkTimeouts
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.runtime import device_metrics
 from trainyard.runtime.usage import devices_script
@@ -43,7 +43,7 @@ def measure(*, quick: bool = False) -> list[Row]:
             for shell in shells:
                 subprocess.run(["kill", "-9", "--", f"-{shell.pid}"], check=False)
                 shell.wait()
-        limit = SHARE * Patience().sample
+        limit = SHARE * LinkTimeouts().sample
         rows.append(
             Row(
                 f"a reading of {count} tasks, {count * PROCESSES} processes",
@@ -56,13 +56,13 @@ def measure(*, quick: bool = False) -> list[Row]:
     with _tools():
         asking, taking = _devices()
     name = f"asking the tools of {DEVICES} devices, around the tools"
-    rows.append(Row(name, asking, "1 % of a core", SHARE * Patience().sample, bar=1))
+    rows.append(Row(name, asking, "1 % of a core", SHARE * LinkTimeouts().sample, bar=1))
     rows.append(
         Row(
             f"taking what {DEVICES} devices say, on the server",
             taking,
             "1 % of a core, 100 nodes",
-            SHARE * Patience().sample / 100,
+            SHARE * LinkTimeouts().sample / 100,
         )
     )
     return rows

@@ -16,7 +16,7 @@ from trainyard.server.store.database import Database
 from trainyard.server.store.people import tokens, users, workspaces
 from trainyard.server.store.people.users import UserRecord
 from trainyard.server.store.people.workspaces import Role, WorkspaceRecord
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 from trainyard.spec.workload import WorkloadSpec
 
 PASSWORD = "correct horse battery"
@@ -53,7 +53,7 @@ async def assemble(db: Database, clock: Clock, folder: Path, **settings: object)
     first = ensure_admin(db, clock)
     assert first is not None
     now = clock.now().timestamp()
-    services = Services(db, clock, Hints(), settings=ServerSettings(data=folder, **settings))  # type: ignore[arg-type]
+    services = Services(db, clock, Wakeups(), settings=ServerSettings(data=folder, **settings))  # type: ignore[arg-type]
     secrets = {"admin": first.token}
 
     def work(connection):

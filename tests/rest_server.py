@@ -15,10 +15,10 @@ import httpx2
 import uvicorn
 
 from trainyard.client import Client
-from trainyard.engines.nodes.exec_client import NodeVisitor
+from trainyard.engines.nodes.exec_client import NodeExecClient
 from trainyard.lib.clock import SystemClock
 from trainyard.server.api.application import create_api
-from trainyard.server.api.dlc.dispatch import Doors
+from trainyard.server.api.dlc.dispatch import DlcDispatch
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.services import Services
@@ -27,7 +27,7 @@ from trainyard.server.store import upgrade
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord
-from trainyard.server.wakeups import EVENTS, Hints
+from trainyard.server.wakeups import EVENTS, Wakeups
 from trainyard.spec.workload import State, TaskState
 
 URL = "http://platform.test"
@@ -40,16 +40,16 @@ class Rig:
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = replace(ServerSettings(data=folder), sign_in_attempts=1000, **settings)
         self.clock = SystemClock()
-        self.hints = Hints()
+        self.hints = Wakeups()
         self.db = Database(self.settings.database_url)
         upgrade.ensure(self.db)
         self.admin = ensure_admin(self.db, self.clock) or FirstAdmin("admin", "", token)
         self.logs = LogStore(folder / "logs", limit_bytes=64 << 20)
         self.services = Services(self.db, self.clock, self.hints, settings=self.settings)
         self.engine: Any = None
-        visitor = NodeVisitor("p-test")
+        visitor = NodeExecClient("p-test")
         self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings, visitor)
-        self.doors = Doors(self.app, self.app.state.parts)  # with that of the vendor's clients
+        self.doors = DlcDispatch(self.app, self.app.state.parts)  # with that of the vendor's clients
 
     def close(self) -> None:
         self.app.state.parts.changes.close()

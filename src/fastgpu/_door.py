@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
-yard = Yard(backend="aliyun", logdir_root="/fastgpu/runs")
+yard = Runtime(backend="aliyun", logdir_root="/fastgpu/runs")

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from trainyard.sync import Instance as Instance
     from trainyard.sync import Job as Job
     from trainyard.sync import Run as Run
+    from trainyard.sync import Runtime as Yard
     from trainyard.sync import Task as Task
-    from trainyard.sync import Yard as Yard
     from trainyard.transport.copy import CopyOptions as CopyOptions
 
-    _yard = Yard()
+    _yard = Runtime()
     add_authorized_keys = _yard.add_authorized_keys
     get_backend = _yard.get_backend
     get_logdir_root = _yard.get_logdir_root
@@ -89,7 +89,7 @@ _YARD = (
 )  # fmt: skip
 _PLACES = {
     **dict.fromkeys(_ERRORS, "trainyard.lib.errors"),
-    **dict.fromkeys(("Instance", "Job", "Run", "Task", "Yard"), "trainyard.sync"),
+    **dict.fromkeys(("Instance", "Job", "Run", "Task", "Runtime"), "trainyard.sync"),
     **dict.fromkeys(("gen_command_file", "get_mpi_prefix"), "trainyard.launch"),
     "CopyOptions": "trainyard.transport.copy",
 }
@@ -121,7 +121,7 @@ def __dir__() -> list[str]:
 def _door() -> object:
     """The Yard of this package, made by its first use."""
     if "_yard" not in globals():
-        from trainyard.sync import Yard  # noqa: PLC0415  # see __getattr__
+        from trainyard.sync import Runtime  # noqa: PLC0415  # see __getattr__
 
-        globals()["_yard"] = Yard()
+        globals()["_yard"] = Runtime()
     return globals()["_yard"]

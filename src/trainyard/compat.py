@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from trainyard.lib.errors import InvalidError
 
 if TYPE_CHECKING:
-    from trainyard.sync import Run, Task, Yard
+    from trainyard.sync import Run, Runtime, Task
 
 
 class Globals:
     """`ncluster_globals` / `fastgpu_globals`: the family's switches and registries, answered from the Yard."""
 
-    def __init__(self, yard: Yard) -> None:
+    def __init__(self, yard: Runtime) -> None:
         self._yard = yard
         self._placement_group = False
 

@@ -24,7 +24,7 @@ from signed_requests import as_bytes, signed, statuses
 from trainyard.lib.clock import ManualClock
 from trainyard.server.auth.nonces import CLOCK_SECONDS, MARGIN_SECONDS, Nonces
 from trainyard.server.leader import clock_trust
-from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, Term
+from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, LeaderTerm
 from trainyard.server.leader.retention import Retention
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
@@ -276,18 +276,18 @@ def test_a_server_that_started_a_year_ahead_recovers_when_its_clock_is_set_right
 
 
 @pytest.fixture
-def term(tmp_path) -> Iterator[Term]:
+def term(tmp_path) -> Iterator[LeaderTerm]:
     db = Database(f"sqlite:///{tmp_path / 'x.db'}")
     upgrade.ensure(db)
     lease = db.write_now(lambda c: leases.take(c, LEASE, owner="us", seconds=1000))
     assert lease is not None
-    yield Term(db, ManualClock(), "us", lease.epoch)
+    yield LeaderTerm(db, ManualClock(), "us", lease.epoch)
     db.close()
 
 
 @pytest.mark.parametrize("away", [YEAR, -YEAR, -HOUR])
 async def test_nothing_is_removed_when_a_server_starts_with_a_clock_that_does_not_go_with_its_books(
-    term: Term, tmp_path, away
+    term: LeaderTerm, tmp_path, away
 ):
     now = term.clock.now().timestamp()
     token = TokenRecord(id="t", user_id="u", digest="d", scopes=("*",), created_at=now - 10 * YEAR, expires_at=now - 5 * YEAR)  # fmt: skip
@@ -308,7 +308,7 @@ async def test_nothing_is_removed_when_a_server_starts_with_a_clock_that_does_no
 
 
 async def test_a_nonce_that_was_forgotten_is_refused_when_the_clock_is_set_back_and_nobody_else_is(
-    term: Term,
+    term: LeaderTerm,
 ):
     kept = CLOCK_SECONDS + MARGIN_SECONDS
 

@@ -22,7 +22,7 @@ import pytest
 
 import platforms
 from trainyard.engines.nodes.agent.barrier import barrier_proof as proofs
-from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper, MissingError
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import BarrierKeeper, MissingError
 from trainyard.engines.nodes.agent.barrier.barrier_report import Reporter
 from trainyard.server.launch import rendezvous
 from trainyard.server.secrets.sealing import Seal
@@ -149,7 +149,7 @@ def gate(given: dict[str, Any], seconds: float = 30.0) -> Iterator[list[Any]]:
 
     def keep() -> None:
         try:
-            result.append(Keeper(given, {"master-0": {}}, time.monotonic() + seconds).keep())
+            result.append(BarrierKeeper(given, {"master-0": {}}, time.monotonic() + seconds).keep())
         except MissingError as error:
             result.append(error)
 

@@ -17,7 +17,7 @@ import pytest
 
 from platforms import Up, platform
 from small_disk import SmallDisk, small_disk
-from trainyard.engines.nodes.reports import Reports
+from trainyard.engines.nodes.reports import NodeReports
 from trainyard.lib.errors import DiskFullError
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
@@ -214,7 +214,7 @@ def test_writes_are_refused_one_by_one_and_none_is_half_done_when_the_reserve_is
 def test_output_is_kept_exactly_once_when_the_disk_was_full_meanwhile(tmp_path: Path):
     with small_disk(tmp_path / "logs", "1m") as disk:
         store = LogStore(disk.folder)
-        reports = Reports("node", store)
+        reports = NodeReports("node", store)
         key = ("job1.1", "worker-0")
         reports.launched(key)
         output = b"".join(b"line %05d\n" % number for number in range(3000))

@@ -421,7 +421,7 @@ class Engine(Protocol):
         ...
 
 
-class Visitor(Protocol):
+class ExecClient(Protocol):
     """A way into what runs, for any server, whoever leads. It starts and ends no workload."""
 
     def exec(

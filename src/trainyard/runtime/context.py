@@ -28,7 +28,7 @@ class Reporter(Protocol):
         ...
 
 
-class Silent:
+class SilentReporter:
     """A reporter that says nothing."""
 
     def log(self, name: str, message: str, level: str = "INFO") -> None:
@@ -46,7 +46,7 @@ class Context:
     """One client's view. `logdirs` remembers the log folder of each run, which is chosen once."""
 
     backend: Backend
-    reporter: Reporter = field(default_factory=Silent)
+    reporter: Reporter = field(default_factory=SilentReporter)
     clock: Clock = field(default_factory=SystemClock)
     logdir_root: str = "~/.trainyard/runs"
     logdirs: dict[str, str] = field(default_factory=dict)

@@ -23,7 +23,7 @@ FIRST_PART = 65536  # bytes of output that come with the status; as in control_c
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SessionLook:
     """A session as the machine sees it."""
 
     alive: bool
@@ -32,7 +32,7 @@ class Look:
     variables: str = ""  # what the variables that its shell was given are called
 
 
-class Line:
+class ControlChannel:
     """One exchange at a time. A line whose exchange was cut short is no longer idle and must be closed."""
 
     def __init__(self, process: Process, machine: str) -> None:
@@ -41,11 +41,13 @@ class Line:
         self._pieces: AsyncIterator[bytes] = process.output()
         self._buffer = bytearray()
         self.is_idle = False
-        self.first_look = Look(False)
+        self.first_look = SessionLook(False)
         self.first_answer: tuple[int, str] | None = None
 
     @classmethod
-    async def open(cls, transport: Transport, folder: str, machine: str, question: str = "") -> Line:
+    async def open(
+        cls, transport: Transport, folder: str, machine: str, question: str = ""
+    ) -> ControlChannel:
         """Start the far side and wait until it answers; `first_look` is the session as it was then.
 
         A `question` is a script as for `ask`, asked in the same breath; its answer is in `first_answer`.
@@ -66,7 +68,7 @@ class Line:
             raise
         return line
 
-    async def look(self) -> Look:
+    async def look(self) -> SessionLook:
         """The session as it is."""
         await self._send("ty_look\n")
         return await self._looked()
@@ -143,10 +145,10 @@ class Line:
         self.is_idle = False
         await self._process.write(statement.encode(errors="surrogateescape"))
 
-    async def _looked(self) -> Look:
+    async def _looked(self) -> SessionLook:
         alive, running, last, variables = await self._answer("?")
         self.is_idle = True
-        return Look(
+        return SessionLook(
             alive == "alive",
             int(running) if running.isdigit() else None,
             int(last) if last.isdigit() else 0,

@@ -25,7 +25,7 @@ LONGEST_LOOK_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class StopTerms:
     """When machines are to stop."""
 
     when_done: bool = False  # when the commands have ended and no client lives
@@ -39,11 +39,11 @@ class Terms:
 
 
 @dataclass(kw_only=True)
-class Curfew:
+class SelfStop:
     """The curfew of one job."""
 
     job: Job
-    terms: Terms
+    terms: StopTerms
     client: str = field(default_factory=new_id)
 
     async def arrange(self) -> bool:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from trainyard.lib import aio, ids, shell
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import InvalidError, NotFoundError, StillRunningError, UnreachableError
-from trainyard.runtime.control_channel import FREE_SPACE, FULL, Line, Look, OnOutput
+from trainyard.runtime.control_channel import FREE_SPACE, FULL, ControlChannel, OnOutput, SessionLook
 from trainyard.runtime.paths import MachinePaths
 from trainyard.spec import names
 from trainyard.transport.api import Transport
@@ -68,7 +68,7 @@ class Session:
     env: Mapping[str, str] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     found: SessionState | None = field(default=None, init=False)  # as it was when this client first came
-    _idle: list[Line] = field(default_factory=list, init=False)
+    _idle: list[ControlChannel] = field(default_factory=list, init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _unfinished: dict[str, int] = field(default_factory=dict, init=False)
 
@@ -104,7 +104,7 @@ class Session:
                     await self._note_unfinished(state.running, state.last)
             return state, answer
 
-    async def _look(self, question: str) -> tuple[Line, Look]:
+    async def _look(self, question: str) -> tuple[ControlChannel, SessionLook]:
         """A line that answers, and what it saw."""
         while self._idle:
             line = self._idle.pop()
@@ -116,10 +116,10 @@ class Session:
             except BaseException:
                 await aio.finish(line.aclose())
                 raise
-        line = await Line.open(self.transport, self.folder, self.machine, question)
+        line = await ControlChannel.open(self.transport, self.folder, self.machine, question)
         return line, line.first_look
 
-    async def _start(self, line: Line) -> Look:
+    async def _start(self, line: ControlChannel) -> SessionLook:
         """Start the session, or tell a running one its new variables."""
         script = _start_script(self.folder, names.session_name(self.machine), self.window, self.env)
         status, said = await line.ask(script)
@@ -138,7 +138,7 @@ class Session:
                 f"the session on {self.machine} did not start: {said.strip() or f'status {status}'}",
                 hint=f"Look at it with `trainyard ssh {self.machine}`.",
             )
-        return Look(True, _number(words[2]), _number(words[3]) or 0)
+        return SessionLook(True, _number(words[2]), _number(words[3]) or 0)
 
     async def ask(self, script: str) -> tuple[int, str]:
         """Run a short script of ours on the machine, beside the shell: its status and what it said.
@@ -192,7 +192,7 @@ class Session:
             pending.number = number
             on_number(number)
 
-        async def once(line: Line, keep: OnOutput | None) -> tuple[str, int]:
+        async def once(line: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
             return await line.run(pending.token, text, keep, started)
 
         return await self._watched(pending, once, collect, timeout)
@@ -212,7 +212,7 @@ class Session:
         `on_output` begins at byte `start`. Without `interrupt`, cancelling only stops looking: the command runs on.
         """
 
-        async def once(line: Line, keep: OnOutput | None) -> tuple[str, int]:
+        async def once(line: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
             return await line.wait(number, keep)
 
         pending = _Pending("", "", number, interrupt=interrupt)
@@ -284,14 +284,14 @@ class Session:
     async def _watched(
         self,
         pending: _Pending,
-        once: Callable[[Line, OnOutput | None], Awaitable[tuple[str, int]]],
+        once: Callable[[ControlChannel, OnOutput | None], Awaitable[tuple[str, int]]],
         collect: OnOutput | None,
         timeout: float | None,
     ) -> Ended:
         """Wait on a line, looking now and then whether the session lives; a time limit; Ctrl-C on cancel."""
         keep = _Resumed(collect) if collect is not None else None
 
-        async def exchange(line: Line) -> tuple[str, int]:
+        async def exchange(line: ControlChannel) -> tuple[str, int]:
             if keep is not None:
                 keep.restart()
             waiting = asyncio.ensure_future(once(line, keep))
@@ -344,7 +344,7 @@ class Session:
             async with asyncio.timeout(INTERRUPT_SECONDS):
                 await self._on_line(lambda line: line.wait(number, None))
 
-    async def _on_line(self, work: Callable[[Line], Awaitable[T]]) -> T:
+    async def _on_line(self, work: Callable[[ControlChannel], Awaitable[T]]) -> T:
         """Do `work` on a line; after a lost connection again on a new one, for a bounded time.
 
         Everything a line does may be repeated: a submit carries a token, a wait changes nothing.
@@ -374,14 +374,14 @@ class Session:
             await self.clock.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    async def _take_line(self) -> Line:
+    async def _take_line(self) -> ControlChannel:
         if self.found is None:
             await self.open()
         if self._idle:
             return self._idle.pop()
-        return await Line.open(self.transport, self.folder, self.machine)
+        return await ControlChannel.open(self.transport, self.folder, self.machine)
 
-    async def _put_back(self, line: Line) -> None:
+    async def _put_back(self, line: ControlChannel) -> None:
         if line.is_idle:
             self._idle.append(line)
         else:
@@ -510,7 +510,7 @@ class _Follower:
             await asyncio.sleep(0.2)
 
 
-async def _nothing(_line: Line) -> None:
+async def _nothing(_line: ControlChannel) -> None:
     return None
 
 

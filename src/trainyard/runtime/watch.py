@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from trainyard.lib.errors import CommandError, Error, TaskErrors, UnreachableError
 from trainyard.lib.shell import home_path
 from trainyard.runtime.job import Job, make_named
-from trainyard.runtime.self_stop import Curfew
+from trainyard.runtime.self_stop import SelfStop
 from trainyard.runtime.task import Task
 from trainyard.spec.machine import MachineSpec, MachineState
 
@@ -23,7 +23,7 @@ STILL = frozenset({MachineState.STOPPED, MachineState.STOPPING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Care:
+class WatchOptions:
     """What is to be done for a job."""
 
     checkpoint: str = ""  # run on a machine that is about to be taken back
@@ -42,10 +42,10 @@ class Watch:
 
     job: Job
     spec: MachineSpec
-    care: Care
+    care: WatchOptions
     install_script: str = ""
     skip_setup: bool = False
-    curfew: Curfew | None = None  # where the machines stop themselves; new ones must be told
+    curfew: SelfStop | None = None  # where the machines stop themselves; new ones must be told
     look_seconds: float = LOOK_SECONDS
     _warned: set[str] = field(default_factory=set)
     _busy_at: float = 0.0
@@ -158,7 +158,7 @@ class Watch:
         return not self.job.tasks or any(task.machine.state in ended for task in self.job.tasks)
 
 
-async def stop_when_done(job: Job, curfew: Curfew | None = None) -> None:
+async def stop_when_done(job: Job, curfew: SelfStop | None = None) -> None:
     """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error.
 
     Machines with a curfew are not waited for: they stop themselves when their commands have ended.

@@ -13,15 +13,15 @@ from operator import sub
 
 from trainyard.scheduling.cluster import NONE_CLOSED, Cluster, Keep
 from trainyard.scheduling.model import Policy
-from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.request_classes import RequestClass
 from trainyard.scheduling.reservations import Reservation, merge_all
-from trainyard.scheduling.workspace_queue import INFINITY, Entry
+from trainyard.scheduling.workspace_queue import INFINITY, QueueEntry
 
 Mode = tuple[int, ...]  # numbers of reservations
 REMEMBERED = 8  # sets of reservations that a kind is known to delay
 
 
-class Passing:
+class Backfill:
     """What the reservations of one cycle leave to others."""
 
     def __init__(self, cluster: Cluster, policy: Policy, passed: Mapping[str, int]) -> None:
@@ -39,8 +39,8 @@ class Passing:
         self._places: dict[int, int] = {}  # number of a reservation → how many must be outlived to delay it
         self._keeps: dict[Mode, tuple[dict[int, Keep], Mapping[str, list[int]]]] = {}
         self._spares: dict[Mode, tuple[int, int]] = {}  # devices that may still pass them
-        self._sound: set[tuple[Kind, Mode]] = set()  # what was remembered, and is still true
-        self._longest: dict[Kind, float] = {}
+        self._sound: set[tuple[RequestClass, Mode]] = set()  # what was remembered, and is still true
+        self._longest: dict[RequestClass, float] = {}
 
     def begin(self, now: float) -> None:
         """Start a cycle without reservations."""
@@ -72,7 +72,7 @@ class Passing:
         self._longest = {}
         self.version += 1
 
-    def mode(self, entry: Entry) -> Mode:
+    def mode(self, entry: QueueEntry) -> Mode:
         """The reservations that a workload would outlive."""
         # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
         return self._modes[bisect_left(self._starts, self.now + (entry.limit if self.whole else entry.stay))]
@@ -89,7 +89,7 @@ class Passing:
         """Nobody more is let pass: from now on there may be more room again."""
         self.cluster.closed = NONE_CLOSED
 
-    def may_pass(self, kind: Kind, mode: Mode, *, is_brief: bool) -> bool:
+    def may_pass(self, kind: RequestClass, mode: Mode, *, is_brief: bool) -> bool:
         """Whether all whom one of a kind would delay can spare what it takes; for whoever is soon gone, they spare more."""
         if not kind.devices:
             return False
@@ -111,14 +111,14 @@ class Passing:
         self._longest = {}
         self.version += 1
 
-    def longest(self, kind: Kind) -> float:
+    def longest(self, kind: RequestClass) -> float:
         """How long one of a kind may stay at most, as far as is known: longer, and it would delay a reservation."""
         longest = self._longest.get(kind)
         if longest is None:
             longest = self._longest[kind] = self._find_longest(kind) if self._starts else INFINITY
         return longest
 
-    def _find_longest(self, kind: Kind) -> float:
+    def _find_longest(self, kind: RequestClass) -> float:
         place = INFINITY
         for mode in list(kind.delays):
             last = self._last_place(mode)
@@ -132,7 +132,7 @@ class Passing:
         soonest = self._starts[int(place) - 1] - self.now
         return max(soonest, bounds[0], min(bounds[1], self.policy.brief))
 
-    def _bound(self, kind: Kind, place: int, *, is_brief: bool) -> float:
+    def _bound(self, kind: RequestClass, place: int, *, is_brief: bool) -> float:
         """Until when those who delay the first `place` reservations, or more, may pass on what is spared."""
         for outlived in range(place, len(self._modes)):
             if not self.may_pass(kind, self._modes[outlived], is_brief=is_brief):
@@ -151,7 +151,7 @@ class Passing:
             last = max(last, place)
         return last
 
-    def _is_sound(self, kind: Kind, mode: Mode) -> bool:
+    def _is_sound(self, kind: RequestClass, mode: Mode) -> bool:
         """Whether no node has got room since by which the kind would fit without delaying these."""
         if (kind, mode) in self._sound:
             return True
@@ -167,7 +167,7 @@ class Passing:
             self._sound.add((kind, mode))
         return not changed
 
-    def delays(self, kind: Kind, mode: Mode) -> None:
+    def delays(self, kind: RequestClass, mode: Mode) -> None:
         """It was seen to fit only by delaying these: remember."""
         if len(kind.delays) >= REMEMBERED:
             del kind.delays[next(iter(kind.delays))]

@@ -24,9 +24,9 @@ from trainyard.scheduling.estimate import estimate
 from trainyard.scheduling.model import Node, NodeState, Wait
 from trainyard.scheduling.placement import Part
 from trainyard.scheduling.reasons import Code, Figure, Reason
-from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.request_classes import RequestClass
 from trainyard.scheduling.scheduler import Scheduler
-from trainyard.scheduling.workspace_queue import Entry, Line
+from trainyard.scheduling.workspace_queue import QueueEntry, WorkspaceQueue
 
 
 def waits(scheduler: Scheduler) -> Iterator[Wait]:
@@ -73,9 +73,9 @@ class Diagnosis:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self._classes = classes_of(scheduler.cluster)
-        self._nevers: dict[Kind, Reason | None] = {}
-        self._fits: dict[Kind, Reason | None] = {}
-        self._limits: dict[tuple[Kind, str, str], Reason | None] = {}
+        self._nevers: dict[RequestClass, Reason | None] = {}
+        self._fits: dict[RequestClass, Reason | None] = {}
+        self._limits: dict[tuple[RequestClass, str, str], Reason | None] = {}
         self._delays = [
             (
                 one,
@@ -97,7 +97,7 @@ class Diagnosis:
         )
         return Reason(Code.PREEMPTING, "", "", {"victims": len(victims), "until": last})
 
-    def of(self, line: Line, entry: Entry) -> Reason:
+    def of(self, line: WorkspaceQueue, entry: QueueEntry) -> Reason:
         """Somebody in a line."""
         scheduler, id = self.scheduler, entry.request.id  # noqa: A001
         if id in scheduler.growth.asked:
@@ -112,7 +112,7 @@ class Diagnosis:
             or self._reserved(line, entry)
         )
 
-    def _never(self, kind: Kind) -> Reason | None:
+    def _never(self, kind: RequestClass) -> Reason | None:
         """Whether it could not start even if nothing else ran."""
         if kind not in self._nevers:
             self._nevers[kind] = None
@@ -127,7 +127,7 @@ class Diagnosis:
         rule = self.scheduler.cluster.rules.get(part.shape.device)
         return rule is not None and not rule.gives(part.shape.count, part.least)
 
-    def _limit(self, entry: Entry) -> Reason | None:
+    def _limit(self, entry: QueueEntry) -> Reason | None:
         request = entry.request
         key = (entry.kind, request.workspace, request.user)
         if key not in self._limits:
@@ -138,18 +138,18 @@ class Diagnosis:
             self._limits[key] = None if found is None else found[1]
         return self._limits[key]
 
-    def _fit(self, kind: Kind) -> Reason | None:
+    def _fit(self, kind: RequestClass) -> Reason | None:
         if kind not in self._fits:
             fits = kind.failed_at < 0 and not self._is_short(kind)
             self._fits[kind] = None if fits else self._no_room(kind)
         return self._fits[kind]
 
-    def _is_short(self, kind: Kind) -> bool:
+    def _is_short(self, kind: RequestClass) -> bool:
         return any(
             room_now(self.scheduler.cluster, part, part.least) < part.least for part in kind.gang.parts
         )
 
-    def _no_room(self, kind: Kind) -> Reason:
+    def _no_room(self, kind: RequestClass) -> Reason:
         cluster = self.scheduler.cluster
         for part in kind.gang.parts:
             now = room_now(cluster, part, part.least)
@@ -178,7 +178,7 @@ class Diagnosis:
             figures["absent"] = ", ".join(absent[:3]) + (" …" if len(absent) > 3 else "")
         return Reason(code, part.role, shape.device, figures)
 
-    def _reserved(self, line: Line, entry: Entry) -> Reason:
+    def _reserved(self, line: WorkspaceQueue, entry: QueueEntry) -> Reason:
         end = self.scheduler.now + entry.limit
         for reservation, reason in self._delays:
             if reservation.id != entry.request.id and reservation.start < end:
@@ -333,5 +333,5 @@ def _shortage(cluster: Cluster, index: int, shape: Shape) -> Shortage:
     return Shortage(node.name, *short)
 
 
-def _least(kind: Kind) -> int:
+def _least(kind: RequestClass) -> int:
     return sum(part.least for part in kind.gang.parts)

@@ -14,12 +14,12 @@ from trainyard.scheduling.placement import Gang, Taken, place, release, retake
 from trainyard.scheduling.request_classes import amounts_of
 
 if TYPE_CHECKING:
-    from trainyard.scheduling.quota import Place
+    from trainyard.scheduling.quota import QuotaPlace
     from trainyard.scheduling.reservations import Running
-    from trainyard.scheduling.scheduler_state import State
+    from trainyard.scheduling.scheduler_state import SchedulerState
 
 
-def affordable(scheduler: State, place_: Place, user: str, gang: Gang) -> Gang:
+def affordable(scheduler: SchedulerState, place_: QuotaPlace, user: str, gang: Gang) -> Gang:
     """The same gang with no more replicas than quotas leave room for, though never fewer than must start."""
     parts = list(gang.parts)
 
@@ -46,7 +46,7 @@ def at_most(gang: Gang, counts: Mapping[str, int]) -> Gang:
     return Gang(tuple(parts), gang.same_switch)
 
 
-def more_room(scheduler: State, running: Running) -> list[Taken] | None:
+def more_room(scheduler: SchedulerState, running: Running) -> list[Taken] | None:
     """Where a running workload would have more replicas, and no fewer of any role; None: nowhere, or others wait for it.
 
     What it has now is counted as free, for it leaves that first. Nothing stays taken.
@@ -88,7 +88,7 @@ def _wishes(gang: Gang) -> Iterator[Gang]:
         yield Gang(tuple(parts), gang.same_switch)
 
 
-def _is_awaited(scheduler: State, running: Running, found: list[Taken]) -> bool:
+def _is_awaited(scheduler: SchedulerState, running: Running, found: list[Taken]) -> bool:
     """Whether somebody waits who could use a node on which this one would have more than now."""
     before = Counter(one.node for one in running.taken)
     nodes = sum(

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
-from trainyard.scheduling.request_classes import Kind
+from trainyard.scheduling.request_classes import RequestClass
 from trainyard.scheduling.scheduler import Scheduler
-from trainyard.scheduling.workspace_queue import Entry
+from trainyard.scheduling.workspace_queue import QueueEntry
 
 
-def estimate(scheduler: Scheduler, queues: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
+def estimate(scheduler: Scheduler, queues: Mapping[str, Sequence[QueueEntry]]) -> dict[str, float]:
     """Workload → estimated start, from each line in order; one that is never in sight is left out."""
     now = scheduler.now
     free = {device: scheduler.cluster.free_devices(device) for device in scheduler.cluster.by_free}
@@ -54,7 +54,7 @@ def estimate(scheduler: Scheduler, queues: Mapping[str, Sequence[Entry]]) -> dic
     return found
 
 
-def scarce(kind: Kind) -> tuple[str, int]:
+def scarce(kind: RequestClass) -> tuple[str, int]:
     """The resource that decides: devices where it wants any, else the first it wants."""
     return (
         kind.least[-1]

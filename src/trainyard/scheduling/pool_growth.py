@@ -15,8 +15,8 @@ from trainyard.scheduling.placement import Gang, Part, Taken, least_of, place, r
 
 if TYPE_CHECKING:
     from trainyard.scheduling.scheduler import Cycle
-    from trainyard.scheduling.scheduler_state import State
-    from trainyard.scheduling.workspace_queue import Entry
+    from trainyard.scheduling.scheduler_state import SchedulerState
+    from trainyard.scheduling.workspace_queue import QueueEntry
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Order:
 class Growth:
     """What to acquire, decided anew in each cycle."""
 
-    def __init__(self, scheduler: State) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         self.scheduler = scheduler
         self.asked: dict[str, str] = {}  # workload → pool it waits for, "" for nodes that are already coming
         self._trial: list[Taken] = []
@@ -50,7 +50,7 @@ class Growth:
         self._orders = {}
         self._charged = []
 
-    def ask(self, entry: Entry) -> bool:
+    def ask(self, entry: QueueEntry) -> bool:
         """Hold room that is coming for a blocked workload, or ask for more; False: no pool could hold it."""
         scheduler = self.scheduler
         if not self.can_grow():
@@ -109,7 +109,7 @@ class Growth:
                 return extra
         return None
 
-    def _order(self, name: str, entry: Entry, gang: Gang, count: int) -> None:
+    def _order(self, name: str, entry: QueueEntry, gang: Gang, count: int) -> None:
         pool = self.scheduler.pools[name]
         order = self._orders.setdefault(name, _Order(Cluster((), self.scheduler.cluster.rules)))
         for node in _nodes(pool, count, order.count):

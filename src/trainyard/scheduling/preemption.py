@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from trainyard.scheduling.cluster import Cluster, Shape, bits, replicas
 from trainyard.scheduling.model import Request
 from trainyard.scheduling.placement import Part, Taken, least_of, place, release, retake, would_fit
-from trainyard.scheduling.quota import Place
+from trainyard.scheduling.quota import QuotaPlace
 from trainyard.scheduling.reasons import Code, Reason
 from trainyard.scheduling.reservations import Cost, Running, cost_of
 
 if TYPE_CHECKING:
-    from trainyard.scheduling.scheduler_state import State
-    from trainyard.scheduling.workspace_queue import Entry
+    from trainyard.scheduling.scheduler_state import SchedulerState
+    from trainyard.scheduling.workspace_queue import QueueEntry
 
 EXACT = 8  # with so few candidates all sets of victims are tried, the smallest first
 NEAREST = 512  # candidates looked at when there are many
@@ -33,8 +33,8 @@ class Victim:
     """A running workload that may be told to go, and why it may."""
 
     running: Running
-    place: Place
-    branch: Place | None  # through which its quota is called back; None: the same workspace
+    place: QuotaPlace
+    branch: QuotaPlace | None  # through which its quota is called back; None: the same workspace
     code: Code
 
     def reason(self, request: Request) -> Reason:
@@ -51,7 +51,9 @@ class Victim:
         )
 
 
-def find_victims(scheduler: State, entry: Entry, place_: Place) -> tuple[list[Victim], list[Taken]] | None:
+def find_victims(
+    scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace
+) -> tuple[list[Victim], list[Taken]] | None:
     """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
     others = _others(scheduler, entry, place_)
     if not _has_any(scheduler, entry.request, others) or not _could_be_enough(scheduler, entry, others):
@@ -77,12 +79,12 @@ class _Other:
     """Another workspace that may have to give way."""
 
     workspace: str
-    place: Place
-    branch: Place  # through which its quota is called back
+    place: QuotaPlace
+    branch: QuotaPlace  # through which its quota is called back
     lends: bool  # our branch is inside its guarantee: what they hold above theirs comes back
 
 
-def _others(scheduler: State, entry: Entry, place_: Place) -> list[_Other]:
+def _others(scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace) -> list[_Other]:
     """The workspaces above their guarantee, whose workloads may be told to go."""
     tree, amounts = scheduler.tree, entry.kind.least
     over: dict[int, bool] = {}  # of each branch, once
@@ -103,7 +105,7 @@ def _others(scheduler: State, entry: Entry, place_: Place) -> list[_Other]:
     return found
 
 
-def _has_any(scheduler: State, request: Request, others: list[_Other]) -> bool:
+def _has_any(scheduler: SchedulerState, request: Request, others: list[_Other]) -> bool:
     """Whether there may be candidates at all."""
     mine = scheduler.preemptible_by_cost.get(request.workspace)
     if mine and mine[0][1].request.priority < request.priority:  # the lowest priority comes first
@@ -113,7 +115,7 @@ def _has_any(scheduler: State, request: Request, others: list[_Other]) -> bool:
     return any(other.lends or scheduler.preemptible_by_cost.get(other.workspace) for other in others)
 
 
-def _is_known_not_to_fit(scheduler: State, entry: Entry) -> bool:
+def _is_known_not_to_fit(scheduler: SchedulerState, entry: QueueEntry) -> bool:
     """Whether the last look found no room and there is no more since; where replicas depend on each other, look again."""
     gang = entry.kind.gang
     rule = scheduler.cluster.rules.get(gang.parts[0].shape.device)
@@ -122,7 +124,7 @@ def _is_known_not_to_fit(scheduler: State, entry: Entry) -> bool:
     return not entry.kind.may_fit(scheduler.cluster)
 
 
-def _could_be_enough(scheduler: State, entry: Entry, others: list[_Other]) -> bool:
+def _could_be_enough(scheduler: SchedulerState, entry: QueueEntry, others: list[_Other]) -> bool:
     """A sum over the cluster, before anybody is looked at: most large gangs end here."""
     resource, needed = entry.kind.least[-1] if entry.kind.least else ("", 0)
     if resource not in scheduler.cluster.by_free:
@@ -134,7 +136,9 @@ def _could_be_enough(scheduler: State, entry: Entry, others: list[_Other]) -> bo
     return needed <= 0
 
 
-def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Other]) -> Iterator[Victim]:
+def _candidates(
+    scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace, others: list[_Other]
+) -> Iterator[Victim]:
     """Who may be told to go, the cheapest first: borrowers, then low priority, then the newest."""
     request = entry.request
     nodes = 0
@@ -144,7 +148,7 @@ def _candidates(scheduler: State, entry: Entry, place_: Place, others: list[_Oth
     anywhere = nodes & scheduler.cluster.present == scheduler.cluster.present
 
     def useful(
-        rows: Iterable[tuple[Cost, Running]], place: Place, branch: Place | None, code: Code
+        rows: Iterable[tuple[Cost, Running]], place: QuotaPlace, branch: QuotaPlace | None, code: Code
     ) -> Iterator[tuple[Cost, Victim]]:
         for cost, running in rows:
             if running.leaving is None and (anywhere or any(nodes >> one.node & 1 for one in running.taken)):
@@ -173,7 +177,7 @@ def _cost(victim: Victim) -> tuple[bool, int, float, int]:
 class _Attempt:
     """Removing candidates on trial, and putting them back."""
 
-    def __init__(self, scheduler: State, entry: Entry, place_: Place) -> None:
+    def __init__(self, scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace) -> None:
         self.scheduler = scheduler
         self.entry = entry
         self.place = place_
@@ -290,7 +294,7 @@ class _Attempt:
             return self.greedy(everybody) if self.could_fit(everybody) else None
         part = self.entry.kind.gang.parts[0]
         left = self._without_room(part)
-        clearings = Clearings(self.scheduler.cluster, part.shape)
+        clearings = TrialEvictions(self.scheduler.cluster, part.shape)
         seen: list[Victim] = []
         candidates = iter(candidates)
         for victim in candidates:
@@ -360,7 +364,7 @@ class _Attempt:
             return None
         part = self.entry.kind.gang.parts[0]
         left = self.free[part.role]
-        clearings = Clearings(self.scheduler.cluster, part.shape)
+        clearings = TrialEvictions(self.scheduler.cluster, part.shape)
         for victim in candidates:
             clearings.remove(victim)
         if len(clearings.found) < left:
@@ -381,7 +385,7 @@ class _Attempt:
         return taken
 
 
-class Clearings:
+class TrialEvictions:
     """Who must go from which node so that a replica gets room: victims are taken away on trial, one after the other."""
 
     def __init__(self, cluster: Cluster, shape: Shape) -> None:

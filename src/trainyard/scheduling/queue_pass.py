@@ -10,11 +10,19 @@ from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
-from trainyard.scheduling.request_classes import Kind, Room
-from trainyard.scheduling.workspace_queue import INFINITY, OVERDUE, Entry, Likes, Line, Owner, Shares
+from trainyard.scheduling.request_classes import RequestClass, Room
+from trainyard.scheduling.workspace_queue import (
+    INFINITY,
+    OVERDUE,
+    EqualRequests,
+    Owner,
+    QueueEntry,
+    Shares,
+    WorkspaceQueue,
+)
 
 NOBODY: frozenset[Owner] = frozenset()
-Key = tuple[int, float, tuple[float, int], Entry]  # orders a line: level, share, when it is due
+Key = tuple[int, float, tuple[float, int], QueueEntry]  # orders a line: level, share, when it is due
 
 
 class Bounds(Protocol):
@@ -23,7 +31,7 @@ class Bounds(Protocol):
     version: int  # rises whenever a bound may have fallen
     whole: bool  # limits count, not how long anybody will probably stay
 
-    def longest(self, kind: Kind) -> float:
+    def longest(self, kind: RequestClass) -> float:
         """At most so long, of this kind."""
 
 
@@ -32,7 +40,7 @@ class Cursor:
 
     __slots__ = ("checked", "kind", "known_at", "likes", "longest", "skipped", "users", "whole")
 
-    def __init__(self, kind: Kind, likes: Likes, bounds: Bounds) -> None:
+    def __init__(self, kind: RequestClass, likes: EqualRequests, bounds: Bounds) -> None:
         self.kind = kind
         self.likes = likes
         self.longest = bounds.longest(kind)  # nobody longer is looked at any more
@@ -61,7 +69,7 @@ class Cursor:
 
     def _first_of(self, level: int, shares: Shares) -> Key | None:
         """The same of one level, without those who were passed by or would stay too long."""
-        first: Entry | None = None
+        first: QueueEntry | None = None
         least = INFINITY
         for owner, entries in self.likes.levels[level].items():
             if owner in self.users:
@@ -80,7 +88,7 @@ class Cursor:
 
     def _top(self, level: int, shares: Shares) -> Key | None:
         """The same while nobody was passed by."""
-        first: Entry | None = None
+        first: QueueEntry | None = None
         least = INFINITY
         for owner, entries in self.likes.levels[level].items():
             entry = entries[0]
@@ -89,17 +97,17 @@ class Cursor:
                 first, least = entry, mine
         return None if first is None else (-level, least, first.order, first)
 
-    def skip(self, entry: Entry) -> None:
+    def skip(self, entry: QueueEntry) -> None:
         """Pass one by: another of the same kind may still start."""
         key = (entry.level, entry.owner)
         self.skipped[key] = self.skipped.get(key, 0) + 1
         self.known_at = -1
 
-    def is_too_long(self, entry: Entry) -> bool:
+    def is_too_long(self, entry: QueueEntry) -> bool:
         """Whether it would delay those who have a reservation."""
         return (entry.limit if self.whole else entry.stay) > self.longest
 
-    def check(self, entry: Entry, bounds: Bounds) -> None:
+    def check(self, entry: QueueEntry, bounds: Bounds) -> None:
         """See whether there is more to keep off since; `entry` is who was next."""
         self.checked = bounds.version
         longest = bounds.longest(self.kind)
@@ -121,16 +129,16 @@ class Cursor:
         )
 
 
-class Walk:
+class QueuePass:
     """One pass over a line in order. `peek` shows who is next; then say what became of it."""
 
     def __init__(
         self,
-        line: Line,
+        line: WorkspaceQueue,
         shares: Shares,
         left: Mapping[str, int],
         bounds: Bounds,
-        head: Callable[[Line, Room], Entry | None],
+        head: Callable[[WorkspaceQueue, Room], QueueEntry | None],
         now: float,
     ) -> None:
         self.line = line
@@ -138,7 +146,7 @@ class Walk:
         self.shares = shares
         self.window = line.window(now)
         self.at = 0  # in the strict part
-        self.blocked_by: Entry | None = None  # who ends the walk
+        self.blocked_by: QueueEntry | None = None  # who ends the walk
         self._left = left  # of the line's quota
         self._bounds = bounds
         self._head = head  # who would get a reservation for this kind of room, known not to fit
@@ -160,7 +168,7 @@ class Walk:
             self._blocked.append((-entry.level, share, entry.order, entry))
             self._blocked.sort(reverse=True)
 
-    def peek(self) -> Entry | None:
+    def peek(self) -> QueueEntry | None:
         """Who is next; None: nobody more in this cycle."""
         if self.blocked_by is not None:
             return None
@@ -234,7 +242,7 @@ class Walk:
                 return True
         return False
 
-    def pass_blocked(self, entry: Entry) -> bool:
+    def pass_blocked(self, entry: QueueEntry) -> bool:
         """If it was shown for the sake of a reservation, go on to the next."""
         if self._blocked and self._blocked[-1][3] is entry:
             self._blocked.pop()
@@ -250,7 +258,7 @@ class Walk:
         """Nobody of the kind that was shown is looked at any more."""
         heappop(self._heap)
 
-    def pass_strict(self, entry: Entry) -> None:
+    def pass_strict(self, entry: QueueEntry) -> None:
         """The strict part's candidate does not fit: look at the next one in the window, or stop."""
         self.at += 1
         if self.at >= self.window:

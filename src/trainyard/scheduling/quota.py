@@ -19,7 +19,7 @@ Amounts = tuple[tuple[str, int], ...]  # (resource, amount), amounts above zero
 ROOT = "cluster"
 
 
-class Place:
+class QuotaPlace:
     """One quota of the tree and what is used below it."""
 
     __slots__ = (
@@ -35,7 +35,7 @@ class Place:
         "user_used",
     )
 
-    def __init__(self, quota: Quota, parent: Place | None) -> None:
+    def __init__(self, quota: Quota, parent: QuotaPlace | None) -> None:
         self.name = quota.name
         self.quota = quota
         self.parent = parent
@@ -115,11 +115,11 @@ class QuotaTree:
 
     def __init__(self, quotas: Iterable[Quota]) -> None:
         quotas = tuple(quotas)
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, QuotaPlace] = {}
         given = {quota.name: quota for quota in quotas}
         if len(given) != len(quotas):
             raise InvalidError("Two quotas have the same name.", hint="Give each quota a name of its own.")
-        self._branches: dict[tuple[str, str], tuple[Place, Place] | None] = {}
+        self._branches: dict[tuple[str, str], tuple[QuotaPlace, QuotaPlace] | None] = {}
         self.root = self._make_root(given)
         for name in given:
             self._make(name, given, ())
@@ -130,12 +130,12 @@ class QuotaTree:
             self._raise_kept(place)
         self._check_sums()
 
-    def _make_root(self, given: Mapping[str, Quota]) -> Place:
-        root = Place(given.get(ROOT, Quota(name=ROOT)), None)
+    def _make_root(self, given: Mapping[str, Quota]) -> QuotaPlace:
+        root = QuotaPlace(given.get(ROOT, Quota(name=ROOT)), None)
         self.places[ROOT] = root
         return root
 
-    def _make(self, name: str, given: Mapping[str, Quota], seen: tuple[str, ...]) -> Place:
+    def _make(self, name: str, given: Mapping[str, Quota], seen: tuple[str, ...]) -> QuotaPlace:
         if name in self.places:
             return self.places[name]
         if name in seen:
@@ -146,7 +146,7 @@ class QuotaTree:
                 f"There is no quota {name!r}, named as a parent.", hint="Add it, or name another."
             )
         parent = self._make(quota.parent, given, (*seen, name)) if quota.parent else self.root
-        self.places[name] = Place(quota, parent)
+        self.places[name] = QuotaPlace(quota, parent)
         return self.places[name]
 
     def _check_sums(self) -> None:
@@ -164,14 +164,14 @@ class QuotaTree:
                     hint=f"Raise {resource} of {name!r}, or lower those below it.",
                 )
 
-    def _raise_kept(self, place: Place) -> None:
+    def _raise_kept(self, place: QuotaPlace) -> None:
         """Count what `place` keeps for itself as load of the places above it."""
         for resource, kept in place.kept.items():
             delta = kept - max(place.load.get(resource, 0), 0)
             if delta > 0:
                 self._add_load(place.parent, resource, delta)
 
-    def _add_load(self, place: Place | None, resource: str, delta: int) -> None:
+    def _add_load(self, place: QuotaPlace | None, resource: str, delta: int) -> None:
         while place is not None and delta:
             kept = place.kept.get(resource, 0)
             before = place.load.get(resource, 0)
@@ -179,23 +179,23 @@ class QuotaTree:
             delta = max(before + delta, kept) - max(before, kept)
             place = place.parent
 
-    def place(self, workspace: str) -> Place:
+    def place(self, workspace: str) -> QuotaPlace:
         """The workspace's place, made on first sight."""
         found = self.places.get(workspace)
         if found is None:
-            found = self.places[workspace] = Place(Quota(name=workspace), self.root)
+            found = self.places[workspace] = QuotaPlace(Quota(name=workspace), self.root)
         return found
 
-    def chain(self, place: Place) -> Iterator[Place]:
+    def chain(self, place: QuotaPlace) -> Iterator[QuotaPlace]:
         """The place, its parent and so on up to the root."""
-        step: Place | None = place
+        step: QuotaPlace | None = place
         while step is not None:
             yield step
             step = step.parent
 
-    def use(self, place: Place, user: str, amounts: Amounts, sign: int = 1) -> None:
+    def use(self, place: QuotaPlace, user: str, amounts: Amounts, sign: int = 1) -> None:
         """Count amounts as used, or with `sign` -1 as given back."""
-        step: Place | None = place
+        step: QuotaPlace | None = place
         while step is not None:
             used = step.used
             for resource, amount in amounts:
@@ -209,9 +209,9 @@ class QuotaTree:
             for resource, amount in amounts:
                 self._add_load(place, resource, sign * amount)
 
-    def limit(self, place: Place, user: str, amounts: Amounts) -> tuple[Place, Reason] | None:
+    def limit(self, place: QuotaPlace, user: str, amounts: Amounts) -> tuple[QuotaPlace, Reason] | None:
         """The first limit that these amounts would break, from the workspace upwards, and whose; None: there is room."""
-        step: Place | None = place
+        step: QuotaPlace | None = place
         while step is not None:
             if not step.caps and not step.limits_users:
                 step = step.parent
@@ -229,7 +229,7 @@ class QuotaTree:
             step = step.parent
         return self._lending_limit(place, amounts) if self.lends else None
 
-    def headroom(self, place: Place) -> dict[str, int]:
+    def headroom(self, place: QuotaPlace) -> dict[str, int]:
         """How much of each limited resource the caps leave to a workspace, whoever its users are."""
         left: dict[str, int] = {}
         for step in self.chain(place):
@@ -238,11 +238,11 @@ class QuotaTree:
                 left[resource] = min(left.get(resource, free), free)
         return left
 
-    def _lending_limit(self, place: Place, amounts: Amounts) -> tuple[Place, Reason] | None:
+    def _lending_limit(self, place: QuotaPlace, amounts: Amounts) -> tuple[QuotaPlace, Reason] | None:
         """Whether these amounts would eat into what another place keeps for itself."""
         for resource, amount in amounts:
             delta = amount
-            step: Place | None = place
+            step: QuotaPlace | None = place
             while step is not None and delta:
                 kept, load = step.kept.get(resource, 0), step.load.get(resource, 0)
                 if step is not place:
@@ -255,7 +255,7 @@ class QuotaTree:
                 step = step.parent
         return None
 
-    def borrows(self, place: Place, amounts: Amounts) -> bool:
+    def borrows(self, place: QuotaPlace, amounts: Amounts) -> bool:
         """Whether the workspace would be above its own nominal amount with these on top."""
         nominal = place.nominal
         for resource, amount in amounts:
@@ -263,14 +263,14 @@ class QuotaTree:
                 return True
         return False
 
-    def branches(self, one: Place, other: Place) -> tuple[Place, Place] | None:
+    def branches(self, one: QuotaPlace, other: QuotaPlace) -> tuple[QuotaPlace, QuotaPlace] | None:
         """The two places below the nearest common ancestor through which `one` and `other` hang; None: the same."""
         key = (one.name, other.name)
         if key not in self._branches:
             self._branches[key] = self._find_branches(one, other)
         return self._branches[key]
 
-    def _find_branches(self, one: Place, other: Place) -> tuple[Place, Place] | None:
+    def _find_branches(self, one: QuotaPlace, other: QuotaPlace) -> tuple[QuotaPlace, QuotaPlace] | None:
         ours = list(self.chain(one))
         theirs = {id(step) for step in self.chain(other)}
         mine = None
@@ -303,7 +303,7 @@ class QuotaTree:
         lent = max(0, unused - available) if available is not None else 0
         return QuotaView(name, resource, nominal, used, borrowed, lent, available)
 
-    def _available(self, place: Place, resource: str) -> int | None:
+    def _available(self, place: QuotaPlace, resource: str) -> int | None:
         """How much more the place could take; None: no limit anywhere."""
         most: int | None = None
         for step in self.chain(place):

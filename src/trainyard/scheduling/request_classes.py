@@ -16,7 +16,7 @@ BILLION = 1_000_000_000  # shares are counted in billionths: sums of integers do
 Room = tuple[str, str, bool]
 
 
-class Kind:
+class RequestClass:
     """What a workload needs, and when it was last seen not to fit."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Kind:
         self.hopeless = -1  # layout of the cluster in which it would not fit if all nodes were empty
         self._charged: tuple[Mapping[str, int], int] = ({}, 0)  # of which totals, how much
         self.larger: list[
-            Kind
+            RequestClass
         ] = []  # which need no less of anything, on the same nodes: where it fails, they do
 
     def may_fit(self, cluster: Cluster) -> bool:
@@ -97,19 +97,19 @@ class Kind:
         self.failed_at = -1
 
 
-class Kinds:
+class RequestClasses:
     """The kinds of one cluster, by what they need."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], Kind] = {}
-        self._plain: dict[object, list[Kind]] = {}  # which differ in amounts only
+        self._kinds: dict[tuple[tuple[Role, ...], frozenset[str], bool], RequestClass] = {}
+        self._plain: dict[object, list[RequestClass]] = {}  # which differ in amounts only
         self._shapes: dict[object, Shape] = {}
         self._meant: dict[
             tuple[Role, ...], list[tuple[str, bool]]
         ] = {}  # by those who name no type of device
 
-    def of(self, request: Request) -> Kind:
+    def of(self, request: Request) -> RequestClass:
         """The kind of a request."""
         key = (request.roles, request.avoid, request.same_switch)
         kind = self._kinds.get(key)
@@ -142,15 +142,15 @@ class Kinds:
             kind.forget()
             kind.delays.clear()
 
-    def _make(self, request: Request) -> Kind:
+    def _make(self, request: Request) -> RequestClass:
         parts = tuple(self._part(role, request.avoid) for role in request.roles)
         least = amounts_of((part.shape, part.least) for part in parts)
         most = amounts_of((part.shape, part.most) for part in parts)
-        kind = Kind(Gang(parts, request.same_switch), least, most, is_large=self._is_large(parts))
+        kind = RequestClass(Gang(parts, request.same_switch), least, most, is_large=self._is_large(parts))
         self._compare(kind)
         return kind
 
-    def _compare(self, kind: Kind) -> None:
+    def _compare(self, kind: RequestClass) -> None:
         """Find the kinds that are larger and smaller, where the order of amounts says all."""
         part, rule = kind.gang.parts[0], rule_of(kind.gang.parts[0].shape.device, self.cluster.rules)
         if (
@@ -197,7 +197,7 @@ def is_unnamed(roles: Iterable[Role]) -> bool:
     return any(role.devices and not role.device for role in roles)
 
 
-def _is_within(one: Kind, other: Kind) -> bool:
+def _is_within(one: RequestClass, other: RequestClass) -> bool:
     """Whether one needs no more than the other, of anything."""
     part, its = one.gang.parts[0], other.gang.parts[0]
     shape, than = part.shape, its.shape

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappushpop, nsmallest
 from itertools import islice, zip_longest
 from operator import attrgetter, itemgetter
 
-from trainyard.scheduling.backfill import Mode, Passing
+from trainyard.scheduling.backfill import Backfill, Mode
 from trainyard.scheduling.elastic_jobs import affordable, at_most, more_room
 from trainyard.scheduling.model import (
     Acquire,
@@ -30,12 +30,12 @@ from trainyard.scheduling.model import (
 from trainyard.scheduling.placement import Gang, Taken, place, release, would_fit
 from trainyard.scheduling.pool_growth import Growth
 from trainyard.scheduling.preemption import Victim, find_victims
-from trainyard.scheduling.queue_pass import Walk
+from trainyard.scheduling.queue_pass import QueuePass
 from trainyard.scheduling.reasons import Code
-from trainyard.scheduling.request_classes import Kind, Room
+from trainyard.scheduling.request_classes import RequestClass, Room
 from trainyard.scheduling.reservations import Reservation, reserve, still_holds
-from trainyard.scheduling.scheduler_state import State
-from trainyard.scheduling.workspace_queue import OVERDUE, Entry, Line, Owner, Shares
+from trainyard.scheduling.scheduler_state import SchedulerState
+from trainyard.scheduling.workspace_queue import OVERDUE, Owner, QueueEntry, Shares, WorkspaceQueue
 
 # Calling others away is a long look, and the next cycle is near: only the first few look in each, and whoever found nobody
 # lets others look until a victim would have gone.
@@ -67,7 +67,7 @@ class Cycle:
 class _Shares(dict[Owner, float]):
     """Users' shares, worked out when somebody asks."""
 
-    def __init__(self, scheduler: State) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         super().__init__()
         self.scheduler = scheduler
 
@@ -89,7 +89,7 @@ _NO_SHARES = _NoShares()
 _devices = attrgetter("devices")
 
 
-class Scheduler(State):
+class Scheduler(SchedulerState):
     """Who runs next, where. The same events give the same decisions."""
 
     def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
@@ -97,12 +97,14 @@ class Scheduler(State):
         self.growth = Growth(self)
         self._cycle = Cycle(now)
         self._in_vain: dict[str, float] = {}  # who found nobody to call away → when it looks again
-        self._waiting: dict[Kind, None] = {}  # kinds, as the cycle began
+        self._waiting: dict[RequestClass, None] = {}  # kinds, as the cycle began
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
-        self._passing = Passing(self.cluster, self.policy, self.passed)
+        self._passing = Backfill(self.cluster, self.policy, self.passed)
         self._reserved: dict[Room, int] = {}
-        self._fitting: dict[Kind, int] = {}  # which would fit but for reservations → after so many admissions
+        self._fitting: dict[
+            RequestClass, int
+        ] = {}  # which would fit but for reservations → after so many admissions
         self._last: dict[
             object, Reservation
         ] = {}  # the same reservation keeps its number from cycle to cycle
@@ -141,7 +143,7 @@ class Scheduler(State):
         self._claim(self._entry(running.request), taken, {id})
         return Enlarge(id, len(running.taken), tuple(one.slot(self.cluster) for one in taken), leave_by)
 
-    def _waits(self, entry: Entry) -> bool:
+    def _waits(self, entry: QueueEntry) -> bool:
         return self.entries.get(entry.request.id) is entry
 
     def _look_again(self) -> None:
@@ -178,7 +180,7 @@ class Scheduler(State):
 
     def _walk_lines(self) -> None:
         """Let the lines take turns. A line is prepared when its turn may come: most cycles change little."""
-        turns: list[tuple[tuple[object, ...], int, Walk | None]] = []
+        turns: list[tuple[tuple[object, ...], int, QueuePass | None]] = []
         lines = list(self.lines.values())
         for number, line in enumerate(lines):
             if line.size:
@@ -200,23 +202,23 @@ class Scheduler(State):
                 self._look(walk, entry)
             item = heappushpop(turns, item)
 
-    def _walk(self, line: Line) -> Walk:
+    def _walk(self, line: WorkspaceQueue) -> QueuePass:
         """A walk over those who may fit, and those who want a reservation."""
         left = {} if self.policy.one_line else self.tree.headroom(self.tree.place(line.name))
-        return Walk(line, self._owner_shares(line), left, self._passing, self._head, self.now)
+        return QueuePass(line, self._owner_shares(line), left, self._passing, self._head, self.now)
 
-    def _head(self, line: Line, room: Room) -> Entry | None:
+    def _head(self, line: WorkspaceQueue, room: Room) -> QueueEntry | None:
         """Who of a line should get a reservation for this kind of room; None: nobody, or it may fit after all."""
         if not self._wants(line, room, strict=False):
             return None
         first = line.first(room, self._may_reserve)
         return first if first is not None and first.kind.failed_at >= 0 else None
 
-    def _note_blocker(self, walk: Walk) -> None:
+    def _note_blocker(self, walk: QueuePass) -> None:
         if walk.blocked_by is not None:
             self.blockers[walk.line.name] = walk.blocked_by
 
-    def _first_turn(self, line: Line) -> tuple[object, ...]:
+    def _first_turn(self, line: WorkspaceQueue) -> tuple[object, ...]:
         """Not later than the turn of anybody in the line."""
         if line.strict or not line.tops:
             return () if self.policy.one_line else (False, self._workspace_share(line.name))
@@ -228,7 +230,7 @@ class Scheduler(State):
             return (borrows, self._workspace_share(line.name), level)
         return (borrows, OVERDUE, level, *order) if share == OVERDUE else (borrows, OVERDUE, level)
 
-    def _all_borrow(self, line: Line) -> bool:
+    def _all_borrow(self, line: WorkspaceQueue) -> bool:
         """Whether even one more device would be above the workspace's guarantee, for all who stand in the line."""
         place_ = self.tree.place(line.name)
         for room in line.rooms:  # noqa: SIM110  # asked of every line, twice a cycle
@@ -236,7 +238,7 @@ class Scheduler(State):
                 return False
         return True
 
-    def _turn(self, entry: Entry) -> tuple[object, ...]:
+    def _turn(self, entry: QueueEntry) -> tuple[object, ...]:
         """The smaller, the earlier its turn: within the guarantee, then by share, then priority and time."""
         if self.policy.one_line:
             return (-entry.level, *entry.order)
@@ -254,12 +256,12 @@ class Scheduler(State):
             share = self._workspace_shares[workspace] = self.shares.share(workspace, self.now, weight)
         return share
 
-    def _owner_shares(self, line: Line) -> Shares:
+    def _owner_shares(self, line: WorkspaceQueue) -> Shares:
         if not self.policy.fair_share or line.strategy is not Strategy.BACKFILL:
             return _NO_SHARES
         return self._shares
 
-    def _wants(self, line: Line, room: Room, *, strict: bool) -> bool:
+    def _wants(self, line: WorkspaceQueue, room: Room, *, strict: bool) -> bool:
         """Whether a blocked workload of this line that needs such room should get a reservation."""
         # Where the strategy says that a blocked one is skipped, nothing is kept for it.
         if line.strategy is not Strategy.BACKFILL and not (strict and line.strategy is not Strategy.BALANCE):
@@ -271,21 +273,21 @@ class Scheduler(State):
         """Where gangs have no reservations of their own, they are counted with the others."""
         return room if self.policy.gang_reservations else (room[0], room[1], False)
 
-    def _is_hopeful(self, entry: Entry) -> bool:
+    def _is_hopeful(self, entry: QueueEntry) -> bool:
         return entry.kind.hopeless != self.cluster.layout
 
-    def _may_reserve(self, entry: Entry) -> bool:
+    def _may_reserve(self, entry: QueueEntry) -> bool:
         """Whether only room keeps it waiting: nothing is kept free for whom no room or no quota would help."""
         if not self._is_hopeful(entry):
             return False
         request = entry.request
         return self.tree.limit(self.tree.place(request.workspace), request.user, entry.kind.least) is None
 
-    def everybody(self, line: Line) -> Iterator[Entry]:
+    def everybody(self, line: WorkspaceQueue) -> Iterator[QueueEntry]:
         """All who stand in a line, in order."""
         return line.everybody(self._owner_shares(line))
 
-    def in_turn(self, queues: Mapping[str, Sequence[Entry]]) -> Iterator[Entry]:
+    def in_turn(self, queues: Mapping[str, Sequence[QueueEntry]]) -> Iterator[QueueEntry]:
         """All who wait, in about the order of their turns: line by line one each, by share."""
         lines = sorted((line for line in self.lines.values() if line.size), key=self._first_turn)
         for round_ in zip_longest(*(queues[line.name] for line in lines)):
@@ -293,7 +295,7 @@ class Scheduler(State):
                 if entry is not None:
                     yield entry
 
-    def _look(self, walk: Walk, entry: Entry) -> None:
+    def _look(self, walk: QueuePass, entry: QueueEntry) -> None:
         """Look at one workload, and then at the next that may start."""
         line, kind = walk.line, entry.kind
         if walk.pass_blocked(entry):
@@ -318,7 +320,7 @@ class Scheduler(State):
         elif outcome is Outcome.USER:
             walk.cursor.skip_owner(entry.owner)
 
-    def _attempt(self, line: Line, entry: Entry) -> Outcome:
+    def _attempt(self, line: WorkspaceQueue, entry: QueueEntry) -> Outcome:
         request, kind = entry.request, entry.kind
         place_ = self.tree.place(request.workspace)
         gang = kind.gang
@@ -347,7 +349,7 @@ class Scheduler(State):
         self._note_failure(kind)
         return Outcome.FIT
 
-    def _note_failure(self, kind: Kind) -> None:
+    def _note_failure(self, kind: RequestClass) -> None:
         """It does not fit, and whatever is larger does not either; where pools can grow, everybody is asked."""
         kind.fail(self.cluster)
         if kind.larger and not self.growth.can_grow():
@@ -355,7 +357,7 @@ class Scheduler(State):
                 if other.failed_at < 0:
                     other.fail(self.cluster)
 
-    def _note_delay(self, kind: Kind, mode: Mode) -> None:
+    def _note_delay(self, kind: RequestClass, mode: Mode) -> None:
         """It would delay these, and whatever is larger would too, if it fits at all."""
         self._passing.delays(kind, mode)
         admitted = len(self._cycle.admits)
@@ -368,7 +370,7 @@ class Scheduler(State):
                 elif not self.growth.can_grow():
                     self._note_failure(other)
 
-    def _spare(self, kind: Kind) -> int:
+    def _spare(self, kind: RequestClass) -> int:
         """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
         if not kind.reserve_key[2] or self._is_whole(kind.gang):
             return 0
@@ -380,7 +382,7 @@ class Scheduler(State):
         node = len(self.cluster.by_free.get(shape.device, ())) - 1
         return len(gang.parts) > 1 or shape.count * 4 > node
 
-    def _note(self, reservation: Reservation, kind: Kind) -> None:
+    def _note(self, reservation: Reservation, kind: RequestClass) -> None:
         """Let a reservation count from now on."""
         key = self._counted(kind.reserve_key)
         self._reserved[key] = self._reserved.get(key, 0) + 1
@@ -394,7 +396,7 @@ class Scheduler(State):
         self._passing.keep(())
         return taken
 
-    def _start(self, entry: Entry, taken: list[Taken], now: float, passed: tuple[str, ...] = ()) -> None:
+    def _start(self, entry: QueueEntry, taken: list[Taken], now: float, passed: tuple[str, ...] = ()) -> None:
         request = entry.request
         if request.claim or request.head_since is not None:
             request = replace(request, claim=(), head_since=None)
@@ -409,7 +411,7 @@ class Scheduler(State):
             self._passing.was_passed()
         self._cycle.admits.append(Admit(request.id, slots, running.borrowed, passed))
 
-    def _reserve(self, entry: Entry) -> None:
+    def _reserve(self, entry: QueueEntry) -> None:
         """Keep room for a blocked workload, as long as its kind of room has reservations left."""
         last = self._last.get(entry.request.id)
         if last is not None and still_holds(self.ledger, entry.kind.gang, last, self.now, self.reservations):
@@ -445,7 +447,7 @@ class Scheduler(State):
             if entry.request.id not in self.growth.asked:
                 self._preempt(line, entry)
 
-    def _may_preempt(self, line: Line) -> bool:
+    def _may_preempt(self, line: WorkspaceQueue) -> bool:
         """Whether there could be victims for this line at all: a quick look before the long one."""
         if self.preemptible:
             return True
@@ -453,7 +455,7 @@ class Scheduler(State):
             return self.tree.guarantees
         return any(place_.nominal for place_ in self.tree.chain(self.tree.place(line.name)))
 
-    def _heads(self, line: Line) -> list[Entry]:
+    def _heads(self, line: WorkspaceQueue) -> list[QueueEntry]:
         """The first few blocked ones of a line, each in want of another kind of room, who did not just look in vain."""
         if line.strict:
             firsts = [item[3] for item in line.strict[:1]]
@@ -463,7 +465,7 @@ class Scheduler(State):
             firsts = [first[2] for first in nsmallest(PREEMPTORS, found)]
         return [first for first in firsts if first.request.id not in self._in_vain]
 
-    def _preempt(self, line: Line, entry: Entry) -> None:
+    def _preempt(self, line: WorkspaceQueue, entry: QueueEntry) -> None:
         """Tell others to go where that lets this one start."""
         found = find_victims(self, entry, self.tree.place(entry.request.workspace))
         if found is None:
@@ -482,7 +484,7 @@ class Scheduler(State):
         """How long a victim may take to go: as long as it needs, within what the policy allows."""
         return self.policy.grace if request.grace is None else min(request.grace, self.policy.longest_grace)
 
-    def _tell(self, victim: Victim, entry: Entry, leave_by: float) -> None:
+    def _tell(self, victim: Victim, entry: QueueEntry, leave_by: float) -> None:
         self._cycle.preempts.append(
             Preempt(victim.running.request.id, entry.request.id, leave_by, victim.reason(entry.request))
         )

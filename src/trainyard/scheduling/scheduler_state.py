@@ -17,7 +17,13 @@ from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.model import Holding, Node, Request, Role, Slot, Snapshot, Spread, Strategy
 from trainyard.scheduling.placement import Taken
 from trainyard.scheduling.quota import Amounts, QuotaTree
-from trainyard.scheduling.request_classes import Kind, Kinds, charge, is_unnamed, taken_amounts
+from trainyard.scheduling.request_classes import (
+    RequestClass,
+    RequestClasses,
+    charge,
+    is_unnamed,
+    taken_amounts,
+)
 from trainyard.scheduling.reservations import (
     NO_KEEP,
     Cost,
@@ -29,28 +35,28 @@ from trainyard.scheduling.reservations import (
     merge,
     still_needed,
 )
-from trainyard.scheduling.workspace_queue import Entry, Line
+from trainyard.scheduling.workspace_queue import QueueEntry, WorkspaceQueue
 
 
 @dataclass(slots=True)
 class Claim:
     """Places that victims are leaving for a workload."""
 
-    entry: Entry
+    entry: QueueEntry
     taken: list[Taken]
     amounts: Amounts
     victims: set[str]
     keep: dict[int, Keep] = field(default_factory=dict)
 
 
-class State:
+class SchedulerState:
     """Who waits, who runs, what is free; kept up to date from event to event."""
 
     def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
         self.policy = snapshot.policy
         self.cluster = Cluster(snapshot.nodes, snapshot.device_rules)
         self.tree = QuotaTree(snapshot.quotas)
-        self.kinds = Kinds(self.cluster)
+        self.kinds = RequestClasses(self.cluster)
         self.ledger = Ledger(self.cluster)
         self.shares = Shares(self.policy.half_life, snapshot.past_use, snapshot.past_use_by_user, now)
         self.pools = {pool.name: pool for pool in snapshot.pools}
@@ -60,8 +66,8 @@ class State:
         self.spreads: dict[str, Spread] = {
             pool.name: pool.spread for pool in snapshot.pools if pool.spread is Spread.SPREAD
         }
-        self.lines: dict[str, Line] = {}
-        self.entries: dict[str, Entry] = {}
+        self.lines: dict[str, WorkspaceQueue] = {}
+        self.entries: dict[str, QueueEntry] = {}
         self.running: dict[str, Running] = {}
         self.passers: dict[str, tuple[tuple[str, ...], int]] = {}  # who passed whom, holding so many devices
         self.passed: dict[str, int] = {}  # who was passed → devices held by those who did
@@ -74,7 +80,7 @@ class State:
         self.preemptible_by_cost: dict[str, list[tuple[Cost, Running]]] = {}
         self.claims: dict[str, Claim] = {}
         self.reservations: list[Reservation] = []
-        self.blockers: dict[str, Entry] = {}  # line → who blocks it
+        self.blockers: dict[str, QueueEntry] = {}  # line → who blocks it
         self.now = now
         self.totals: dict[str, int] = {}
         self._serial = 0
@@ -110,9 +116,9 @@ class State:
             return
         self._enqueue(entry, self.now if now is None else now)
 
-    def _entry(self, request: Request) -> Entry:
+    def _entry(self, request: Request) -> QueueEntry:
         self._serial += 1
-        entry = Entry(request, self.kinds.of(request), (self._due(request), self._serial))
+        entry = QueueEntry(request, self.kinds.of(request), (self._due(request), self._serial))
         if request.expected is not None and self.policy.passing_runs > 0:
             entry.stay = min(entry.limit, self.policy.passing_runs * request.expected)
             if request.limit is None:
@@ -127,7 +133,7 @@ class State:
         longest = max(policy.patience, policy.slowest_ageing)
         return request.submitted + min(expected_run(request, policy.assumed_run), longest)
 
-    def _enqueue(self, entry: Entry, now: float) -> None:
+    def _enqueue(self, entry: QueueEntry, now: float) -> None:
         request = entry.request
         line = self._line(request.workspace)
         self.entries[request.id] = entry
@@ -230,7 +236,7 @@ class State:
         """How many nodes the pool has, those that are coming among them."""
         return (self.cluster.by_pool.get(pool, 0) & self.cluster.present).bit_count()
 
-    def _line(self, workspace: str) -> Line:
+    def _line(self, workspace: str) -> WorkspaceQueue:
         name = "" if self.policy.one_line else workspace
         line = self.lines.get(name)
         if line is None:
@@ -238,7 +244,7 @@ class State:
             strategy = self.policy.strategy
             if quota is not None and quota.strategy is not None and not self.policy.one_line:
                 strategy = quota.strategy
-            line = self.lines[name] = Line(name, strategy, self.policy)
+            line = self.lines[name] = WorkspaceQueue(name, strategy, self.policy)
         return line
 
     def _hold(self, holding: Holding, now: float, *, has_claimant: bool) -> None:
@@ -271,7 +277,12 @@ class State:
         return Taken(slot.role, self.kinds.shape(role, avoid), index, slot_mask(slot))
 
     def _run(
-        self, request: Request, taken: list[Taken], started: float, now: float, kind: Kind | None = None
+        self,
+        request: Request,
+        taken: list[Taken],
+        started: float,
+        now: float,
+        kind: RequestClass | None = None,
     ) -> Running:
         """Count a workload whose room is taken as running; what `kind` says it needs is what it took, if one is given."""
         self._serial += 1
@@ -333,7 +344,7 @@ class State:
 
     # -- claims
 
-    def _restore_claim(self, entry: Entry) -> bool:
+    def _restore_claim(self, entry: QueueEntry) -> bool:
         """Keep the claimed places again; False: they are not there any more."""
         roles = {role.name: role for role in entry.request.roles}
         known = [slot for slot in entry.request.claim if slot.node in self.cluster.index]
@@ -344,7 +355,7 @@ class State:
         self._claim(entry, taken, victims)
         return True
 
-    def _claim(self, entry: Entry, taken: list[Taken], victims: set[str]) -> None:
+    def _claim(self, entry: QueueEntry, taken: list[Taken], victims: set[str]) -> None:
         request = entry.request
         amounts = taken_amounts(taken)
         claim = self.claims[request.id] = Claim(entry, taken, amounts, victims)

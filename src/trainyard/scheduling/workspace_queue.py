@@ -13,7 +13,7 @@ from itertools import islice
 
 from trainyard.scheduling.forecast import expected_run
 from trainyard.scheduling.model import Policy, Request, Strategy
-from trainyard.scheduling.request_classes import Kind, Room
+from trainyard.scheduling.request_classes import RequestClass, Room
 
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
@@ -25,12 +25,12 @@ Owner = tuple[str, str]  # workspace and user
 Shares = Mapping[Owner, float]
 
 
-class Entry:
+class QueueEntry:
     """One waiting workload in its line."""
 
     __slots__ = ("kind", "level", "limit", "order", "overdue", "owner", "request", "stay")
 
-    def __init__(self, request: Request, kind: Kind, order: tuple[float, int]) -> None:
+    def __init__(self, request: Request, kind: RequestClass, order: tuple[float, int]) -> None:
         self.request = request
         self.owner: Owner = (
             request.workspace,
@@ -43,7 +43,7 @@ class Entry:
         self.stay = self.limit  # the same with some certainty, where past runs are known
         self.overdue = False  # it has waited longer than anybody should
 
-    def __lt__(self, other: Entry) -> bool:
+    def __lt__(self, other: QueueEntry) -> bool:
         return self.order < other.order
 
 
@@ -67,29 +67,29 @@ def level_of(
 
 
 Rank = tuple[
-    int, float, tuple[float, int], Entry
+    int, float, tuple[float, int], QueueEntry
 ]  # of the first of a kind: level, whether overdue, when it is due
 
 
-def rank_of(entry: Entry) -> Rank:
+def rank_of(entry: QueueEntry) -> Rank:
     """Not behind where a walk would look at it: shares, which are asked for later, are not below 0."""
     return (-entry.level, OVERDUE if entry.overdue else 0.0, entry.order, entry)
 
 
-class Likes:
+class EqualRequests:
     """The entries of one kind in one line: by level, then by owner, oldest first."""
 
     __slots__ = ("levels", "shortest", "size", "top")
 
     def __init__(self) -> None:
-        self.levels: dict[int, dict[Owner, list[Entry]]] = {}
+        self.levels: dict[int, dict[Owner, list[QueueEntry]]] = {}
         self.shortest = INFINITY  # a bound of the members' stays
         self.size = 0
-        self.top: Entry | None = (
+        self.top: QueueEntry | None = (
             None  # of the owners' first ones on the highest level: overdue ones, then the oldest
         )
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueueEntry) -> None:
         """Let an entry join."""
         owner = entry.owner
         owners = self.levels.get(entry.level)
@@ -108,7 +108,7 @@ class Likes:
             elif self.top is None or rank_of(entry) < rank_of(self.top):
                 self.top = entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Take an entry out."""
         owners = self.levels[entry.level]
         owner = entry.owner
@@ -125,39 +125,39 @@ class Likes:
         elif at == 0 and mine and self.top is not None and rank_of(mine[0]) < rank_of(self.top):
             self.top = mine[0]
 
-    def _find_top(self) -> Entry | None:
+    def _find_top(self) -> QueueEntry | None:
         if not self.levels:
             return None
-        top: Entry | None = None
+        top: QueueEntry | None = None
         for mine in self.levels[max(self.levels)].values():
             entry = mine[0]
             if top is None or (top.overdue, entry.order) < (entry.overdue, top.order):
                 top = entry
         return top
 
-    def firsts(self) -> Iterator[Entry]:
+    def firsts(self) -> Iterator[QueueEntry]:
         """The first of each owner on each level."""
         for level in sorted(self.levels, reverse=True):
             for mine in self.levels[level].values():
                 yield mine[0]
 
 
-class Line:
+class WorkspaceQueue:
     """One workspace's queue (or, where all stand in one line, everybody's)."""
 
     def __init__(self, name: str, strategy: Strategy, policy: Policy) -> None:
         self.name = name
         self.strategy = strategy
         self.policy = policy
-        self.kinds: dict[Kind, Likes] = {}
-        self.strict: list[tuple[int, float, int, Entry]] = []  # where nobody overtakes: all, in order
-        self.promotions: list[tuple[float, int, Entry]] = []
+        self.kinds: dict[RequestClass, EqualRequests] = {}
+        self.strict: list[tuple[int, float, int, QueueEntry]] = []  # where nobody overtakes: all, in order
+        self.promotions: list[tuple[float, int, QueueEntry]] = []
         self.tops: list[Rank] = []  # the first of each kind, in order
         self.rooms: dict[Room, int] = {}  # kind of room → how many kinds need it
         self.overdue = 0  # how many have waited longer than anybody should
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
-        self.departures: list[tuple[Owner, Kind]] = []  # who has left it, since a walk began
+        self.departures: list[tuple[Owner, RequestClass]] = []  # who has left it, since a walk began
         self.head = ""
         self.head_since = 0.0
 
@@ -167,7 +167,7 @@ class Line:
             return priority >= self.policy.intelligent_high
         return self.strategy in {Strategy.STRICT_FIFO, Strategy.BALANCE}
 
-    def add(self, entry: Entry, now: float) -> None:
+    def add(self, entry: QueueEntry, now: float) -> None:
         """Let a workload join."""
         self.size += 1
         request = entry.request
@@ -176,7 +176,7 @@ class Line:
             return
         self._join(entry, self._age(entry, now))
 
-    def _age(self, entry: Entry, now: float) -> int:
+    def _age(self, entry: QueueEntry, now: float) -> int:
         """The level of an entry, and a note of when to look at it again."""
         ageing = self._ageing(entry)
         level, rises = level_of(entry.request, self.policy, self.strategy, now, ageing)
@@ -188,7 +188,7 @@ class Line:
             heappush(self.promotions, (rises, entry.order[1], entry))
         return level
 
-    def _ageing(self, entry: Entry) -> float:
+    def _ageing(self, entry: QueueEntry) -> float:
         """How long it waits for a level: long ones wait longer, since it matters less to them, and gangs not so long."""
         policy = self.policy
         if policy.ageing <= 0 or self.strategy is not Strategy.BACKFILL:
@@ -199,7 +199,7 @@ class Line:
         known = entry.request.limit is not None or entry.request.expected is not None
         return max(policy.ageing, min(run, policy.slowest_ageing)) if known else policy.ageing
 
-    def _patience(self, entry: Entry) -> float:
+    def _patience(self, entry: QueueEntry) -> float:
         """How long it waits before it goes ahead of others of its priority, whatever their shares."""
         if entry.kind.reserve_key[2]:
             return self.policy.gang_patience
@@ -209,16 +209,16 @@ class Line:
         run = expected_run(entry.request, policy.assumed_run)
         return min(policy.patience, policy.patient_runs * run)
 
-    def _strict_key(self, entry: Entry) -> tuple[int, float, int, Entry]:
+    def _strict_key(self, entry: QueueEntry) -> tuple[int, float, int, QueueEntry]:
         last = LAST if self.policy.preemptible_last and entry.request.preemptible else 0
         return (last - entry.request.priority, *entry.order, entry)
 
-    def _join(self, entry: Entry, level: int) -> None:
+    def _join(self, entry: QueueEntry, level: int) -> None:
         entry.level = level - LAST if self.policy.preemptible_last and entry.request.preemptible else level
         kind = entry.kind
         likes = self.kinds.get(kind)
         if likes is None:
-            likes = self.kinds[kind] = Likes()
+            likes = self.kinds[kind] = EqualRequests()
             self.rooms[kind.reserve_key] = self.rooms.get(kind.reserve_key, 0) + 1
         entry.owner = self._owners.setdefault(entry.owner, entry.owner)
         before = likes.top
@@ -227,7 +227,7 @@ class Line:
         if likes.top is not before:
             self._replace_top(before, likes.top)
 
-    def _part(self, entry: Entry) -> Likes:
+    def _part(self, entry: QueueEntry) -> EqualRequests:
         """Take an entry out of its kind, which stays even if it is empty now."""
         likes = self.kinds[entry.kind]
         before = likes.top
@@ -237,15 +237,15 @@ class Line:
             self._replace_top(before, likes.top)
         return likes
 
-    def _replace_top(self, before: Entry | None, after: Entry | None) -> None:
+    def _replace_top(self, before: QueueEntry | None, after: QueueEntry | None) -> None:
         if before is not None:
             del self.tops[bisect_left(self.tops, rank_of(before))]
         if after is not None:
             insort(self.tops, rank_of(after))
 
-    def first(self, room: Room, may: Callable[[Entry], bool]) -> Entry | None:
+    def first(self, room: Room, may: Callable[[QueueEntry], bool]) -> QueueEntry | None:
         """Of those who need this kind of room and `may` have it, the first in order."""
-        kinds: list[Kind] = []
+        kinds: list[RequestClass] = []
         for rank in self.tops:
             top = rank[3]
             if top.kind.reserve_key == room:
@@ -258,13 +258,13 @@ class Line:
         others = (entry for kind in kinds for entry in self.kinds[kind].firsts())
         return min((entry for entry in islice(others, PASSED) if may(entry)), key=rank_of, default=None)
 
-    def is_behind(self, entry: Entry, blocker: Entry) -> bool:
+    def is_behind(self, entry: QueueEntry, blocker: QueueEntry) -> bool:
         """Whether an entry is not looked at because the walk ended with `blocker`."""
         if not self.is_strict(entry.request.priority):
             return True
         return self._strict_key(blocker) < self._strict_key(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: QueueEntry) -> None:
         """Take a workload out: it was admitted, withdrawn, or has a claim."""
         self.size -= 1
         self.departures.append((entry.owner, entry.kind))
@@ -278,7 +278,7 @@ class Line:
             if not self.rooms[room]:
                 del self.rooms[room]
 
-    def promote(self, now: float, waits: Callable[[Entry], bool]) -> None:
+    def promote(self, now: float, waits: Callable[[QueueEntry], bool]) -> None:
         """Raise the priority of those who have waited long enough."""
         while self.promotions and self.promotions[0][0] <= now:
             _, _, entry = heappop(self.promotions)
@@ -297,10 +297,10 @@ class Line:
             self.head_since = head.submitted if head.head_since is None else head.head_since
         return 1 + int(max(0.0, now - self.head_since) // self.policy.balance_timeout)
 
-    def everybody(self, shares: Shares) -> Iterator[Entry]:
+    def everybody(self, shares: Shares) -> Iterator[QueueEntry]:
         """All in the order in which they are looked at."""
         yield from (item[3] for item in self.strict)
-        members: list[tuple[int, float, tuple[float, int], Entry]] = []
+        members: list[tuple[int, float, tuple[float, int], QueueEntry]] = []
         for likes in self.kinds.values():
             for level, owners in likes.levels.items():
                 for owner, entries in owners.items():

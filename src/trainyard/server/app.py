@@ -16,30 +16,30 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.exec_client import NodeVisitor
-from trainyard.engines.nodes.node_link import Patience
+from trainyard.engines.nodes.exec_client import NodeExecClient
+from trainyard.engines.nodes.node_link import LinkTimeouts
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import make_private, open_private, write_atomic
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server.api.application import create_api
-from trainyard.server.api.dlc.dispatch import Doors
+from trainyard.server.api.dlc.dispatch import DlcDispatch
 from trainyard.server.api.http.response_cache import Changes
 from trainyard.server.cluster.local_node import ensure_local_node
-from trainyard.server.cluster.pool_provider import Shop
+from trainyard.server.cluster.pool_provider import PoolProvider
 from trainyard.server.cluster.storages import ensure_defaults, logins
-from trainyard.server.launch.sandbox_spec import ViewFacts
-from trainyard.server.leader.billing_loop import Bookkeeping
-from trainyard.server.leader.hang_detector import Pulse, Stillness
-from trainyard.server.leader.leader_lease import Term, lead
+from trainyard.server.launch.sandbox_spec import SandboxFacts
+from trainyard.server.leader.billing_loop import BillingLoop
+from trainyard.server.leader.hang_detector import ActivityMeter, HangDetector
+from trainyard.server.leader.leader_lease import LeaderTerm, lead
 from trainyard.server.leader.node_placements import Placements, secrets_of
-from trainyard.server.leader.pool_demand import Places
+from trainyard.server.leader.pool_demand import PoolChannel
 from trainyard.server.leader.pool_loop import Pools
-from trainyard.server.leader.reconciler import Conductor
+from trainyard.server.leader.reconciler import Reconciler
 from trainyard.server.leader.retention import Retention
-from trainyard.server.leader.sample_writer import Metering
-from trainyard.server.leader.schedule_loop import Clockwork
+from trainyard.server.leader.sample_writer import SampleWriter
+from trainyard.server.leader.schedule_loop import ScheduleLoop
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.secrets.sealed_columns import ensure_sealed
@@ -50,7 +50,7 @@ from trainyard.server.store import upgrade
 from trainyard.server.store.database import Database
 from trainyard.server.store.disk_space import DiskSpace, telling_no_room
 from trainyard.server.store.jobs import workloads
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 from trainyard.server.web.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
 from trainyard.spec.workload import HOLDING
 
@@ -60,7 +60,7 @@ EMBEDDED = "embedded"
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class RunningServer:
     """A server that answers."""
 
     url: str
@@ -74,7 +74,7 @@ class Platform:
     def __init__(self, settings: ServerSettings, *, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.hints = Hints()
+        self.hints = Wakeups()
         self.disk = disk_of(settings)
         if self.disk.is_full():
             self.disk.give_up()  # there must be room to begin with
@@ -84,7 +84,7 @@ class Platform:
         self.first_admin: FirstAdmin | None = None
         self.engine: NodeEngine | None = None
         self.changes: Changes | None = None
-        self.visitor: NodeVisitor  # since it was prepared
+        self.visitor: NodeExecClient  # since it was prepared
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
 
@@ -101,7 +101,7 @@ class Platform:
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
         if self.settings.is_embedded:
             self.db.write_now(lambda c: ensure_defaults(c, self.clock.now().timestamp()))
-        self.visitor = NodeVisitor(platform_id(self.db), folder=self.nodes_folder)
+        self.visitor = NodeExecClient(platform_id(self.db), folder=self.nodes_folder)
 
     @property
     def nodes_folder(self) -> Path:
@@ -126,7 +126,7 @@ class Platform:
             self.services, self.logs, lambda: self.engine, self.settings, self.visitor, disk=self.disk
         )
         self.changes = ours.state.parts.changes
-        return Doors(ours, ours.state.parts)
+        return DlcDispatch(ours, ours.state.parts)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -146,9 +146,9 @@ class Platform:
                 self.changes.close()
             await asyncio.to_thread(self.db.close)
 
-    def _view_facts(self, c: Connection) -> ViewFacts:
+    def _view_facts(self, c: Connection) -> SandboxFacts:
         """What of this server matters for what tasks see."""
-        return ViewFacts(
+        return SandboxFacts(
             data=str(self.settings.data),
             isolation=self.settings.isolation,
             processes=self.settings.task_processes,
@@ -165,14 +165,14 @@ class Platform:
         for attempt, values in await self.db.read(work):
             self.logs.hide(attempt, values)
 
-    def _make_engine(self, term: Term, pulse: Pulse) -> NodeEngine:
+    def _make_engine(self, term: LeaderTerm, pulse: ActivityMeter) -> NodeEngine:
         """The way to nodes, for one term."""
         return NodeEngine(
             platform_id(self.db),
             self.logs,
             epoch=term.epoch,
             folder=self.nodes_folder,
-            patience=Patience(sample=self.settings.sample_seconds),
+            patience=LinkTimeouts(sample=self.settings.sample_seconds),
             meter=pulse,
             can_profile=self.settings.profile_devices,
             task_disk_mib=self.settings.task_disk_mib,
@@ -180,16 +180,16 @@ class Platform:
             placed=Placements(self.db, self.logs, self.services.seal).of,
         )
 
-    async def _conduct(self, term: Term) -> None:
+    async def _conduct(self, term: LeaderTerm) -> None:
         await self._hide_secrets()
-        metering = Metering(term, sample_seconds=self.settings.sample_seconds)
-        pulse = Pulse(self.clock, metering)
+        metering = SampleWriter(term, sample_seconds=self.settings.sample_seconds)
+        pulse = ActivityMeter(self.clock, metering)
         engine = self._make_engine(term, pulse)
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:
                 overcommit = self.settings.cpu_overcommit
-                conductor = Conductor(
+                conductor = Reconciler(
                     term,
                     engine,
                     self.hints,
@@ -200,7 +200,7 @@ class Platform:
                     views=self._view_facts,
                 )
                 group.create_task(conductor.run())
-                still = Stillness(
+                still = HangDetector(
                     self.clock,
                     lambda: list(conductor.memory.held.values()),
                     self.logs.size,
@@ -208,19 +208,19 @@ class Platform:
                     pulse,
                 )
                 group.create_task(still.run())
-                shop = Shop(platform_id(self.db), cpu_overcommit=overcommit)
+                shop = PoolProvider(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(
                     Pools(
                         term,
-                        Places(conductor),
+                        PoolChannel(conductor),
                         self.hints,
                         shop,
                         look_seconds=self.settings.pool_seconds,
                     ).run()
                 )
                 group.create_task(metering.run())
-                group.create_task(Clockwork(term, self.services.context).run())
-                books = Bookkeeping(
+                group.create_task(ScheduleLoop(term, self.services.context).run())
+                books = BillingLoop(
                     term,
                     self.hints,
                     sample_seconds=self.settings.sample_seconds,
@@ -249,7 +249,9 @@ def platform_id(db: Database) -> str:
     return db.write_now(lambda c: str(stored.ensure(c, "platform_id", new_id("p"))))
 
 
-async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], stop: asyncio.Event) -> None:
+async def serve(
+    settings: ServerSettings, *, ready: Callable[[RunningServer], None], stop: asyncio.Event
+) -> None:
     """Run a server in the foreground until `stop` is set. Jobs run on, and the next start finds them again."""
     with contextlib.ExitStack() as held:
         held.enter_context(telling_no_room(f"the platform in {settings.data}"))
@@ -269,7 +271,7 @@ async def serve(settings: ServerSettings, *, ready: Callable[[Ready], None], sto
             gc.freeze()  # what is there by now stays: nobody need look through it again
             gc.enable()
             if not serving.done():
-                ready(Ready(url_of(settings, listener), platform.first_admin, platform.admin_token()))
+                ready(RunningServer(url_of(settings, listener), platform.first_admin, platform.admin_token()))
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             server.should_exit = True
             stopping.cancel()

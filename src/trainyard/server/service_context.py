@@ -16,7 +16,7 @@ from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit, events
 from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, Hints
+from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups
 from trainyard.spec.events import Event
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Context:
 
     db: Database
     clock: Clock
-    hints: Hints
+    hints: Wakeups
     seal: Seal
     _denials: Limiter = field(init=False)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import UnsupportedError
 from trainyard.server.auth.access_keys import Keys
-from trainyard.server.auth.authentication import Signing
+from trainyard.server.auth.authentication import Authentication
 from trainyard.server.auth.nonces import Nonces
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.cluster.nodes import Nodes
@@ -32,16 +32,16 @@ from trainyard.server.settings import ServerSettings
 from trainyard.server.store.database import Database
 from trainyard.server.usage.costs import Usage
 from trainyard.server.usage.metrics import Metrics
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from trainyard.server.auth.oidc_login import Federation
+    from trainyard.server.auth.oidc_login import OidcLogin
 
 
 class Services:
     """Every verb that people have, by noun."""
 
-    def __init__(self, db: Database, clock: Clock, hints: Hints, *, settings: ServerSettings) -> None:
+    def __init__(self, db: Database, clock: Clock, hints: Wakeups, *, settings: ServerSettings) -> None:
         self.db = db
         self.clock = clock
         self.hints = hints
@@ -49,7 +49,7 @@ class Services:
         self.seal = Seal(settings.sealing_key)
         context = Context(db, clock, hints, self.seal)
         self.passwords = Passwords()
-        self.signing = Signing(
+        self.signing = Authentication(
             context,
             self.passwords,
             session_seconds=settings.session_hours * 3600.0,
@@ -89,7 +89,7 @@ class Services:
         self.passwords.close()
 
 
-def _federation(context: Context, signing: Signing, settings: ServerSettings) -> Federation | None:
+def _federation(context: Context, signing: Authentication, settings: ServerSettings) -> OidcLogin | None:
     """Signing in through an identity provider, where one is set; what it needs is imported only then."""
     if not settings.oidc_issuer:
         return None
@@ -104,7 +104,7 @@ def _federation(context: Context, signing: Signing, settings: ServerSettings) ->
     provider = oidc.Provider(
         settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, context.clock
     )
-    made: Federation = federation.Federation(
+    made: OidcLogin = federation.Federation(
         context,
         signing,
         provider,

@@ -10,7 +10,7 @@ EVENTS = "events"  # something was appended to the events
 POOLS = "pools"  # machines are wanted, or somebody changed a pool
 
 
-class Hints:
+class Wakeups:
     """Topics that can be woken from any thread, and waited for from any loop."""
 
     def __init__(self) -> None:

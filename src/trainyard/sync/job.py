@@ -17,7 +17,7 @@ from trainyard.transport.api import Completed
 from trainyard.transport.copy import CopyOptions, CopyReport
 
 if TYPE_CHECKING:
-    from trainyard.sync.runtime import Yard
+    from trainyard.sync.runtime import Runtime
 
 
 class Job:
@@ -174,7 +174,7 @@ class Job:
 class Run:
     """Jobs that belong together and share a log folder."""
 
-    def __init__(self, yard: Yard, name: str, **kwargs: Any) -> None:
+    def __init__(self, yard: Runtime, name: str, **kwargs: Any) -> None:
         self._yard = yard
         self.name = name
         self.kwargs = kwargs

@@ -17,8 +17,8 @@ from trainyard.lib.portal import Portal
 from trainyard.runtime import cost, verbs
 from trainyard.runtime import job as core
 from trainyard.runtime.context import Context
-from trainyard.runtime.self_stop import Curfew, Terms
-from trainyard.runtime.watch import Care, Watch, stop_when_done
+from trainyard.runtime.self_stop import SelfStop, StopTerms
+from trainyard.runtime.watch import Watch, WatchOptions, stop_when_done
 from trainyard.spec.machine import MachineSpec
 from trainyard.spec.names import task_name
 from trainyard.sync.console import ConsoleReporter
@@ -36,7 +36,7 @@ _ACCEPTED = {
 }  # fmt: skip
 
 
-class Yard:
+class Runtime:
     """The functions behind `import trainyard`, `import fastgpu` and `import ncluster`."""
 
     def __init__(self, *, backend: str = "local", logdir_root: str = "~/.trainyard/runs") -> None:
@@ -47,7 +47,7 @@ class Yard:
         self._portal: Portal | None = None
         self._tasks: list[Task] = []
         self._told: set[str] = set()
-        self._to_stop: list[tuple[core.Job, Curfew | None]] = []
+        self._to_stop: list[tuple[core.Job, SelfStop | None]] = []
         self._counters = {"task": 0, "job": 0, "run": 0}
         self.runs: dict[str, Run] = {}
         self.task_run: dict[str, str] = {}
@@ -306,16 +306,16 @@ class Yard:
         """What a user wants done for a job while this program lives, and at its end."""
         skip_setup = self._skips_setup(kwargs)
         idle_minutes = float(kwargs.get("autostop_idle") or 0)
-        terms = Terms(when_done=bool(kwargs.get("stop_when_done")), idle_minutes=idle_minutes)
-        curfew: Curfew | None = None
+        terms = StopTerms(when_done=bool(kwargs.get("stop_when_done")), idle_minutes=idle_minutes)
+        curfew: SelfStop | None = None
         # Machines that do not know each other cannot agree on when all are done.
         if terms.is_needed and spec.role and (not skip_setup or len(job.tasks) == 1):
-            curfew = Curfew(job=job, terms=terms)
+            curfew = SelfStop(job=job, terms=terms)
             if self.portal.call(curfew.arrange()):
                 self.portal.submit(curfew.beat())
             else:
                 curfew = None
-        care = Care(
+        care = WatchOptions(
             checkpoint=str(kwargs.get("checkpoint") or ""),
             recover=bool(kwargs.get("recover")),
             idle_minutes=0.0 if curfew else idle_minutes,

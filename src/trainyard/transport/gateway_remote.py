@@ -125,7 +125,7 @@ class Wire:
             self.input.clear()
 
 
-class Errand:
+class RemoteCommand:
     """Bytes between the client and something on the node."""
 
     source = target = errors = -1  # descriptors
@@ -238,7 +238,7 @@ class Errand:
         """The client has gone."""
 
 
-class Command(Errand):
+class Command(RemoteCommand):
     """A script, run by sh."""
 
     def __init__(self, wire: Wire, wanted: dict[str, Any]) -> None:
@@ -351,7 +351,7 @@ class Command(Errand):
         self.signal(signal.SIGKILL)
 
 
-class Connected(Errand):
+class Connected(RemoteCommand):
     """A port on the node's loopback."""
 
     def __init__(self, wire: Wire, wanted: dict[str, Any]) -> None:
@@ -379,7 +379,7 @@ class Connected(Errand):
         return self.source < 0 and self.target < 0
 
 
-class Put(Errand):
+class Put(RemoteCommand):
     """A file from the client: complete or not there."""
 
     def __init__(self, wire: Wire, wanted: dict[str, Any]) -> None:
@@ -420,7 +420,7 @@ class Put(Errand):
                 os.unlink(self.temporary)
 
 
-class Get(Errand):
+class Get(RemoteCommand):
     """A file to the client."""
 
     def __init__(self, wire: Wire, wanted: dict[str, Any]) -> None:
@@ -513,7 +513,7 @@ def main() -> None:
     if not line:
         return
     wanted = json.loads(line)
-    errand: Errand | None = None
+    errand: RemoteCommand | None = None
     try:
         _enter(wanted["place"], wanted["env"], wanted["address"])
         errand = ERRANDS[wanted["verb"]](wire, wanted)

@@ -27,10 +27,10 @@ from trainyard.lib.shell import exports, join
 from trainyard.transport.api import NO_ENV, SHELL, ByteStream, Completed, Process, TerminalSize, is_loopback
 from trainyard.transport.ssh_address import SshAddress, parse_address, ssh_argv
 from trainyard.transport.ssh_channel import CommandSession, SshProcess, StreamSession
-from trainyard.transport.ssh_connect import Link, accept_host_key, chain, fetch_host_key, open_link
+from trainyard.transport.ssh_connect import SshConnection, accept_host_key, chain, fetch_host_key, open_link
 from trainyard.transport.ssh_host_keys import HostKey
 from trainyard.transport.ssh_import import asyncssh
-from trainyard.transport.ssh_pool import PATIENCE_SECONDS, Place, Pool
+from trainyard.transport.ssh_pool import PATIENCE_SECONDS, Pool, PooledConnection
 
 __all__ = [
     "HostKey",
@@ -211,7 +211,7 @@ class SshTransport:
             opening.add_done_callback(_close_stream)
             raise
 
-    async def _open_stream(self, link: Link, port: int) -> StreamSession:
+    async def _open_stream(self, link: SshConnection, port: int) -> StreamSession:
         session = StreamSession(f"port {port} of {self.name}")
         try:
             await link.connection.create_connection(lambda: session, "127.0.0.1", port, encoding=None)
@@ -266,7 +266,7 @@ class SshTransport:
             raise UnreachableError(f"{self.name} does not say at which address it is reached")
         return words[2], int(words[3])
 
-    async def _open_link(self) -> Link:
+    async def _open_link(self) -> SshConnection:
         return await open_link(self.address, name=self.name)
 
     async def _begin(
@@ -277,11 +277,11 @@ class SshTransport:
         stays: bool = False,
         slow_reader: bool = False,
         terminal: TerminalSize | None = None,
-    ) -> tuple[Place, CommandSession]:
+    ) -> tuple[PooledConnection, CommandSession]:
         command = await self._login_command(script, env)
         return await self._start(command, stays=stays, slow_reader=slow_reader, terminal=terminal)
 
-    async def _begin_shell(self, env: Mapping[str, str]) -> tuple[Place, CommandSession]:
+    async def _begin_shell(self, env: Mapping[str, str]) -> tuple[PooledConnection, CommandSession]:
         """A shell that reads its statements: the login shell becomes it, without one more between them.
 
         What it is to export comes as its first statement, so its environment does not show it to others; its
@@ -303,7 +303,7 @@ class SshTransport:
         stays: bool = False,
         slow_reader: bool = False,
         terminal: TerminalSize | None = None,
-    ) -> tuple[Place, CommandSession]:
+    ) -> tuple[PooledConnection, CommandSession]:
         """Find a place and start the command there. Starts it once: what may have been started is never tried again.
 
         A cancel waits until the channel is open, so that none is left half open, and then ends the command.
@@ -332,13 +332,13 @@ class SshTransport:
                 raise
         raise self._lost()
 
-    def _release(self, place: Place, *, stays: bool) -> None:
+    def _release(self, place: PooledConnection, *, stays: bool) -> None:
         if stays:
             self._pool.release_spawn(place)
         else:
             self._pool.release_run(place)
 
-    async def _make_room(self, place: Place, in_vain: int, *, stays: bool) -> None:
+    async def _make_room(self, place: PooledConnection, in_vain: int, *, stays: bool) -> None:
         """After a refusal: believe the host how many sessions it allows, so that the next attempt waits or goes elsewhere."""
         if place.link.is_lost:
             return  # the next attempt opens a new connection
@@ -352,7 +352,9 @@ class SshTransport:
             closing = [session.closed for session in held]
             await asyncio.wait(closing, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _drop(self, place: Place, opening: asyncio.Task[CommandSession], *, stays: bool) -> None:
+    async def _drop(
+        self, place: PooledConnection, opening: asyncio.Task[CommandSession], *, stays: bool
+    ) -> None:
         await asyncio.wait([opening])
         if not opening.cancelled() and opening.exception() is None:
             await self._leave(opening.result(), kill=True)
@@ -360,7 +362,7 @@ class SshTransport:
 
     async def _open_patiently(
         self,
-        link: Link,
+        link: SshConnection,
         new_session: Callable[[], CommandSession],
         command: str,
         terminal: TerminalSize | None,
@@ -381,7 +383,7 @@ class SshTransport:
         return session
 
     async def _open_session(
-        self, link: Link, session: CommandSession, command: str, terminal: TerminalSize | None = None
+        self, link: SshConnection, session: CommandSession, command: str, terminal: TerminalSize | None = None
     ) -> None:
         self._running.add(session)
         session.closed.add_done_callback(lambda _closed: self._running.discard(session))
@@ -400,7 +402,7 @@ class SshTransport:
             session.give_up()
             raise self._explain_start(error, link, session) from error
 
-    def _explain_start(self, error: Exception, link: Link, session: CommandSession) -> Exception:
+    def _explain_start(self, error: Exception, link: SshConnection, session: CommandSession) -> Exception:
         if link.is_lost or not isinstance(error, asyncssh.ChannelOpenError):
             # Without a channel the command was not sent, and starting it on another connection is safe.
             return self._lost() if session.channel is not None else _NotStartedError(self._lost())
@@ -439,7 +441,9 @@ class SshTransport:
             await end_task(feeding)
         return Completed(status, session.out.collected(), bytes(session.errors))
 
-    async def _finish_run(self, place: Place, session: CommandSession, *, kill: bool = True) -> None:
+    async def _finish_run(
+        self, place: PooledConnection, session: CommandSession, *, kill: bool = True
+    ) -> None:
         """Leave nothing running after a run that was cancelled or timed out; give the place back."""
         try:
             if not session.closed.done():
@@ -475,7 +479,7 @@ class SshTransport:
         async with self._pool.reserved() as link:
             await self._run_reserved(link, "exit 0")
 
-    async def _run_reserved(self, link: Link, script: str) -> None:
+    async def _run_reserved(self, link: SshConnection, script: str) -> None:
         """Run one of our own scripts beside what others run; where there is no place, on a connection of its own."""
         command = login_command(_ENTER + script)
         for _ in range(RESERVED_TRIES):
@@ -492,7 +496,7 @@ class SshTransport:
             except _NotStartedError as error:
                 raise error.reason from error
 
-    async def _run_to_end(self, link: Link, command: str) -> None:
+    async def _run_to_end(self, link: SshConnection, command: str) -> None:
         session = CommandSession(self.name, tail_only=True)
         await self._open_session(link, session, command)
         session.write_eof()

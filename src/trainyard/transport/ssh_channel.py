@@ -97,7 +97,7 @@ class Pipe:
             self._waiter.set_result(None)
 
 
-class Gate:
+class WriteGate:
     """Lets writers through while the channel takes more; shut for ever when it has gone."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
     def __init__(self, name: str, *, tail_only: bool = False, slow_reader: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.out = Pipe(f"the connection to {name} was lost while a command ran")
-        self.gate = Gate()
+        self.gate = WriteGate()
         self.status: asyncio.Future[int] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.pid: asyncio.Future[int] = loop.create_future()
@@ -367,7 +367,7 @@ class StreamSession(asyncssh.SSHTCPSession[bytes]):
 
     def __init__(self, name: str) -> None:
         self._in = Pipe(f"the connection to {name} was lost")
-        self._gate = Gate()
+        self._gate = WriteGate()
         self._name = name
         self._channel: asyncssh.SSHTCPChannel[bytes] | None = None
         self._rest = b""

@@ -64,7 +64,7 @@ class _Client(asyncssh.SSHClient):
 
 
 @dataclass(eq=False)
-class Link:
+class SshConnection:
     """An open connection and the events it reports."""
 
     connection: asyncssh.SSHClientConnection
@@ -108,14 +108,14 @@ class Link:
         self.connection.abort()
 
 
-async def open_link(address: SshAddress, *, name: str = "") -> Link:
+async def open_link(address: SshAddress, *, name: str = "") -> SshConnection:
     """Connect, through the jump hosts where there are any.
 
     UnreachableError where somebody on the way is silent; DeniedError for an unknown or changed host key and where no
     key lets us in. Cancelling leaves nothing open.
     """
     *gates, last = _chain(address)
-    tunnel: Link | None = None
+    tunnel: SshConnection | None = None
     try:
         for hop in gates:
             tunnel = await _connect_through(hop, tunnel, str(hop.address))
@@ -301,7 +301,7 @@ def _local_user() -> str:
         return str(os.getuid())
 
 
-async def _connect_through(hop: _Hop, tunnel: Link | None, label: str) -> Link:
+async def _connect_through(hop: _Hop, tunnel: SshConnection | None, label: str) -> SshConnection:
     for delay in (*RETRY_DELAYS, None):
         attempt = _Attempt(hop, tunnel, label, KnownHosts(hop.known_hosts, is_direct=tunnel is None))
         try:
@@ -324,14 +324,14 @@ async def _connect_through(hop: _Hop, tunnel: Link | None, label: str) -> Link:
 class _Attempt:
     """One try to connect to a hop, and plain words for how it failed."""
 
-    def __init__(self, hop: _Hop, tunnel: Link | None, label: str, known: KnownHosts) -> None:
+    def __init__(self, hop: _Hop, tunnel: SshConnection | None, label: str, known: KnownHosts) -> None:
         self.hop = hop
         self.client = _Client()
         self._tunnel = tunnel
         self._label = label
         self._known = known
 
-    async def connect(self) -> Link:
+    async def connect(self) -> SshConnection:
         """Connect; asyncssh's exceptions and OSError come out as they are."""
         hop, tunnel = self.hop, self._tunnel.connection if self._tunnel else None
         async with asyncio.timeout(hop.address.connect_timeout):
@@ -341,7 +341,7 @@ class _Attempt:
                 client_factory=lambda: self.client,
                 known_hosts=self._known.match,
             )
-        return Link(connection, self.client)
+        return SshConnection(connection, self.client)
 
     async def explain(self, error: Exception) -> Error:
         """One sentence that names the host and the cause."""

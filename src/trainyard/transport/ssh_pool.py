@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.lib.aio import end_task, gather_all
 from trainyard.lib.errors import UnreachableError
-from trainyard.transport.ssh_connect import Link
+from trainyard.transport.ssh_connect import SshConnection
 
 SESSIONS_PER_LINK = (
     8  # of sshd's ten: two are left for ending commands. Half of the first link is kept for runs
@@ -26,10 +26,10 @@ IDLE_SECONDS = 20.0  # a further connection that nobody uses is closed after thi
 
 
 @dataclass(eq=False)
-class Place:
+class PooledConnection:
     """A connection with its sessions counted."""
 
-    link: Link
+    link: SshConnection
     is_first: bool
     limit: int
     runs: int = 0
@@ -50,48 +50,48 @@ class Place:
 class Pool:
     """All connections to one host."""
 
-    def __init__(self, open_link: Callable[[], Coroutine[Any, Any, Link]], name: str) -> None:
+    def __init__(self, open_link: Callable[[], Coroutine[Any, Any, SshConnection]], name: str) -> None:
         self._open_link = open_link
         self._name = name
-        self._places: list[Place] = []
-        self._opening: asyncio.Task[Place] | None = None
+        self._places: list[PooledConnection] = []
+        self._opening: asyncio.Task[PooledConnection] | None = None
         self._interested = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._limit = SESSIONS_PER_LINK
         self._reserve = asyncio.Semaphore(RESERVED_SESSIONS)
         self.is_closed = False
 
-    async def first(self) -> Place:
+    async def first(self) -> PooledConnection:
         """Any live connection; connects where there is none. Concurrent callers share one attempt."""
         if self.is_closed:
             raise self._closed()
         return self._find_live() or await self._open()
 
-    def _find_live(self) -> Place | None:
+    def _find_live(self) -> PooledConnection | None:
         return next((place for place in self._places if not place.link.is_lost), None)
 
     def _closed(self) -> UnreachableError:
         return UnreachableError(f"the way to {self._name} has been closed")
 
-    async def take_for_run(self) -> Place:
+    async def take_for_run(self) -> PooledConnection:
         """A place for a session that ends soon; give it back with `release_run`."""
         place = await self._find_for_run()
         place.runs += 1
         return place
 
-    def release_run(self, place: Place) -> None:
+    def release_run(self, place: PooledConnection) -> None:
         """The session has ended."""
         place.runs -= 1
         self._freed(place)
 
     @asynccontextmanager
-    async def reserved(self) -> AsyncIterator[Link]:
+    async def reserved(self) -> AsyncIterator[SshConnection]:
         """A connection for a moment's work that must not wait for others' commands."""
         async with self._reserve:
             yield (self._find_live() or await self.first()).link
 
     @asynccontextmanager
-    async def extra(self) -> AsyncIterator[Link]:
+    async def extra(self) -> AsyncIterator[SshConnection]:
         """A connection of one's own, closed afterwards."""
         link = await self._open_link()
         try:
@@ -99,11 +99,11 @@ class Pool:
         finally:
             await link.aclose()
 
-    def narrow(self, place: Place, held: int) -> None:
+    def narrow(self, place: PooledConnection, held: int) -> None:
         """The host refused a session beside the `held` ones: it allows fewer than we thought."""
         self._limit = place.limit = max(1, min(place.limit, held))
 
-    async def take_for_spawn(self) -> Place:
+    async def take_for_spawn(self) -> PooledConnection:
         """A place for a session that may stay; give it back with `release_spawn`."""
         await self.first()
         while True:
@@ -114,7 +114,7 @@ class Pool:
                 place.spawns += 1
                 return place
 
-    def release_spawn(self, place: Place) -> None:
+    def release_spawn(self, place: PooledConnection) -> None:
         """The session has ended."""
         place.spawns -= 1
         self._freed(place)
@@ -130,7 +130,7 @@ class Pool:
                 place.idle_timer.cancel()
         await gather_all([place.link.aclose() for place in places])
 
-    async def _find_for_run(self) -> Place:
+    async def _find_for_run(self) -> PooledConnection:
         await self.first()
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         while True:
@@ -159,7 +159,7 @@ class Pool:
                 # Woken and cancelled at once: the place is for the next one. A spare wake-up does no harm.
                 self._wake_one()
 
-    def _freed(self, place: Place) -> None:
+    def _freed(self, place: PooledConnection) -> None:
         self._wake_one()
         if place.is_first or place.runs or place.spawns or self.is_closed:
             return
@@ -167,7 +167,7 @@ class Pool:
             place.idle_timer.cancel()
         place.idle_timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._close_idle, place)
 
-    def _close_idle(self, place: Place) -> None:
+    def _close_idle(self, place: PooledConnection) -> None:
         if place.runs or place.spawns or place not in self._places:
             return
         self._places.remove(place)
@@ -184,7 +184,7 @@ class Pool:
         while self._waiting:
             self._wake_one()
 
-    async def _open(self) -> Place:
+    async def _open(self) -> PooledConnection:
         """Open one more connection; those who ask meanwhile wait for the same one."""
         if self.is_closed:
             raise self._closed()
@@ -205,16 +205,16 @@ class Pool:
             if opening.done() and self._opening is opening:
                 self._opening = None
 
-    async def _connect(self) -> Place:
+    async def _connect(self) -> PooledConnection:
         link = await self._open_link()
         self._places = [place for place in self._places if not place.link.is_lost]
-        place = Place(link, is_first=not self._places, limit=self._limit)
+        place = PooledConnection(link, is_first=not self._places, limit=self._limit)
         self._places.append(place)
         link.client.on_lost = lambda _cause: self._lost(place)
         self._wake_all()
         return place
 
-    def _lost(self, place: Place) -> None:
+    def _lost(self, place: PooledConnection) -> None:
         if place in self._places:
             self._places.remove(place)
         if place.idle_timer is not None:

@@ -22,14 +22,14 @@ from trainyard.lib.errors import (
     StillRunningError,
     TaskErrors,
 )
-from trainyard.sync import Yard
+from trainyard.sync import Runtime
 
 pytestmark = pytest.mark.slow  # real machines with real tmux: 0.2 to 2 s each
 
 
 @pytest.fixture
 def yard(isolation):
-    made = Yard()
+    made = Runtime()
     yield made
     for run in made.runs.values():
         for job in run.jobs:
@@ -75,7 +75,7 @@ def test_failure_of_one_task_is_a_runtime_error_with_its_output(yard, capfd):
 def test_same_name_is_the_same_job_and_its_shell(yard):
     first = yard.make_job(name="x", num_tasks=2)
     first.run("export SEEN=yes; cd /")
-    again = Yard()
+    again = Runtime()
     second = again.make_job(name="x", num_tasks=2)
 
     assert second.run("echo $SEEN $PWD") == ["yes /\n", "yes /\n"]
@@ -245,7 +245,7 @@ def test_log_folder_is_made_once_and_never_shared(yard, isolation):
     assert job.logdir == job.tasks[0].logdir == job.logdir
     assert Path(job.logdir).is_dir()
     assert (Path(job.logdir).name, Path(other.logdir).name) == ("a", "ab")
-    later = Yard()
+    later = Runtime()
     assert Path(later.make_job(name="x", run_name="a").logdir).name == "a.01"
     later.close()
 

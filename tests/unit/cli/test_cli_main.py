@@ -8,7 +8,7 @@ import click
 import pytest
 
 from trainyard.cli.machines.run import run_command
-from trainyard.cli.machines.scp import Place, _place
+from trainyard.cli.machines.scp import CopyAddress, _place
 from trainyard.cli.main import main
 
 
@@ -118,13 +118,13 @@ def test_a_time_that_makes_no_sense_is_refused_when_given():
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("task0.a:/x", Place("task0.a", "/x")),
-        ("{a}:", Place("{a}", "")),
-        ("task0.a:b:c", Place("task0.a", "b:c")),
-        ("./a:b", Place("", "./a:b")),
-        ("/x:y", Place("", "/x:y")),
-        (":x", Place("", ":x")),
-        ("plain", Place("", "plain")),
+        ("task0.a:/x", CopyAddress("task0.a", "/x")),
+        ("{a}:", CopyAddress("{a}", "")),
+        ("task0.a:b:c", CopyAddress("task0.a", "b:c")),
+        ("./a:b", CopyAddress("", "./a:b")),
+        ("/x:y", CopyAddress("", "/x:y")),
+        (":x", CopyAddress("", ":x")),
+        ("plain", CopyAddress("", "plain")),
     ],
 )
 def test_a_place_is_taken_apart_as_scp_does(text, place):

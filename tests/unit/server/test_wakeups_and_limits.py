@@ -10,11 +10,11 @@ import pytest
 from trainyard.lib.clock import ManualClock
 from trainyard.server.auth.actor import LimitedError
 from trainyard.server.auth.rate_limits import KEYS, Limiter
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 
 
 async def test_everybody_wakes_when_a_hint_comes_from_a_thread():
-    hints = Hints()
+    hints = Wakeups()
     waiting = [asyncio.create_task(hints.wait("a", timeout=10)) for _ in range(5)]
     other = asyncio.create_task(hints.wait("b", timeout=0.05))
     await asyncio.sleep(0)
@@ -27,7 +27,7 @@ async def test_everybody_wakes_when_a_hint_comes_from_a_thread():
 
 
 async def test_no_hint_is_missed_when_it_comes_between_looking_and_waiting():
-    hints = Hints()
+    hints = Wakeups()
     mark = hints.mark("a")
     hints.wake("a")
     assert await hints.wait("a", timeout=10, since=mark)
@@ -35,7 +35,7 @@ async def test_no_hint_is_missed_when_it_comes_between_looking_and_waiting():
 
 
 async def test_nothing_is_kept_when_who_waited_was_cancelled():
-    hints = Hints()
+    hints = Wakeups()
     task = asyncio.create_task(hints.wait("a"))
     await asyncio.sleep(0)
     task.cancel()
@@ -46,7 +46,7 @@ async def test_nothing_is_kept_when_who_waited_was_cancelled():
 
 
 def test_a_hint_does_no_harm_when_the_loop_of_who_waited_has_closed():
-    hints = Hints()
+    hints = Wakeups()
 
     async def leave() -> None:
         asyncio.ensure_future(hints.wait("a"))  # noqa: RUF006  # left behind on purpose

@@ -40,7 +40,7 @@ async def renew(client: Client, ids: Sequence[str], max_hours: float) -> list[st
     return [each for each, is_there in zip(ids, results, strict=True) if is_there]
 
 
-class Leash:
+class AutoRelease:
     """Renews in the background for as long as this client lives."""
 
     def __init__(self, client: Client) -> None:

@@ -27,7 +27,7 @@ from trainyard.backends.aliyun.access.public_address import own_address
 from trainyard.backends.aliyun.api.client import Client
 from trainyard.backends.aliyun.api.paging import check_list_permission
 from trainyard.backends.aliyun.api.wire import Parameter
-from trainyard.backends.aliyun.auto_release import Leash, renew
+from trainyard.backends.aliyun.auto_release import AutoRelease, renew
 from trainyard.backends.aliyun.costs import SPENT_TAG, spent_text
 from trainyard.backends.aliyun.ecs import (
     NAME,
@@ -40,10 +40,10 @@ from trainyard.backends.aliyun.ecs import (
     one_of_each,
 )
 from trainyard.backends.aliyun.launch import listings, planning
-from trainyard.backends.aliyun.launch.catalogue import Misses, fetch_regions, fetch_types
+from trainyard.backends.aliyun.launch.catalogue import SoldOutPlaces, fetch_regions, fetch_types
 from trainyard.backends.aliyun.launch.gpu_offers import fetch_gpu_offers
 from trainyard.backends.aliyun.launch.images import fetch_images
-from trainyard.backends.aliyun.launch.launch import Launcher, Made
+from trainyard.backends.aliyun.launch.launch import Launcher, LaunchResult
 from trainyard.backends.aliyun.locks import hold
 from trainyard.backends.aliyun.spot_prices import fetch_rates
 from trainyard.backends.api import StopProgram
@@ -86,8 +86,8 @@ class AliyunBackend:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.client = Client.from_settings(settings, clock=self.clock)
-        self._misses = Misses(self.clock)
-        self._leash = Leash(self.client)
+        self._misses = SoldOutPlaces(self.clock)
+        self._leash = AutoRelease(self.client)
         self._login: Login | None = None
         self._learning = asyncio.Lock()
         self._has_sight = False
@@ -330,7 +330,7 @@ class AliyunBackend:
         for machine in have:
             check_fit(machine, spec)
         missing = [name for name in names if name not in there]
-        made = await self._make(launcher, spec, missing, have) if missing else Made(listed)
+        made = await self._make(launcher, spec, missing, have) if missing else LaunchResult(listed)
         try:
             _check_none_gone([machine.name for machine in have], one_of_each(made.there))
             return await self._make_ready(launcher, spec, names, made)
@@ -339,7 +339,7 @@ class AliyunBackend:
             raise
 
     async def _make_ready(
-        self, launcher: Launcher, spec: MachineSpec, names: Sequence[str], made: Made
+        self, launcher: Launcher, spec: MachineSpec, names: Sequence[str], made: LaunchResult
     ) -> list[Machine]:
         """Start those that are stopped, and put all on the leash."""
         there = one_of_each(made.there)
@@ -355,7 +355,7 @@ class AliyunBackend:
 
     async def _make(
         self, launcher: Launcher, spec: MachineSpec, missing: Sequence[str], have: Sequence[Machine]
-    ) -> Made:
+    ) -> LaunchResult:
         least = min(
             len(missing), max(spec.min_machines - len(have), 0) if spec.min_machines else len(missing)
         )
@@ -364,7 +364,7 @@ class AliyunBackend:
         except CapacityError:
             if least:
                 raise
-            return Made(have)
+            return LaunchResult(have)
 
     async def _start(self, client: Client, machines: Sequence[Machine]) -> list[str]:
         """Start those that do not run; those that were started when one could not be are stopped again."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from trainyard.backends.local.description import damaged_id, find_machine, is_elsewhere
-from trainyard.backends.local.devices import Devices, Wish, find_devices, wish_of
+from trainyard.backends.local.devices import DeviceRequest, Devices, find_devices, wish_of
 from trainyard.backends.local.environment import DEFAULT_PATH, dropped, inherited, own_variables
 from trainyard.backends.local.folder import (
     RELEASING,
@@ -29,10 +29,10 @@ from trainyard.backends.local.folder import (
     remove_machine,
     roots_of,
 )
-from trainyard.backends.local.liveness import Doorway
+from trainyard.backends.local.liveness import LivenessCheck
 from trainyard.backends.local.locks import Locks
 from trainyard.backends.local.processes import end_all, find_members
-from trainyard.backends.local.provisioning import Birth
+from trainyard.backends.local.provisioning import Provisioning
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import CapacityError, ConflictError, DeniedError, Error, InvalidError, NotFoundError
@@ -161,7 +161,7 @@ class LocalBackend:
                 inherited=self._inherited,
                 dropped=dropped(self._settings.environ),
                 address=machine.address,
-                refresh=Doorway(folder, machine.id, environment).enter,
+                refresh=LivenessCheck(folder, machine.id, environment).enter,
             )
         return self._transports[key]
 
@@ -224,7 +224,7 @@ class LocalBackend:
                 f"the machine {name!r} has the type {record.type!r}, not {spec.type!r}", hint=hint
             )
         has = record.wish
-        asked = Wish(
+        asked = DeviceRequest(
             has.gpus if spec.gpus is None else wish_of(spec, devices).gpus,
             spec.npus or has.npus,
         )
@@ -302,12 +302,12 @@ class LocalBackend:
                 await self._end(folders, ending)
         await finish(asyncio.to_thread(self._delete, endings[RELEASING]))
 
-    async def _bring_up(self, wishes: dict[str, Wish], spec: MachineSpec, devices: Devices) -> None:
+    async def _bring_up(self, wishes: dict[str, DeviceRequest], spec: MachineSpec, devices: Devices) -> None:
         """Create or start the machines of `wishes`; all or none. Holds the common lock."""
         if not wishes:
             return
         others = [folder for folder in self._folders() if folder.name not in wishes]
-        birth = Birth(
+        birth = Provisioning(
             self._root,
             settings=self._settings,
             inherited=self._inherited,
@@ -324,7 +324,7 @@ class LocalBackend:
             await finish(self._undo(birth))
             raise
 
-    async def _undo(self, birth: Birth) -> None:
+    async def _undo(self, birth: Provisioning) -> None:
         touched = [*birth.created, *birth.started]
         await end_all(roots_of(touched), grace_seconds=0, clock=self._clock)
         for folder, record in birth.started.items():

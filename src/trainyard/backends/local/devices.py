@@ -17,7 +17,7 @@ _NPU_FIELD = re.compile(r"^\s*(NPU ID|Chip Count)\s*:\s*(\d+)\s*$", re.MULTILINE
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DeviceRequest:
     """How many accelerators a machine wants."""
 
     gpus: int = 0
@@ -40,20 +40,20 @@ def find_devices(*, gpus: int | None, npus: int | None, search_path: str) -> Dev
     )
 
 
-def wish_of(spec: MachineSpec, devices: Devices) -> Wish:
+def wish_of(spec: MachineSpec, devices: Devices) -> DeviceRequest:
     """What `spec` asks for on this computer.
 
     A wish that is only implied by the type is dropped where the computer has no GPU at all, so that any script can be
     tried on a laptop.
     """
     if spec.gpus is not None:
-        return Wish(spec.gpus, spec.npus)
+        return DeviceRequest(spec.gpus, spec.npus)
     implied = TYPES[spec.type].gpus if spec.type in TYPES else 0
-    return Wish(implied if devices.gpus else 0, spec.npus)
+    return DeviceRequest(implied if devices.gpus else 0, spec.npus)
 
 
 def hand_out(
-    wishes: Mapping[str, Wish], devices: Devices, held: Mapping[str, Sequence[Device]]
+    wishes: Mapping[str, DeviceRequest], devices: Devices, held: Mapping[str, Sequence[Device]]
 ) -> dict[str, tuple[Device, ...]]:
     """Free devices for every machine of `wishes`, lowest numbers first; CapacityError where they do not suffice."""
     gpus = _share(devices.gpus, {name: wish.gpus for name, wish in wishes.items()}, held, "GPU")

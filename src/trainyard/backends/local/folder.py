@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard.backends.local.devices import Wish
+from trainyard.backends.local.devices import DeviceRequest
 from trainyard.backends.local.processes import ProcessId, Roots, boot_id, is_alive
 from trainyard.lib.errors import ConflictError, DeniedError
 from trainyard.lib.files import write_atomic
@@ -55,7 +55,7 @@ class Record:
     type: str = ""
     image: str = ""
     spot: bool = False
-    wish: Wish = field(default_factory=Wish)
+    wish: DeviceRequest = field(default_factory=DeviceRequest)
     devices: tuple[Device, ...] = ()
     ending: str = ""  # STOPPING or RELEASING while that is being done
     boot: str = ""  # the boot in which it was started last; '' once stopped
@@ -254,6 +254,6 @@ def _from_json(data: dict[str, Any]) -> Record:
     del data["version"]
     data["created"] = datetime.fromisoformat(data["created"])
     data["started"] = datetime.fromisoformat(data["started"]) if data["started"] else None
-    data["wish"] = Wish(**data["wish"])
+    data["wish"] = DeviceRequest(**data["wish"])
     data["devices"] = tuple(Device(DeviceKind(d["kind"]), d["index"], d["model"]) for d in data["devices"])
     return Record(**data)

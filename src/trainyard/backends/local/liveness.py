@@ -9,7 +9,7 @@ from trainyard.backends.local.processes import ProcessId
 from trainyard.lib.errors import UnreachableError
 
 
-class Doorway:
+class LivenessCheck:
     """Gives the environment of one machine while that machine runs; two small reads where nothing has changed."""
 
     def __init__(

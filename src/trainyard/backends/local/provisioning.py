@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainyard.backends.local import remote_shell
 from trainyard.backends.local.addresses import free_addresses
-from trainyard.backends.local.devices import Devices, Wish, hand_out
+from trainyard.backends.local.devices import DeviceRequest, Devices, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
 from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove_machine, roots_of
 from trainyard.backends.local.keeper_start import install_script, launch_keepers
@@ -22,7 +22,7 @@ from trainyard.settings import Settings
 from trainyard.spec.machine import Device, MachineSpec
 
 
-class Birth:
+class Provisioning:
     """One attempt to bring some machines up together."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Birth:
         self.created: list[MachineFolder] = []
         self.started: dict[MachineFolder, Record] = {}  # with what they said before
 
-    def bring_up(self, wishes: Mapping[str, Wish], others: Sequence[MachineFolder]) -> None:
+    def bring_up(self, wishes: Mapping[str, DeviceRequest], others: Sequence[MachineFolder]) -> None:
         """Create those that do not exist, start the keepers of all."""
         for remains in self._root.glob(
             ".new-*"
@@ -80,7 +80,7 @@ class Birth:
             environments[folder] = own_variables(self._settings.user, self._inherited["PATH"], folder, record)
         launch_keepers(environments, self._inherited)
 
-    def _new_record(self, address: str, wish: Wish) -> Record:
+    def _new_record(self, address: str, wish: DeviceRequest) -> Record:
         return Record(
             id=new_id(),
             address=address,

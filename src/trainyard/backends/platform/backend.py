@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 from trainyard.backends.platform.machine_job import (
     BACKEND,
     KIND,
-    Gang,
+    MachineJob,
     check_fits,
     gang_of,
     key_of,
@@ -159,11 +159,13 @@ class PlatformBackend:
 
     # -- acquiring
 
-    async def _hold(self, spec: MachineSpec, names: Sequence[str], made: set[str]) -> Mapping[str, Gang]:
+    async def _hold(
+        self, spec: MachineSpec, names: Sequence[str], made: set[str]
+    ) -> Mapping[str, MachineJob]:
         """Find or make gangs until every name has one. `made` is what is ours alone so far."""
         for _ in range(TRIES):
             gangs = await self._gangs()
-            held: dict[str, Gang] = {}
+            held: dict[str, MachineJob] = {}
             for gang in gangs:
                 for machine in gang.machines():
                     if machine.id not in self._left:
@@ -222,9 +224,9 @@ class PlatformBackend:
 
     # -- asking
 
-    async def _gangs(self) -> list[Gang]:
+    async def _gangs(self) -> list[MachineJob]:
         """All gangs of ours that live, the oldest first."""
-        found: list[Gang] = []
+        found: list[MachineJob] = []
         async for job in self._client.jobs.list(
             kind=KIND, user="me", state=[*LIVE], limit=PAGE, order="oldest"
         ):
@@ -242,7 +244,7 @@ class PlatformBackend:
             by_id[gang.job.id] = replace(gang, tasks=result)
         return [by_id.get(gang.job.id, gang) for gang in sorted(found, key=lambda gang: gang.job.id)]
 
-    async def _with_spec(self, job: Job) -> Gang | None:
+    async def _with_spec(self, job: Job) -> MachineJob | None:
         known = self._specs.get(job.id)
         if known is None:
             try:
@@ -252,10 +254,10 @@ class PlatformBackend:
         fresh = {name: getattr(job, name) for name in Job.__dataclass_fields__}
         return gang_of(JobDetail(**fresh, spec=known.spec))
 
-    async def _told(self, gangs: Iterable[Gang]) -> list[Gang]:
+    async def _told(self, gangs: Iterable[MachineJob]) -> list[MachineJob]:
         """With the queue's own words for those that wait."""
 
-        async def told(gang: Gang) -> Gang:
+        async def told(gang: MachineJob) -> MachineJob:
             if gang.job.state not in {State.WAITING, State.HELD} or gang.job.desired is not Desired.RUN:
                 return gang
             with suppress(NotFoundError):
@@ -266,9 +268,9 @@ class PlatformBackend:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        return [result for result in results if isinstance(result, Gang)]
+        return [result for result in results if isinstance(result, MachineJob)]
 
-    async def _find_gang(self, job: str) -> Gang | None:
+    async def _find_gang(self, job: str) -> MachineJob | None:
         with suppress(NotFoundError):
             detail = await self._client.jobs.get(job)
             gang = gang_of(detail)
@@ -281,7 +283,7 @@ class PlatformBackend:
 
     # -- changing
 
-    async def _release_all(self, gang: Gang, machines: Sequence[Machine]) -> None:
+    async def _release_all(self, gang: MachineJob, machines: Sequence[Machine]) -> None:
         """Tell the machines that their files may go, as far as they hear it; then cancel the job."""
         running = [machine for machine in machines if machine.state is MachineState.RUNNING]
         with suppress(TimeoutError):

@@ -36,7 +36,7 @@ _NPU = re.compile(r"(?i)ascend|npu|\b[39]10")
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class MachineJob:
     """A workload that holds machines."""
 
     job: JobDetail
@@ -100,7 +100,7 @@ def place_of(job: str, member: str) -> str:
     return f"{PLACES}/{job}.{member}"
 
 
-def gang_of(job: JobDetail) -> Gang | None:
+def gang_of(job: JobDetail) -> MachineJob | None:
     """The names that a workload holds; None where it holds no machines of ours."""
     name = job.spec.tags.get(NAME_TAG, "")
     if job.kind != KIND or not name:
@@ -108,7 +108,7 @@ def gang_of(job: JobDetail) -> Gang | None:
     parts = [job.spec.tags.get(f"{NUMBERS_TAG}.{index}", "") for index in range(_numbers_of(job))]
     numbers = _numbers(",".join(parts))
     names = tuple(task_name(name, number) for number in numbers) if numbers else (name,)
-    return Gang(job, names)
+    return MachineJob(job, names)
 
 
 def workload(spec: MachineSpec, names: Sequence[str], *, workspace: str) -> WorkloadSpec:
@@ -138,7 +138,7 @@ def key_of(spec: WorkloadSpec, generation: str) -> str:
     return f"machines-{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def check_fits(spec: MachineSpec, gang: Gang, name: str) -> None:
+def check_fits(spec: MachineSpec, gang: MachineJob, name: str) -> None:
     """ConflictError where a machine of that name is not what is asked for."""
     has, wants = gang.job.spec, _role(spec, 1)
     hint = "Use another name, or release it first: `trainyard kill`."

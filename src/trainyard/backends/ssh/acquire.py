@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trainyard.backends.ssh import cache as caching
 from trainyard.backends.ssh import lease as leases
 from trainyard.backends.ssh.connect import Runner
-from trainyard.backends.ssh.host_connections import Fleet, Look
+from trainyard.backends.ssh.host_connections import HostConnections, HostsReport
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import STOPPED, Lease, TakenError
 from trainyard.backends.ssh.probe import HostFacts
@@ -30,7 +30,7 @@ from trainyard.spec.machine import MachineSpec
 Held = dict[str, tuple[Host, Lease]]
 
 
-async def acquire(fleet: Fleet, spec: MachineSpec, names: Sequence[str]) -> Held:
+async def acquire(fleet: HostConnections, spec: MachineSpec, names: Sequence[str]) -> Held:
     """Find or take a host for every name. On any error, cancellation included, what was taken is given back."""
     inventory = fleet.inventory()
     look = await fleet.look(inventory, probing=bool(spec.gpus or spec.npus), wanted=names)
@@ -48,7 +48,7 @@ async def acquire(fleet: Fleet, spec: MachineSpec, names: Sequence[str]) -> Held
     return held
 
 
-def _find_held(look: Look, spec: MachineSpec, names: Sequence[str]) -> Held:
+def _find_held(look: HostsReport, spec: MachineSpec, names: Sequence[str]) -> Held:
     held: Held = {}
     for host, lease in look.leased():
         if lease.name not in names or not lease.is_mine:
@@ -88,7 +88,7 @@ def _shortage(facts: HostFacts, spec: MachineSpec) -> str:
     return ""
 
 
-def _refuse_doubtful(look: Look, missing: Sequence[str]) -> None:
+def _refuse_doubtful(look: HostsReport, missing: Sequence[str]) -> None:
     """A machine on a silent host is not made a second time elsewhere: it may still be at work."""
     for host, lease, error in look.lost():
         if lease.name in missing:
@@ -101,7 +101,7 @@ def _refuse_doubtful(look: Look, missing: Sequence[str]) -> None:
 class _Attempt:
     """What one call has taken and started so far, so that it can be undone."""
 
-    def __init__(self, fleet: Fleet, inventory: Inventory, spec: MachineSpec) -> None:
+    def __init__(self, fleet: HostConnections, inventory: Inventory, spec: MachineSpec) -> None:
         self._fleet = fleet
         self._inventory = inventory
         self._spec = spec
@@ -111,7 +111,7 @@ class _Attempt:
         self._met: Held = {}  # leases of names that we want, made by another client at the same moment
         self._reasons: dict[str, str] = {}
 
-    async def take_all(self, names: Sequence[str], look: Look) -> Held:
+    async def take_all(self, names: Sequence[str], look: HostsReport) -> Held:
         """Lease a host for each name; CapacityError, with all reasons, where there are not enough."""
         if not names:
             return {}
@@ -146,7 +146,7 @@ class _Attempt:
             [leases.set_state(self._way(host), host, lease.id, STOPPED) for host, lease in self._started]
         )
 
-    def _fitting(self, look: Look) -> list[Host]:
+    def _fitting(self, look: HostsReport) -> list[Host]:
         """The free hosts that suit the spec, in the order of the inventory; why others do not is noted."""
         labelled = any(host.type == self._spec.type for host in self._inventory.hosts.values())
         fitting = []
@@ -219,7 +219,7 @@ class _Attempt:
     def _way(self, host: Host) -> Runner:
         return self._fleet.way(host, self._inventory)
 
-    def _shortage_error(self, names: Sequence[str], look: Look, free: Sequence[str]) -> CapacityError:
+    def _shortage_error(self, names: Sequence[str], look: HostsReport, free: Sequence[str]) -> CapacityError:
         parts = [f"{len(names)} wanted; free: {', '.join(free) or 'none'}"]
         parts += [self._reasons[name] for name in sorted(self._reasons)]
         parts += [f"unreachable: {name} ({error.message})" for name, error in look.failures.items()]

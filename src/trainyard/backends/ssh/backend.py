@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from trainyard.backends.ssh import acquire as acquiring
 from trainyard.backends.ssh import lease as leases
 from trainyard.backends.ssh.connect import MARK, MachineTransport
-from trainyard.backends.ssh.host_connections import MOST_AT_ONCE, Fleet
+from trainyard.backends.ssh.host_connections import MOST_AT_ONCE, HostConnections
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import RUNNING, STOPPED, Lease
 from trainyard.backends.ssh.locks import hold
@@ -31,7 +31,7 @@ class SshBackend:
     name: ClassVar[str] = "ssh"
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
-        self.fleet = Fleet(settings, clock=clock)
+        self.fleet = HostConnections(settings, clock=clock)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:

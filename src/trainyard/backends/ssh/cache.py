@@ -25,7 +25,7 @@ SILENT_FOR = timedelta(minutes=10)  # how long a silent host is given less time 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CachedHost:
     """What was last seen of one host."""
 
     target: str = ""  # a host that was given another address is another host
@@ -40,9 +40,9 @@ class Cache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._loaded: tuple[tuple[int, int, int], Mapping[str, Seen]] | None = None
+        self._loaded: tuple[tuple[int, int, int], Mapping[str, CachedHost]] | None = None
 
-    def load(self) -> Mapping[str, Seen]:
+    def load(self) -> Mapping[str, CachedHost]:
         """What is remembered, by host name; nothing where the file is missing or unreadable."""
         try:
             facts = self._path.stat()
@@ -54,22 +54,22 @@ class Cache:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
 
-    def seen(self, host: Host) -> Seen:
+    def seen(self, host: Host) -> CachedHost:
         """What is remembered of one host."""
         return self.seen_all([host])[host.name]
 
-    def seen_all(self, hosts: Iterable[Host]) -> dict[str, Seen]:
+    def seen_all(self, hosts: Iterable[Host]) -> dict[str, CachedHost]:
         """What is remembered of these hosts, by name; the file is read once."""
         entries = self.load()
         found = {}
         for host in hosts:
             entry = entries.get(host.name)
             found[host.name] = (
-                entry if entry and entry.target == _target(host) else Seen(target=_target(host))
+                entry if entry and entry.target == _target(host) else CachedHost(target=_target(host))
             )
         return found
 
-    def note(self, changes: Mapping[str, Seen]) -> None:
+    def note(self, changes: Mapping[str, CachedHost]) -> None:
         """Remember this of these hosts. A folder that cannot be written to is no error: this is a cache."""
         with suppress(OSError), lock(self._path.with_name(f".{self._path.name}.lock")):
             before = self.load()
@@ -85,24 +85,24 @@ class Cache:
             write_atomic(self._path, json.dumps(entries, default=_plain))
 
 
-def doubtful(seen: Seen, lease_id: str) -> Seen:
+def doubtful(seen: CachedHost, lease_id: str) -> CachedHost:
     """Remember to end a lease that may have been taken in vain."""
     return replace(seen, to_end=(*seen.to_end, lease_id)[-MOST_DOUBTFUL:])
 
 
-def answered(seen: Seen, lease: Lease | None, facts: HostFacts | None = None) -> Seen:
+def answered(seen: CachedHost, lease: Lease | None, facts: HostFacts | None = None) -> CachedHost:
     """What to remember of a host that has answered."""
     ours = lease if lease and lease.is_mine else None
     return replace(seen, lease=ours, silent_since=None, facts=facts or seen.facts)
 
 
-def kept_silent(seen: Seen, now: datetime) -> Seen:
+def kept_silent(seen: CachedHost, now: datetime) -> CachedHost:
     """What to remember of a host that has not answered; since when is kept for a while, then counted anew."""
     since = seen.silent_since
     return replace(seen, silent_since=since if since and now - since < SILENT_FOR else now)
 
 
-def is_silent(seen: Seen, now: datetime) -> bool:
+def is_silent(seen: CachedHost, now: datetime) -> bool:
     """Whether the host was silent lately."""
     return seen.silent_since is not None and timedelta() <= now - seen.silent_since < SILENT_FOR
 
@@ -119,9 +119,9 @@ def _plain(value: object) -> object:
     raise TypeError(f"{value!r} cannot be kept")
 
 
-def _seen(entry: Mapping[str, Any]) -> Seen:
+def _seen(entry: Mapping[str, Any]) -> CachedHost:
     lease = entry["lease"]
-    return Seen(
+    return CachedHost(
         target=entry["target"],
         facts=_facts(entry["facts"]) if entry["facts"] else None,
         lease=_lease(lease) if lease else None,

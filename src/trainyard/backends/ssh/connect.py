@@ -21,7 +21,7 @@ from trainyard.transport.api import NO_ENV, ByteStream, Completed, Process, Term
 from trainyard.transport.ssh import SshAddress, SshTransport, entering, login_command
 from trainyard.transport.ssh_address import DEFAULT_PORT
 from trainyard.transport.ssh_channel import CommandSession
-from trainyard.transport.ssh_pool import Place, Pool
+from trainyard.transport.ssh_pool import Pool, PooledConnection
 
 MARK = "TRAINYARD_MACHINE"
 
@@ -33,7 +33,7 @@ class _Kept:
     """A shell on the host that waits to be told what to become."""
 
     mark: str  # among its arguments, so that whoever ends the machine finds it
-    place: Place
+    place: PooledConnection
     session: CommandSession
     release: Callable[[object], None]  # of its place, when it ends
 
@@ -85,7 +85,7 @@ class HostTransport(SshTransport):
         self._kept = kept
         return int(said[end + len(ending) :]), bytes(said[:end])
 
-    def take_kept(self, env: Mapping[str, str]) -> tuple[Place, CommandSession] | None:
+    def take_kept(self, env: Mapping[str, str]) -> tuple[PooledConnection, CommandSession] | None:
         """The shell that was kept for the machine with this environment, told to read statements; None where there is none."""
         kept, become = self._kept, f"{exports(env)}exec /bin/sh -s\n"
         if (
@@ -165,7 +165,7 @@ class MachineTransport(SshTransport):
         self._check()
         return await super().connect(port)
 
-    async def _begin_shell(self, env: Mapping[str, str]) -> tuple[Place, CommandSession]:
+    async def _begin_shell(self, env: Mapping[str, str]) -> tuple[PooledConnection, CommandSession]:
         kept = self._host.take_kept(env)
         if kept is None:
             return await super()._begin_shell(env)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from trainyard.backends.ssh import cache as caching
 from trainyard.backends.ssh import inventory as inventories
 from trainyard.backends.ssh import lease as leases
-from trainyard.backends.ssh.cache import Cache, Seen
+from trainyard.backends.ssh.cache import Cache, CachedHost
 from trainyard.backends.ssh.connect import HostTransport, MachineTransport
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import Lease, Survey
@@ -24,13 +24,13 @@ IMPATIENT_SECONDS = 5.0  # for a host that was silent a moment ago, so that not 
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HostsReport:
     """One look at all hosts, in the order of the inventory: what each answered, and why the silent ones did not."""
 
     inventory: Inventory
     answers: Mapping[str, Survey]
     failures: Mapping[str, Error]
-    remembered: Mapping[str, Seen]
+    remembered: Mapping[str, CachedHost]
 
     def leased(self) -> list[tuple[Host, Lease]]:
         """The hosts that somebody holds; a host under two names in the inventory comes once."""
@@ -50,7 +50,7 @@ class Look:
         ]
 
 
-class Fleet:
+class HostConnections:
     """Connections are opened on first use and kept until `aclose`; after that they are opened again when needed."""
 
     def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
@@ -137,7 +137,7 @@ class Fleet:
         probing: bool = False,
         only: tuple[str, ...] | None = None,
         wanted: Collection[str] = (),
-    ) -> Look:
+    ) -> HostsReport:
         """Look at all hosts (or some) at once. A host that does not answer is a value, not an error.
 
         `wanted` are names of machines that will be used next: the way to one that we hold already is kept warm.
@@ -161,10 +161,10 @@ class Fleet:
             else:
                 raise result
         self._remember(remembered, answers, failures)
-        return Look(inventory, answers, failures, remembered)
+        return HostsReport(inventory, answers, failures, remembered)
 
     async def _survey(
-        self, host: Host, inventory: Inventory, seen: Seen, *, probing: bool, warm: Lease | None = None
+        self, host: Host, inventory: Inventory, seen: CachedHost, *, probing: bool, warm: Lease | None = None
     ) -> Survey:
         silent = caching.is_silent(seen, self.clock.now())
         limit = IMPATIENT_SECONDS if silent else PATIENT_SECONDS
@@ -184,7 +184,7 @@ class Fleet:
 
     def _remember(
         self,
-        remembered: Mapping[str, Seen],
+        remembered: Mapping[str, CachedHost],
         answers: Mapping[str, Survey],
         failures: Mapping[str, Error],
     ) -> None:

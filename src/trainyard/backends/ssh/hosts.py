@@ -14,7 +14,7 @@ from trainyard.backends.ssh import cache as caching
 from trainyard.backends.ssh import inventory as inventories
 from trainyard.backends.ssh import lease as leases
 from trainyard.backends.ssh.connect import address_of
-from trainyard.backends.ssh.host_connections import Fleet
+from trainyard.backends.ssh.host_connections import HostConnections
 from trainyard.backends.ssh.inventory import Host, Inventory
 from trainyard.backends.ssh.lease import Lease
 from trainyard.backends.ssh.probe import HostFacts, Problem, probe, problems
@@ -148,8 +148,8 @@ async def break_lease(settings: Settings, name: str, *, lease_id: str = "") -> L
 
 
 @asynccontextmanager
-async def _fleet(settings: Settings) -> AsyncIterator[tuple[Fleet, Inventory]]:
-    fleet = Fleet(settings)
+async def _fleet(settings: Settings) -> AsyncIterator[tuple[HostConnections, Inventory]]:
+    fleet = HostConnections(settings)
     try:
         yield fleet, fleet.inventory(allow_empty=True)
     finally:

@@ -11,7 +11,7 @@ import click
 
 from trainyard.cli.invocation import current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet, require_running
+from trainyard.cli.machines.machine_lookup import MachineLookup, require_running
 from trainyard.cli.verb import CommandLineVerb, Verb, names_argument
 from trainyard.lib.errors import InvalidError, UnsupportedError
 from trainyard.lib.shell import quote
@@ -55,7 +55,7 @@ def tmux_command(name: str) -> int:
 def _hand_over(name: str, script: Callable[[Machine], str], *, terminal: bool) -> int:
     invocation = current()
 
-    async def work(machines: Fleet) -> list[str]:
+    async def work(machines: MachineLookup) -> list[str]:
         machine = await machines.select_one(name)
         require_running([machine])
         transport = machines.backend(machine.backend).transport(machine)

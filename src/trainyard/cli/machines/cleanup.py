@@ -8,7 +8,7 @@ import click
 
 from trainyard.cli.invocation import current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb
 from trainyard.runtime import verbs
@@ -26,7 +26,7 @@ def cleanup_command(dry_run: bool, yes: bool) -> int:
     invocation = current()
     output = invocation.output
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         backend = machines.backend(machines.place)
         found = list(await verbs.leftovers(backend))
         if not found:

@@ -10,7 +10,7 @@ import click
 from trainyard.backends.api import Backend
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
 from trainyard.lib.errors import InvalidError, UnsupportedError
@@ -36,7 +36,7 @@ def addip_command(names: tuple[str, ...], everything: bool, cidr: str, services:
             "addip needs names, or -a for all machines", hint="Write `addip -a`, or `addip NAME`."
         )
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         groups: list[tuple[Backend, list[Machine]]] = [(machines.backend(machines.place), [])]
         if not everything:
             groups = machines.by_backend(await machines.select(names))
@@ -59,7 +59,7 @@ def mount_command(names: tuple[str, ...]) -> int:
     """Mount the shared storage on machines."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         for backend, part in machines.by_backend(await machines.select(names)):
             place = await verbs.mount(backend, part)
             if invocation.json:
@@ -77,7 +77,7 @@ def queryimage_command() -> int:
     """List the images that `create --image-name` takes."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         return await _query(machines, verbs.images)
 
     return machine_lookup.run(invocation, work)
@@ -88,7 +88,7 @@ def querygpu_command() -> int:
     """List the GPUs there are, or the machine types that have some."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         async def ask(backend: Backend) -> Sequence[dict[str, str]]:
             try:
                 return await verbs.machine_types(backend)
@@ -152,7 +152,9 @@ DEVICES: dict[str, Callable[[Settings], Awaitable[list[dict[str, str]]]]] = {
 }
 
 
-async def _query(machines: Fleet, ask: Callable[[Backend], Awaitable[Sequence[dict[str, str]]]]) -> int:
+async def _query(
+    machines: MachineLookup, ask: Callable[[Backend], Awaitable[Sequence[dict[str, str]]]]
+) -> int:
     rows: list[dict[str, str]] = []
     refusals = []
     for name in machines.names:

@@ -11,7 +11,7 @@ import click
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import create_file, machine_lookup
 from trainyard.cli.machines.ls import machine_table, record
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.progress import CountBar
 from trainyard.cli.verb import Verb
 from trainyard.lib.errors import DeniedError, InvalidError
@@ -21,7 +21,7 @@ from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import check_name, parse_task, task_name
 
 if TYPE_CHECKING:
-    from trainyard.runtime.self_stop import Curfew
+    from trainyard.runtime.self_stop import SelfStop
 
 MOST_MACHINES = 1000  # beyond that it is a typing error
 
@@ -88,7 +88,7 @@ def create_command(config_file: str | None, **flags: Any) -> int:
     invocation = current()
     options = _gather(invocation, config_file, flags)
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         place = machines.place
         _remark(invocation, place, options)
         if options.get("dry_run"):
@@ -142,7 +142,7 @@ def _remark(invocation: Invocation, place: str, options: dict[str, Any]) -> None
         invocation.output.warn(f"{', '.join(idle)} {verb} no effect on {place} machines")
 
 
-async def _show_plan(machines: Fleet, place: str, options: dict[str, Any]) -> int:
+async def _show_plan(machines: MachineLookup, place: str, options: dict[str, Any]) -> int:
     output = machines.invocation.output
     names = _names(options)
     plan = await verbs.plan(machines.backend(place), _spec(options, machines.settings), names)
@@ -158,7 +158,7 @@ async def _show_plan(machines: Fleet, place: str, options: dict[str, Any]) -> in
     return 0
 
 
-async def _agree(machines: Fleet, place: str, options: dict[str, Any]) -> bool:
+async def _agree(machines: MachineLookup, place: str, options: dict[str, Any]) -> bool:
     """Whether the machines may cost what they cost; asked only where something begins to cost."""
     if options.get("confirm_cost") or machines.settings.skips_cost_question:
         return True
@@ -173,9 +173,9 @@ def _names(options: dict[str, Any]) -> list[str]:
     return [task_name(options["name"], index) for index in range(options["machines"])]
 
 
-async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Machine]:
+async def _make(machines: MachineLookup, place: str, options: dict[str, Any]) -> list[Machine]:
     from trainyard.runtime.job import make_job
-    from trainyard.runtime.self_stop import Curfew, Terms
+    from trainyard.runtime.self_stop import SelfStop, StopTerms
 
     names, spec = _names(options), _spec(options, machines.settings)
     bar = CountBar(machines.invocation.output, "starting")
@@ -195,13 +195,13 @@ async def _make(machines: Fleet, place: str, options: dict[str, Any]) -> list[Ma
             spec=spec,
         )
         if options.get("autostop_idle") and place not in WITHOUT_CLOUD:
-            await _set_curfew(Curfew(job=job, terms=Terms(idle_minutes=options["autostop_idle"])))
+            await _set_curfew(SelfStop(job=job, terms=StopTerms(idle_minutes=options["autostop_idle"])))
     finally:
         bar.close()
     return [task.machine for task in job.tasks]
 
 
-async def _set_curfew(curfew: Curfew) -> None:
+async def _set_curfew(curfew: SelfStop) -> None:
     if not await curfew.arrange():
         raise DeniedError(
             "the machines were made, but cannot stop themselves when idle",

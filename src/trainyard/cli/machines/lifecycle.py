@@ -10,7 +10,7 @@ import click
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import machine_lookup
 from trainyard.cli.machines.ls import STATE_STYLES, record
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb, complete_name, names_argument
 from trainyard.lib.aio import gather_all
@@ -30,7 +30,7 @@ def start_command(names: tuple[str, ...], yes: bool) -> int:  # noqa: ARG001  # 
     """Start stopped machines. Starting one that runs is no error."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         chosen = await machines.select(names)
         started: list[Machine] = []
         for backend, part in machines.by_backend(chosen):
@@ -51,7 +51,7 @@ def stop_command(names: tuple[str, ...], yes: bool) -> int:
     """
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         chosen = await machines.select(names, with_twins=True)
         running = [machine for machine in chosen if machine.state is not MachineState.STOPPED]
         if not yes and await _needs_question(machines, running):
@@ -86,7 +86,7 @@ def kill_command(names: tuple[str, ...], force: bool, yes: bool) -> int:
     """Release machines for good: everything on them ends, and their files go."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         chosen = await machines.select(names, with_twins=True)
         if not (yes or force):
             await _list(machines, chosen)
@@ -116,7 +116,7 @@ def rename_command(old: str, new: str) -> int:
     """Give the machine OLD the name NEW."""
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         machine = await machines.select_one(old)
         renamed = await verbs.rename(machines.backend(machine.backend), machine, new)
         if invocation.json:
@@ -128,7 +128,7 @@ def rename_command(old: str, new: str) -> int:
     return machine_lookup.run(invocation, work)
 
 
-async def _needs_question(machines: Fleet, running: Sequence[Machine]) -> bool:
+async def _needs_question(machines: MachineLookup, running: Sequence[Machine]) -> bool:
     """Whether the person said no, where there is reason to ask."""
     foreign = [machine for machine in running if _is_foreign(machines, machine)]
     if not foreign and len(running) <= 1:
@@ -140,11 +140,11 @@ async def _needs_question(machines: Fleet, running: Sequence[Machine]) -> bool:
     return not await machines.confirm(f"Stop {_count(running)}?")
 
 
-async def _list(machines: Fleet, chosen: Sequence[Machine]) -> None:
+async def _list(machines: MachineLookup, chosen: Sequence[Machine]) -> None:
     _print_plan(machines, chosen, await _busy(machines, chosen))
 
 
-def _print_plan(machines: Fleet, chosen: Sequence[Machine], busy: dict[str, str]) -> None:
+def _print_plan(machines: MachineLookup, chosen: Sequence[Machine], busy: dict[str, str]) -> None:
     columns = [
         Column("Name"),
         Column("State", styles=STATE_STYLES),
@@ -166,7 +166,7 @@ def _print_plan(machines: Fleet, chosen: Sequence[Machine], busy: dict[str, str]
     output.plan(Table(columns, rows).lines(output, output.note_width))
 
 
-async def _busy(machines: Fleet, chosen: Sequence[Machine]) -> dict[str, str]:
+async def _busy(machines: MachineLookup, chosen: Sequence[Machine]) -> dict[str, str]:
     """What runs in the sessions, by machine; a machine that does not say is left out."""
 
     async def ask(machine: Machine) -> str:
@@ -197,7 +197,7 @@ def _by_job(machines: Sequence[Machine]) -> list[list[Machine]]:
     return list(jobs.values())
 
 
-def _is_foreign(machines: Fleet, machine: Machine) -> bool:
+def _is_foreign(machines: MachineLookup, machine: Machine) -> bool:
     return bool(machine.owner) and machine.owner.partition("@")[0] != machines.settings.user
 
 

@@ -11,7 +11,7 @@ import click
 from trainyard.cli.duration_option import timeout_option
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.machines.task_reporter import JsonStreams, Streams
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
@@ -55,7 +55,7 @@ def logs_command(name: str, follow: bool, lines: int, number: int | None, only_l
             f"{lines if lines < 0 else number} is not a number to count with", hint="Write 1 or more."
         )
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         tasks = await machines.tasks([name])
         if only_list:
             return await _list(invocation, tasks)
@@ -78,7 +78,7 @@ def wait_command(name: str, timeout: float | None) -> int:
     """
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         return await _wait(invocation, await machines.tasks([name]), timeout)
 
     try:

@@ -10,7 +10,7 @@ import click
 
 from trainyard.cli.invocation import current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.output import Output, exit_code_of, printable, wrap
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb
@@ -35,7 +35,7 @@ def ls_command(everybody: bool, with_stopped: bool, all_regions: bool) -> int:
     invocation = current()
     output = invocation.output
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         listed = await (
             machines.everybody(everywhere=all_regions, foreign=everybody)
             if everybody or all_regions

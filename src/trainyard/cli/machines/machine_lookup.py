@@ -34,7 +34,7 @@ CLOUD = "aliyun"
 SLOW_SECONDS = 1.0  # after which a wait is explained
 
 
-class Fleet:
+class MachineLookup:
     """All machines of the backends that were asked for: one if one was named, else all that there are."""
 
     def __init__(self, invocation: Invocation, settings: Settings) -> None:
@@ -256,14 +256,14 @@ def require_running(machines: Sequence[Machine]) -> None:
             raise NotFoundError(f"{machine.name} is lost: {reason}", hint=hint)
 
 
-def run(invocation: Invocation, work: Callable[[Fleet], Awaitable[T]]) -> T:
+def run(invocation: Invocation, work: Callable[[MachineLookup], Awaitable[T]]) -> T:
     """Run a verb's coroutine with a fleet, and let go of everything when it ends, however it ends."""
     settings = replace(settings_module.load(), is_patient=not invocation.output.is_watched)
     if invocation.backend:
         settings = replace(settings, backend=invocation.backend)
 
     async def whole() -> T:
-        fleet = Fleet(invocation, settings)
+        fleet = MachineLookup(invocation, settings)
         ending = _Ending(invocation.output)
         remarks = _Remarks(invocation.output)
         logging.getLogger("trainyard").addHandler(remarks)

@@ -11,7 +11,7 @@ import click
 from trainyard.cli.duration_option import timeout_option
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.machines.task_reporter import Streams
 from trainyard.cli.terminal.interrupts import two_stage
 from trainyard.cli.verb import CommandLineVerb, names_argument
@@ -46,7 +46,7 @@ def run_command(
     if aside and non_blocking:
         raise InvalidError("--aside and --non-blocking do not go together", hint="Leave one of them out.")
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         tasks = await machines.tasks([name])
         runner = Runner(invocation, tasks, text)
         if aside:

@@ -12,7 +12,7 @@ import click
 
 from trainyard.cli.invocation import Invocation, current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.verb import Verb, complete_name
 from trainyard.lib.errors import InvalidError, NotFoundError
 from trainyard.lib.shell import home_path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainyard.transport.copy import CopyOptions, CopyReport
 
 
-class Place(NamedTuple):
+class CopyAddress(NamedTuple):
     """`task0.bert:/path`, taken apart; no name: a local path."""
 
     name: str
@@ -52,7 +52,7 @@ def scp_command(
     """
     invocation = current()
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         from trainyard.transport.copy import CopyOptions
 
         options = CopyOptions(exclude=exclude, use_gitignore=gitignore, delete=delete)
@@ -83,13 +83,13 @@ def scp_command(
 class Copying:
     """One call's copies and what they did."""
 
-    def __init__(self, invocation: Invocation, machines: Fleet, options: CopyOptions) -> None:
+    def __init__(self, invocation: Invocation, machines: MachineLookup, options: CopyOptions) -> None:
         self._invocation = invocation
         self._machines = machines
         self._options = options
         self._reports: list[CopyReport] = []
 
-    async def upload(self, sources: Sequence[Path], to: Place) -> None:
+    async def upload(self, sources: Sequence[Path], to: CopyAddress) -> None:
         """Copy local files to all machines that the name means; read once, sent together."""
         for source in sources:
             if not source.exists() and not source.is_symlink() and not set(source.name) & set("*?["):
@@ -103,7 +103,7 @@ class Copying:
             if part:
                 self._reports.append(await self._send(part, sources, to.path, into=into))
 
-    async def download(self, sources: Sequence[Place], to: Path) -> None:
+    async def download(self, sources: Sequence[CopyAddress], to: Path) -> None:
         """Copy from machines; from several of them into a folder for each."""
         from trainyard.runtime.job import on_each
 
@@ -125,7 +125,7 @@ class Copying:
 
             self._reports += await on_each(tasks, one)
 
-    async def across(self, sources: Sequence[Place], to: Place) -> None:
+    async def across(self, sources: Sequence[CopyAddress], to: CopyAddress) -> None:
         """From machines to machines, by way of this computer."""
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             await self.download(sources, Path(folder))
@@ -134,7 +134,7 @@ class Copying:
             if len(arrived) == 1:
                 await self.upload(arrived, to)
             else:
-                await self.upload(arrived, Place(to.name, f"{to.path}/" if to.path else ""))
+                await self.upload(arrived, CopyAddress(to.name, f"{to.path}/" if to.path else ""))
 
     def tell(self) -> None:
         """What went, for people or programs."""
@@ -185,9 +185,9 @@ class Copying:
         return dict(zip((task.name for task in tasks), await on_each(tasks, one), strict=True))
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> CopyAddress:
     """`name:path`; a colon after a slash belongs to a local path, as for scp."""
     head, colon, path = text.partition(":")
     if colon and head and "/" not in head:
-        return Place(head, path)
-    return Place("", text)
+        return CopyAddress(head, path)
+    return CopyAddress("", text)

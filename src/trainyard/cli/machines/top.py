@@ -11,7 +11,7 @@ import click
 from trainyard.cli.duration_option import duration_option
 from trainyard.cli.invocation import current
 from trainyard.cli.machines import machine_lookup
-from trainyard.cli.machines.machine_lookup import Fleet
+from trainyard.cli.machines.machine_lookup import MachineLookup
 from trainyard.cli.terminal.live_screen import can_watch, watch
 from trainyard.cli.terminal.table import Column, Table
 from trainyard.cli.verb import Verb, names_argument
@@ -41,7 +41,7 @@ def top_command(names: tuple[str, ...], once: bool, interval: float | None) -> i
     invocation = current()
     output = invocation.output
 
-    async def work(machines: Fleet) -> int:
+    async def work(machines: MachineLookup) -> int:
         chosen = await (machines.select(names) if names else machines.machines())
         running = [machine for machine in chosen if machine.state is MachineState.RUNNING or names]
         readings = await _read(machines, running, {})
@@ -71,7 +71,7 @@ def top_command(names: tuple[str, ...], once: bool, interval: float | None) -> i
 
 
 async def _read(
-    machines: Fleet, running: Sequence[Machine], before: dict[str, Reading]
+    machines: MachineLookup, running: Sequence[Machine], before: dict[str, Reading]
 ) -> dict[str, Reading]:
     async def one(machine: Machine) -> Usage:
         if machine.state is not MachineState.RUNNING:

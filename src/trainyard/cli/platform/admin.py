@@ -366,11 +366,11 @@ def _run(
     from trainyard.lib.clock import SystemClock
     from trainyard.server.auth.actor import Actor
     from trainyard.server.services import Services
-    from trainyard.server.wakeups import Hints
+    from trainyard.server.wakeups import Wakeups
 
     settings = _settings(config, data)
     with _database(settings) as database:
-        services = Services(database, SystemClock(), Hints(), settings=settings)
+        services = Services(database, SystemClock(), Wakeups(), settings=settings)
         try:
             return asyncio.run(work(services, Actor(user_id="", name=OPERATOR, is_admin=True)))
         finally:

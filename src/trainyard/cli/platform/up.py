@@ -19,7 +19,7 @@ from trainyard.lib.errors import InvalidError
 ADMIN = "admin"
 
 if TYPE_CHECKING:
-    from trainyard.server.app import Ready
+    from trainyard.server.app import RunningServer
 
 
 @click.command("up", cls=PlainVerb)
@@ -117,14 +117,14 @@ async def _run(invocation: Invocation, settings: Any) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
 
-    def ready(found: Ready) -> None:
+    def ready(found: RunningServer) -> None:
         _print_ready(invocation, found)
 
     await serve(settings, ready=ready, stop=stop)
     return 0
 
 
-def _print_ready(invocation: Invocation, found: Ready) -> None:
+def _print_ready(invocation: Invocation, found: RunningServer) -> None:
     first = found.first_admin
     if invocation.json:
         line: dict[str, str] = {

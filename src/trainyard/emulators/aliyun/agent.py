@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from trainyard.emulators.aliyun.assistant_runs import Errand, begin, errands, finish, is_wanted
+from trainyard.emulators.aliyun.assistant_runs import AssistantRun, begin, errands, finish, is_wanted
 from trainyard.emulators.aliyun.clock import AdjustableClock
 from trainyard.emulators.aliyun.machines import Execution, Machines
 from trainyard.emulators.aliyun.world import World
@@ -40,7 +40,7 @@ class Agent:
         self._machines = machines
         self._clock = clock
         self._changed = changed
-        self._running: dict[asyncio.Task[None], tuple[Errand, asyncio.Event]] = {}
+        self._running: dict[asyncio.Task[None], tuple[AssistantRun, asyncio.Event]] = {}
 
     def look(self, ready: Collection[str]) -> None:
         """Begin what waits for machines that are `ready`; stop what is no longer wanted."""
@@ -62,7 +62,7 @@ class Agent:
             task.cancel()
         await gather_all(tasks)
 
-    async def _run(self, errand: Errand, stop: asyncio.Event) -> None:
+    async def _run(self, errand: AssistantRun, stop: asyncio.Event) -> None:
         try:
             ended = await self._machines.execute(
                 errand.instance,
@@ -90,7 +90,7 @@ class Agent:
         self._changed()
 
 
-def _script_of(errand: Errand) -> bytes:
+def _script_of(errand: AssistantRun) -> bytes:
     """The script that puts a file in its place."""
     file = errand.file
     try:

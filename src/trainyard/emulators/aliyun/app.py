@@ -65,7 +65,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class MachineWishes:
     """What this computer should have for the world."""
 
     machines: list[MachineWish]
@@ -88,7 +88,7 @@ class Emulator:
         self._tasks: list[asyncio.Task[None]] = []
         self._kick = asyncio.Event()
         self._moved = asyncio.Condition()
-        self._reached: Wishes | None = None
+        self._reached: MachineWishes | None = None
         self._committing: asyncio.Task[CapacityError | None] | None = None
         self._is_unsaved = False  # the disk did not take the last change
 
@@ -294,8 +294,8 @@ class Emulator:
         reached = self._reached.machines if self._reached else []
         return {wish.instance_id for wish in reached if wish.running}
 
-    def _wishes(self) -> Wishes:
-        return Wishes(machines=self.world.machines(self.clock.now()), shares=wanted_shares(self.world))
+    def _wishes(self) -> MachineWishes:
+        return MachineWishes(machines=self.world.machines(self.clock.now()), shares=wanted_shares(self.world))
 
     async def settle(self) -> None:
         """Wait until the machines are what the world wants."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.records import Target
 from trainyard.emulators.aliyun.timeline import UNDELIVERED, agent_answers
 
@@ -19,7 +19,7 @@ OUTPUT_LIMIT = 24 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class AssistantRun:
     """Something to do on one machine now."""
 
     invocation: str
@@ -33,10 +33,10 @@ class Errand:
     """Name, TargetDir, Content (base64), FileMode, FileOwner, FileGroup, Overwrite; empty for a script."""
 
 
-def errands(estate: Estate, now: datetime) -> list[Errand]:
+def errands(estate: CloudState, now: datetime) -> list[AssistantRun]:
     """What waits for an instance whose agent answers."""
     return [
-        Errand(
+        AssistantRun(
             invocation=invocation.id,
             instance=target.instance,
             script=base64.b64decode(invocation.script),
@@ -53,12 +53,12 @@ def errands(estate: Estate, now: datetime) -> list[Errand]:
     ]
 
 
-def _target(estate: Estate, invocation: str, instance: str) -> Target | None:
+def _target(estate: CloudState, invocation: str, instance: str) -> Target | None:
     found = estate.invocations.get(invocation)
     return next((one for one in found.targets if one.instance == instance), None) if found else None
 
 
-def begin(estate: Estate, invocation: str, instance: str, now: datetime) -> bool:
+def begin(estate: CloudState, invocation: str, instance: str, now: datetime) -> bool:
     """Mark an errand as running; False: it is no longer wanted."""
     target = _target(estate, invocation, instance)
     if target is None or target.status not in UNDELIVERED:
@@ -67,14 +67,14 @@ def begin(estate: Estate, invocation: str, instance: str, now: datetime) -> bool
     return True
 
 
-def is_wanted(estate: Estate, invocation: str, instance: str) -> bool:
+def is_wanted(estate: CloudState, invocation: str, instance: str) -> bool:
     """Whether a running errand should go on; False after StopInvocation and when its instance is gone."""
     target = _target(estate, invocation, instance)
     return target is not None and target.status == "Running"
 
 
 def finish(
-    estate: Estate,
+    estate: CloudState,
     invocation: str,
     instance: str,
     now: datetime,
@@ -107,7 +107,7 @@ def finish(
         target.error_code, target.error = "ExitCodeNonzero", f"The exit code is {exit_code}, not 0."
 
 
-def abandon(estate: Estate, now: datetime) -> None:
+def abandon(estate: CloudState, now: datetime) -> None:
     """End what was running when the emulator died; call it once after loading a world."""
     for invocation in estate.invocations.values():
         for target in invocation.targets:

@@ -195,7 +195,7 @@ class Options:
 
 
 @dataclass(kw_only=True)
-class Estate:
+class CloudState:
     """One emulated cloud."""
 
     seed: str = "trainyard"

@@ -18,7 +18,7 @@ from trainyard.emulators.aliyun.catalogue import (
     disk_price,
     instance_price,
 )
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.market import spot_price, stretches
 from trainyard.emulators.aliyun.records import Charge, Disk, Eip, Instance, Snapshot
 
@@ -37,7 +37,7 @@ class Line:
     cost: Decimal
 
 
-def bill_instance(estate: Estate, instance: Instance, now: datetime, *, protected: bool = False) -> None:
+def bill_instance(estate: CloudState, instance: Instance, now: datetime, *, protected: bool = False) -> None:
     """Begin to bill the machine, and its bandwidth if that is paid by the hour."""
     charge = Charge(thing=instance.id, kind="instance", what=instance.type, start=now)
     if instance.is_spot:
@@ -50,7 +50,7 @@ def bill_instance(estate: Estate, instance: Instance, now: datetime, *, protecte
     bill_bandwidth(estate, instance, now)
 
 
-def bill_bandwidth(estate: Estate, instance: Instance, now: datetime) -> None:
+def bill_bandwidth(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Bill fixed bandwidth anew, at its present size; traffic is not measured here."""
     close(estate, instance.id, now, kind="bandwidth")
     if instance.public_address and instance.internet_charge == "PayByBandwidth":
@@ -65,14 +65,14 @@ def bill_bandwidth(estate: Estate, instance: Instance, now: datetime) -> None:
         )
 
 
-def bill_disk(estate: Estate, disk: Disk, now: datetime) -> None:
+def bill_disk(estate: CloudState, disk: Disk, now: datetime) -> None:
     """Begin to bill a disk; attaching and detaching change nothing."""
     rate = disk_price(disk.category, disk.size, disk.performance_level, disk.region)
     what = f"{disk.size} GiB {disk.category}"
     estate.charges.append(Charge(thing=disk.id, kind="disk", what=what, start=now, rate=rate))
 
 
-def bill_snapshot(estate: Estate, snapshot: Snapshot, now: datetime) -> None:
+def bill_snapshot(estate: CloudState, snapshot: Snapshot, now: datetime) -> None:
     """Begin to bill a snapshot."""
     rate = SNAPSHOT_PRICE * snapshot.size / HOURS_PER_MONTH
     estate.charges.append(
@@ -80,7 +80,7 @@ def bill_snapshot(estate: Estate, snapshot: Snapshot, now: datetime) -> None:
     )
 
 
-def bill_eip(estate: Estate, eip: Eip, now: datetime) -> None:
+def bill_eip(estate: CloudState, eip: Eip, now: datetime) -> None:
     """Bill an elastic address anew: a fee while it is bound to nothing, its bandwidth if that is fixed."""
     close(estate, eip.id, now)
     rate = Decimal(0) if eip.instance else EIP_PRICE
@@ -89,14 +89,14 @@ def bill_eip(estate: Estate, eip: Eip, now: datetime) -> None:
     estate.charges.append(Charge(thing=eip.id, kind="address", what=eip.address, start=now, rate=rate))
 
 
-def close(estate: Estate, thing: str, now: datetime, *, kind: str = "") -> None:
+def close(estate: CloudState, thing: str, now: datetime, *, kind: str = "") -> None:
     """End what a thing costs, or one kind of it."""
     for charge in estate.charges:
         if charge.thing == thing and charge.end is None and kind in {"", charge.kind}:
             charge.end = max(charge.start, now)
 
 
-def cost(estate: Estate, charge: Charge, now: datetime) -> Decimal:
+def cost(estate: CloudState, charge: Charge, now: datetime) -> Decimal:
     """What a charge has come to."""
     end = now if charge.end is None else min(charge.end, now)
     if end <= charge.start:
@@ -114,14 +114,14 @@ def _seconds(span: timedelta) -> Decimal:
     return Decimal(span // timedelta(microseconds=1)) / 1_000_000
 
 
-def spent(estate: Estate, now: datetime, thing: str = "") -> Decimal:
+def spent(estate: CloudState, now: datetime, thing: str = "") -> Decimal:
     """What a thing has cost so far; without one, everything that ever was."""
     return sum(
         (cost(estate, charge, now) for charge in estate.charges if thing in {"", charge.thing}), Decimal(0)
     )
 
 
-def rate(estate: Estate, now: datetime, thing: str = "") -> Decimal:
+def rate(estate: CloudState, now: datetime, thing: str = "") -> Decimal:
     """What a thing costs per hour at this moment; without one, everything."""
     total = Decimal(0)
     for charge in estate.charges:
@@ -131,7 +131,7 @@ def rate(estate: Estate, now: datetime, thing: str = "") -> Decimal:
     return total
 
 
-def statement(estate: Estate, now: datetime) -> list[Line]:
+def statement(estate: CloudState, now: datetime) -> list[Line]:
     """The whole bill, in the order in which things began to cost."""
     return [
         Line(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, instance_price
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.records import PricePoint
 
 HOUR = timedelta(hours=1)
@@ -31,7 +31,7 @@ def next_hour(moment: datetime) -> datetime:
     return hour_of(moment) + HOUR
 
 
-def spot_price(estate: Estate, zone: str, kind: str, moment: datetime) -> Decimal:
+def spot_price(estate: CloudState, zone: str, kind: str, moment: datetime) -> Decimal:
     """What one hour costs on the spot market."""
     listed = instance_price(TYPES[kind], ZONES[zone].id)
     for point in reversed(estate.price_points.get(f"{zone}/{kind}", ())):
@@ -42,7 +42,7 @@ def spot_price(estate: Estate, zone: str, kind: str, moment: datetime) -> Decima
     return (listed * Decimal(str(_fraction(estate, zone, kind, moment)))).quantize(Decimal("0.001"))
 
 
-def _fraction(estate: Estate, zone: str, kind: str, moment: datetime) -> float:
+def _fraction(estate: CloudState, zone: str, kind: str, moment: datetime) -> float:
     base = 0.1 + 0.1 * _noise(estate.seed, zone, kind)
     if not estate.options.market:
         return round(base, 4)
@@ -59,7 +59,7 @@ def _noise(*parts: str) -> float:
 
 
 def stretches(
-    estate: Estate, zone: str, kind: str, start: datetime, end: datetime
+    estate: CloudState, zone: str, kind: str, start: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime, Decimal]]:
     """The time between two moments cut where the price may change: from, to, price per hour."""
     cuts = [point.start for point in estate.price_points.get(f"{zone}/{kind}", ())]
@@ -69,6 +69,6 @@ def stretches(
         start = stop
 
 
-def set_spot_price(estate: Estate, zone: str, kind: str, price: Decimal | None, now: datetime) -> None:
+def set_spot_price(estate: CloudState, zone: str, kind: str, price: Decimal | None, now: datetime) -> None:
     """Fix the spot price from now on; None gives it back to the market."""
     estate.price_points.setdefault(f"{zone}/{kind}", []).append(PricePoint(start=now, price=price))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, is_sold
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.problems import Problem, denied
 from trainyard.emulators.aliyun.records import Instance
 
@@ -28,14 +28,14 @@ def holds(instance: Instance) -> bool:
     return instance.status != "Stopped" or instance.stopped_mode != "StopCharging"
 
 
-def held(estate: Estate) -> Counter[str]:
+def held(estate: CloudState) -> Counter[str]:
     """How many machines of each pool are taken."""
     return Counter(
         key(one.zone, one.type, spot=one.is_spot) for one in estate.instances.values() if holds(one)
     )
 
 
-def capacity(estate: Estate, zone: str, kind: str, *, spot: bool) -> int:
+def capacity(estate: CloudState, zone: str, kind: str, *, spot: bool) -> int:
     """How many machines a pool has in all."""
     own = estate.capacity.get(key(zone, kind, spot=spot))
     if own is not None:
@@ -43,19 +43,19 @@ def capacity(estate: Estate, zone: str, kind: str, *, spot: bool) -> int:
     return estate.options.stock if is_sold(TYPES[kind], zone) else 0
 
 
-def free(estate: Estate, zone: str, kind: str, *, spot: bool, taken: Counter[str] | None = None) -> int:
+def free(estate: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str] | None = None) -> int:
     """How many machines of a pool are left; `taken` saves counting again."""
     taken = held(estate) if taken is None else taken
     return max(0, capacity(estate, zone, kind, spot=spot) - taken[key(zone, kind, spot=spot)])
 
 
-def set_free(estate: Estate, zone: str, kind: str, *, spot: bool, count: int) -> None:
+def set_free(estate: CloudState, zone: str, kind: str, *, spot: bool, count: int) -> None:
     """Leave exactly `count` machines in a pool; what is held stays held."""
     pool = key(zone, kind, spot=spot)
     estate.capacity[pool] = held(estate)[pool] + count
 
 
-def set_advice(estate: Estate, zone: str, kind: str, *, spot: bool, category: str | None) -> None:
+def set_advice(estate: CloudState, zone: str, kind: str, *, spot: bool, category: str | None) -> None:
     """Let DescribeAvailableResource say so whatever is true; None lets it be honest again."""
     pool = key(zone, kind, spot=spot)
     if category is None:
@@ -66,7 +66,7 @@ def set_advice(estate: Estate, zone: str, kind: str, *, spot: bool, category: st
         raise Problem("InvalidParameter", f"{category} is none of {', '.join(CATEGORIES)}.")
 
 
-def advice(estate: Estate, zone: str, kind: str, *, spot: bool, taken: Counter[str]) -> str:
+def advice(estate: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str]) -> str:
     """The StatusCategory that is shown."""
     lie = estate.advice.get(key(zone, kind, spot=spot))
     if lie is not None:
@@ -75,7 +75,7 @@ def advice(estate: Estate, zone: str, kind: str, *, spot: bool, taken: Counter[s
     return WITH_STOCK if left >= _FEW else LAST_STOCK if left else WITHOUT_STOCK
 
 
-def require_on_sale(zone: str, kind: str, estate: Estate) -> None:
+def require_on_sale(zone: str, kind: str, estate: CloudState) -> None:
     """Refuse a type that the zone doesn't sell."""
     if not is_sold(TYPES[kind], zone) and not any(
         estate.capacity.get(key(zone, kind, spot=spot)) for spot in (True, False)
@@ -83,7 +83,7 @@ def require_on_sale(zone: str, kind: str, estate: Estate) -> None:
         raise denied("Zone.NotOnSale", "The specified zone is not available for purchase.")
 
 
-def grant(estate: Estate, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
+def grant(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
     """How many of the wanted machines can be had: at least `least`, or a refusal."""
     number = min(wanted, free(estate, zone, kind, spot=spot))
     if number < least:
@@ -95,7 +95,7 @@ def grant(estate: Estate, zone: str, kind: str, *, spot: bool, wanted: int, leas
     return number
 
 
-def used_vcpus(estate: Estate, region: str, *, spot: bool) -> int:
+def used_vcpus(estate: CloudState, region: str, *, spot: bool) -> int:
     """The cores that count against the quota of a region."""
     return sum(
         TYPES[one.type].cpus
@@ -104,7 +104,7 @@ def used_vcpus(estate: Estate, region: str, *, spot: bool) -> int:
     )
 
 
-def within_quota(estate: Estate, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
+def within_quota(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
     """How many of the wanted machines the quota of cores allows: at least `least`, or a refusal."""
     quotas = estate.options.quotas
     limit = quotas.spot_vcpus if spot else quotas.vcpus

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.emulators.aliyun import ledger
 from trainyard.emulators.aliyun.catalogue import TYPES
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.market import next_hour, spot_price
 from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation, SystemEvent
 from trainyard.emulators.aliyun.stock import holds
@@ -33,7 +33,7 @@ _SETTLED = {
 }
 
 
-def advance(estate: Estate, now: datetime) -> None:
+def advance(estate: CloudState, now: datetime) -> None:
     """Apply everything that was due up to `now`; a clock that was set back changes nothing."""
     queue = [
         (due, number, table, name)
@@ -56,7 +56,7 @@ def advance(estate: Estate, now: datetime) -> None:
     estate.clock = now if estate.clock is None else max(estate.clock, now)
 
 
-def next_change(estate: Estate) -> datetime | None:
+def next_change(estate: CloudState) -> datetime | None:
     """When `advance` will next have something to do."""
     return min((due for _, _, due in _dues(estate) if due is not None), default=None)
 
@@ -64,13 +64,13 @@ def next_change(estate: Estate) -> datetime | None:
 _TABLES = (*_SETTLED, "file_systems", "invocations", "instances")
 
 
-def _dues(estate: Estate) -> Iterator[tuple[str, str, datetime | None]]:
+def _dues(estate: CloudState) -> Iterator[tuple[str, str, datetime | None]]:
     for table in _TABLES:
         for name, record in getattr(estate, table).items():
             yield table, name, _due(estate, table, record)
 
 
-def _due(estate: Estate, table: str, record: Any) -> datetime | None:
+def _due(estate: CloudState, table: str, record: Any) -> datetime | None:
     if table == "instances":
         return _instance_due(record)
     if table == "file_systems":
@@ -82,7 +82,7 @@ def _due(estate: Estate, table: str, record: Any) -> datetime | None:
     return due
 
 
-def _step(estate: Estate, table: str, record: Any, now: datetime) -> None:
+def _step(estate: CloudState, table: str, record: Any, now: datetime) -> None:
     if table == "instances":
         _step_instance(estate, record, now)
     elif table == "file_systems":
@@ -102,7 +102,7 @@ def _step_file_system(system: FileSystem, now: datetime) -> None:
             target.status, target.due = "Active", None
 
 
-def _invocation_due(estate: Estate, invocation: Invocation) -> datetime | None:
+def _invocation_due(estate: CloudState, invocation: Invocation) -> datetime | None:
     if any(target.status in UNDELIVERED for target in invocation.targets):
         return invocation.created + estate.options.duration("delivery")
     return None
@@ -123,7 +123,7 @@ def _instance_due(instance: Instance) -> datetime | None:
     return min((turn for turn in turns if turn is not None), default=None)
 
 
-def _step_instance(estate: Estate, instance: Instance, now: datetime) -> None:
+def _step_instance(estate: CloudState, instance: Instance, now: datetime) -> None:
     if instance.auto_release is not None and instance.auto_release <= now:
         release(estate, instance, now)
     elif instance.reclaim is not None and instance.reclaim <= now:
@@ -134,17 +134,17 @@ def _step_instance(estate: Estate, instance: Instance, now: datetime) -> None:
         _TURNS[instance.status](estate, instance, now)
 
 
-def _begin_starting(estate: Estate, instance: Instance, now: datetime) -> None:
+def _begin_starting(estate: CloudState, instance: Instance, now: datetime) -> None:
     boot(estate, instance, now)
 
 
-def _finish_starting(estate: Estate, instance: Instance, now: datetime) -> None:
+def _finish_starting(estate: CloudState, instance: Instance, now: datetime) -> None:
     instance.status, instance.due = "Running", None
     if instance.image not in estate.options.images_without_assistant:
         instance.agent_ready = now + estate.options.duration("agent")
 
 
-def _finish_stopping(estate: Estate, instance: Instance, now: datetime) -> None:
+def _finish_stopping(estate: CloudState, instance: Instance, now: datetime) -> None:
     if instance.deleting:
         release(estate, instance, now)
     elif instance.rebooting:
@@ -154,11 +154,11 @@ def _finish_stopping(estate: Estate, instance: Instance, now: datetime) -> None:
         _halt(estate, instance, now)
 
 
-def _finish_stopped(estate: Estate, instance: Instance, now: datetime) -> None:
+def _finish_stopped(estate: CloudState, instance: Instance, now: datetime) -> None:
     release(estate, instance, now)  # a stopped instance waits for nothing else
 
 
-_TURNS: dict[str, Callable[[Estate, Instance, datetime], None]] = {
+_TURNS: dict[str, Callable[[CloudState, Instance, datetime], None]] = {
     "Pending": _begin_starting,
     "Starting": _finish_starting,
     "Stopping": _finish_stopping,
@@ -166,7 +166,7 @@ _TURNS: dict[str, Callable[[Estate, Instance, datetime], None]] = {
 }
 
 
-def boot(estate: Estate, instance: Instance, now: datetime) -> None:
+def boot(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Let it begin to start; what was changed for the next boot comes true."""
     instance.status = "Starting"
     instance.boot += 1
@@ -180,7 +180,7 @@ def boot(estate: Estate, instance: Instance, now: datetime) -> None:
         instance.authorized_keys, instance.next_keys = instance.next_keys, None
 
 
-def start(estate: Estate, instance: Instance, now: datetime) -> None:
+def start(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Start a stopped instance; after an economical stop it is billed again and has a new public address."""
     was_economical = instance.stopped_mode == STOP_CHARGING
     if was_economical and instance.bandwidth_out and not instance.eip:
@@ -191,7 +191,7 @@ def start(estate: Estate, instance: Instance, now: datetime) -> None:
         watch_market(instance, now)
 
 
-def stop(estate: Estate, instance: Instance, now: datetime, mode: str) -> None:
+def stop(estate: CloudState, instance: Instance, now: datetime, mode: str) -> None:
     """Begin to stop a running instance."""
     instance.status = "Stopping"
     instance.stop_request = mode
@@ -199,13 +199,13 @@ def stop(estate: Estate, instance: Instance, now: datetime, mode: str) -> None:
     _end_invocations(estate, instance, now, "ExecutionInterrupted")
 
 
-def reboot(estate: Estate, instance: Instance, now: datetime) -> None:
+def reboot(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Stop and start in one."""
     stop(estate, instance, now, KEEP_CHARGING)
     instance.rebooting = True
 
 
-def _halt(estate: Estate, instance: Instance, now: datetime) -> None:
+def _halt(estate: CloudState, instance: Instance, now: datetime) -> None:
     economical = instance.stop_request == STOP_CHARGING and supports_economical(instance)
     instance.status, instance.due = "Stopped", None
     instance.stopped_mode = STOP_CHARGING if economical else KEEP_CHARGING
@@ -224,7 +224,7 @@ def supports_economical(instance: Instance) -> bool:
     return instance.charge == "PostPaid" and TYPES[instance.type].has_economical_mode
 
 
-def begin_deletion(estate: Estate, instance: Instance, now: datetime) -> None:
+def begin_deletion(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Delete: billing ends at once, the record lingers a while."""
     if instance.status in {"Running", "Starting"}:  # a start that was on its way does not come to its end
         instance.status = "Stopping"
@@ -238,7 +238,7 @@ def begin_deletion(estate: Estate, instance: Instance, now: datetime) -> None:
     _end_invocations(estate, instance, now, "InstanceReleased")
 
 
-def release(estate: Estate, instance: Instance, now: datetime) -> None:
+def release(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Remove an instance: its disks go or are left over as the disks say, its elastic address stays."""
     for disk in estate.disks_of(instance.id):
         if disk.delete_with_instance:
@@ -259,7 +259,7 @@ def release(estate: Estate, instance: Instance, now: datetime) -> None:
     del estate.instances[instance.id]
 
 
-def _end_invocations(estate: Estate, instance: Instance, now: datetime, code: str) -> None:
+def _end_invocations(estate: CloudState, instance: Instance, now: datetime, code: str) -> None:
     for invocation in estate.invocations.values():
         for target in invocation.targets:
             if target.instance != instance.id or target.finished is not None:
@@ -279,7 +279,7 @@ def watch_market(instance: Instance, now: datetime) -> None:
         instance.market_check = next_hour(now)
 
 
-def _check_market(estate: Estate, instance: Instance, now: datetime) -> None:
+def _check_market(estate: CloudState, instance: Instance, now: datetime) -> None:
     instance.market_check = next_hour(now)
     limit, protected = instance.spot_limit, instance.protected_until
     if limit is None or (protected is not None and now < protected):
@@ -288,7 +288,7 @@ def _check_market(estate: Estate, instance: Instance, now: datetime) -> None:
         interrupt(estate, instance, now)
 
 
-def interrupt(estate: Estate, instance: Instance, now: datetime) -> None:
+def interrupt(estate: CloudState, instance: Instance, now: datetime) -> None:
     """Give a spot instance notice: it is locked, and goes in five minutes.
 
     A second notice changes nothing; one that gave its machine back already has nothing to lose.
@@ -311,7 +311,7 @@ def interrupt(estate: Estate, instance: Instance, now: datetime) -> None:
     )
 
 
-def _reclaim(estate: Estate, instance: Instance, now: datetime) -> None:
+def _reclaim(estate: CloudState, instance: Instance, now: datetime) -> None:
     if instance.spot_behavior != "Stop" or instance.status == "Pending":
         release(estate, instance, now)
         return

@@ -19,7 +19,7 @@ from typing import Any, Self
 from trainyard.emulators.aliyun import ledger, market, state, stock, timeline
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.catalogue import TYPES, ZONES
-from trainyard.emulators.aliyun.cloud_state import Estate
+from trainyard.emulators.aliyun.cloud_state import CloudState
 from trainyard.emulators.aliyun.problems import Problem, not_found
 from trainyard.emulators.aliyun.records import Instance
 from trainyard.lib.files import write_atomic
@@ -33,7 +33,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class World(Estate):
+class World(CloudState):
     """One emulated cloud that lives."""
 
     read_console: Callable[[str], bytes] = staticmethod(lambda _instance_id: b"")

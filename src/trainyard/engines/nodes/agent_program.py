@@ -28,7 +28,7 @@ MISSING, NO_PYTHON, OLD_PYTHON, NO_FOLDER, FOREIGN = 95, 96, 97, 98, 77
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class AgentProgram:
     """The program in one node's folder."""
 
     address: NodeAddress

@@ -12,10 +12,10 @@ from typing import Any
 
 from trainyard.engines.api import Launch, LogSink, Meter, NodeAddress, Observation, TaskLaunch
 from trainyard.engines.nodes import frame_checks
-from trainyard.engines.nodes.agent_program import Program, root_of
+from trainyard.engines.nodes.agent_program import AgentProgram, root_of
 from trainyard.engines.nodes.connect import TransportOf, transport_of
 from trainyard.engines.nodes.frame_checks import Key
-from trainyard.engines.nodes.node_link import NONSENSE, NodeLink, Patience, Placed
+from trainyard.engines.nodes.node_link import NONSENSE, LinkTimeouts, NodeLink, Placed
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import (
     CapacityError,
@@ -47,7 +47,7 @@ class NodeEngine:
         epoch: int = 0,
         folder: Path | None = None,
         transport_of: TransportOf = transport_of,
-        patience: Patience | None = None,
+        patience: LinkTimeouts | None = None,
         meter: Meter | None = None,
         can_profile: bool = True,
         task_disk_mib: int = 0,
@@ -69,7 +69,7 @@ class NodeEngine:
         self._epoch = epoch
         self._folder = folder
         self._transport_of = transport_of
-        self._patience = patience or Patience()
+        self._patience = patience or LinkTimeouts()
         self._links: dict[str, NodeLink] = {}
         self._expected: dict[str, set[tuple[str, str]]] = {}
         self._unread: list[Observation] = []
@@ -243,7 +243,7 @@ class NodeEngine:
             await self.remove_node(address.name)
         root = root_of(address, self._platform_id, self._folder)
         self._links[address.name] = NodeLink(
-            Program(address, root, self._transport_of(address)),
+            AgentProgram(address, root, self._transport_of(address)),
             mark=self._platform_id,
             epoch=self._epoch,
             sink=self._sink,

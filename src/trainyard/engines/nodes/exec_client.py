@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainyard.engines.api import NodeAddress
 from trainyard.engines.nodes.agent.wire import NO_TASK, NOT_THERE
-from trainyard.engines.nodes.agent_program import MISSING, Program, root_of
+from trainyard.engines.nodes.agent_program import MISSING, AgentProgram, root_of
 from trainyard.engines.nodes.connect import TransportOf, transport_of
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import NotFoundError, UnreachableError
@@ -29,12 +29,12 @@ LOOK_SECONDS = 30.0
 class _Way:
     """An open way to a node, and how many use it now."""
 
-    program: Program
+    program: AgentProgram
     visits: int = 0
     closing: asyncio.TimerHandle | None = None
 
 
-class NodeVisitor:
+class NodeExecClient:
     """Runs commands beside tasks. `folder` is where this computer's own node keeps its files."""
 
     def __init__(
@@ -75,7 +75,7 @@ class NodeVisitor:
         await gather_all([way.program.transport.aclose() for way in ways])
         await gather_all(self._leaving)
 
-    async def _look(self, program: Program, attempt_id: str, task: str) -> None:
+    async def _look(self, program: AgentProgram, attempt_id: str, task: str) -> None:
         """See that the task runs there. Its node may have another version of the program, or none any more."""
         name = program.address.name
         script = program.script("beside", attempt_id, task, ":")
@@ -98,7 +98,7 @@ class NodeVisitor:
         way = self._ways.get(address)
         if way is None:
             root = root_of(address, self._platform_id, self._folder)
-            way = self._ways[address] = _Way(Program(address, root, self._transport_of(address)))
+            way = self._ways[address] = _Way(AgentProgram(address, root, self._transport_of(address)))
         if way.closing is not None:
             way.closing.cancel()
             way.closing = None

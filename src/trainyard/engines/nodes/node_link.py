@@ -17,10 +17,10 @@ from trainyard.engines.api import LogSink, Meter, NodeAddress, NodeLost, NodeSee
 from trainyard.engines.nodes import frame_checks
 from trainyard.engines.nodes.agent.wire import frame
 from trainyard.engines.nodes.agent_bundle import bundle
-from trainyard.engines.nodes.agent_program import MISSING, Program, facts_of
+from trainyard.engines.nodes.agent_program import MISSING, AgentProgram, facts_of
 from trainyard.engines.nodes.frame_checks import Key
 from trainyard.engines.nodes.readings import readings_of
-from trainyard.engines.nodes.reports import Reports
+from trainyard.engines.nodes.reports import NodeReports
 from trainyard.lib.aio import end_task, finish
 from trainyard.lib.errors import ConflictError, Error, UnreachableError, UnsupportedError
 from trainyard.runtime.device_metrics import profile_script
@@ -29,7 +29,7 @@ from trainyard.transport.api import Process, TerminalSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class LinkTimeouts:
     """How long we wait for what. Seconds."""
 
     ping: float = 2.0
@@ -67,13 +67,13 @@ class NodeLink:
 
     def __init__(
         self,
-        program: Program,
+        program: AgentProgram,
         *,
         mark: str,
         epoch: int,
         sink: LogSink,
         report: Report,
-        patience: Patience,
+        patience: LinkTimeouts,
         placed: Placed,
         expected: Iterable[tuple[str, str]] = (),
         meter: Meter | None = None,
@@ -94,7 +94,7 @@ class NodeLink:
         self._strays: set[str] = set()  # attempts that nobody has placed there
         self._clearing: asyncio.Task[None] | None = None
         self._is_doubted = False  # what was refused is told with what the node is
-        self.reports = Reports(self.address.name, sink, expected)
+        self.reports = NodeReports(self.address.name, sink, expected)
         self._numbers = itertools.count(1)
         self._waiting: dict[tuple[str, int], asyncio.Future[dict[str, Any]]] = {}
         self._output = bytearray()

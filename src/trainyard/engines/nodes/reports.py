@@ -26,7 +26,7 @@ MOST_CODE, MOST_SIGNAL = 255, 64
 STARTED, ENDED, CLEARED, SENT_AWAY = 1, 2, 4, 8
 
 
-class Reports:
+class NodeReports:
     """The tasks of one node, as far as they were told over the connection that is up.
 
     A node speaks of tasks that were placed on it, and of no others. Who asks `strangers` learns whose placement is not known

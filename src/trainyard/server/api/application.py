@@ -11,16 +11,16 @@ from fastapi.openapi.utils import get_openapi
 from pydantic_core import to_json
 from starlette.responses import Response, StreamingResponse
 
-from trainyard.engines.api import Engine, Visitor
+from trainyard.engines.api import Engine, ExecClient
 from trainyard.server.api.http import errors
 from trainyard.server.api.http.app_state import Parts
-from trainyard.server.api.http.cache_middleware import Shortcut
+from trainyard.server.api.http.cache_middleware import CacheMiddleware
 from trainyard.server.api.http.concurrency_limit import ConcurrencyLimit
-from trainyard.server.api.http.guard_middleware import Guard
+from trainyard.server.api.http.guard_middleware import GuardMiddleware
 from trainyard.server.api.http.identity import CSRF_HEADER, SESSION_COOKIE, Identities
 from trainyard.server.api.http.request_bodies import RequestBodies
 from trainyard.server.api.http.response_cache import Answers, Changes
-from trainyard.server.api.http.routing import PREFIX, Nouns, described_routes
+from trainyard.server.api.http.routing import PREFIX, LazyRoutes, described_routes
 from trainyard.server.jobs.exec_sessions import Terminals
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
@@ -48,7 +48,7 @@ def create_api(
     logs: LogStore,
     engine: Callable[[], Engine | None],
     settings: ServerSettings,
-    visitor: Visitor,
+    visitor: ExecClient,
     *,
     disk: DiskSpace | None = None,
 ) -> FastAPI:
@@ -85,7 +85,7 @@ def make_application(
         redirect_slashes=False,
     )
     errors.install(app)
-    app.router.routes.append(Nouns())
+    app.router.routes.append(LazyRoutes())
 
     @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
     async def get_openapi_json() -> Response:
@@ -94,9 +94,9 @@ def make_application(
             _in_pieces(text), media_type=errors.JSON, headers={"Content-Length": str(len(text))}
         )
 
-    app.add_middleware(Shortcut)
+    app.add_middleware(CacheMiddleware)
     app.add_middleware(
-        Guard, bodies=bodies or RequestBodies(), disk=disk or DiskSpace(), body_limit=body_limit
+        GuardMiddleware, bodies=bodies or RequestBodies(), disk=disk or DiskSpace(), body_limit=body_limit
     )  # the last one stands outermost
     return app
 

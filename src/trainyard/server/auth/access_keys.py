@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, UnauthenticatedError, require
-from trainyard.server.auth.authentication import Signing
+from trainyard.server.auth.authentication import Authentication
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.tokens import digest_of
 from trainyard.server.people.users import check_number
@@ -34,7 +34,7 @@ class AccessKey:
 class Keys:
     """`services.keys`."""
 
-    def __init__(self, context: Context, signing: Signing, seal: Seal) -> None:
+    def __init__(self, context: Context, signing: Authentication, seal: Seal) -> None:
         self._context = context
         self._signing = signing
         self._seal = seal

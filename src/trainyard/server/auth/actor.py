@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from trainyard.lib.errors import CapacityError, DeniedError
-from trainyard.server.auth.scopes import ALL, ROLES, TABLE, Who, covers
+from trainyard.server.auth.scopes import ALL, ROLES, TABLE, ScopeHolder, covers
 from trainyard.server.store.people.workspaces import Role
 
 # Kinds of tokens. The first two were traded for a password, or for the word of an identity provider.
@@ -76,9 +76,9 @@ class Actor:
         row = TABLE[scope]
         if not covers(self.scopes, scope):
             return False
-        if self.is_admin or row.who is Who.EVERYBODY:
+        if self.is_admin or row.who is ScopeHolder.EVERYBODY:
             return True
-        if row.who is Who.ADMIN or workspace_id is None:
+        if row.who is ScopeHolder.ADMIN or workspace_id is None:
             return False
         return self.roles.get(workspace_id) in ROLES[row.who]
 
@@ -90,9 +90,9 @@ def require(actor: Actor, scope: str, workspace_id: str | None = None) -> None:
     row = TABLE[scope]
     require_of_token(actor, scope)
     who = {
-        Who.ADMIN: "an administrator of the platform",
-        Who.WORKSPACE_ADMIN: "an administrator of the workspace",
-        Who.MEMBER: "a member of the workspace",
+        ScopeHolder.ADMIN: "an administrator of the platform",
+        ScopeHolder.WORKSPACE_ADMIN: "an administrator of the workspace",
+        ScopeHolder.MEMBER: "a member of the workspace",
     }.get(row.who, "a member of the workspace")
     raise DeniedError(f"Only {who} may do this ({scope}).", hint="Ask one of them.")
 

@@ -44,7 +44,7 @@ class NewToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ValidCredential:
     """A token or an access key that is valid, and whose it is."""
 
     actor: Actor
@@ -52,7 +52,7 @@ class Known:
     until: float  # by the clock that never steps: set back, the other one would keep what was revoked
 
 
-class Signing:
+class Authentication:
     """`services.signing`."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Signing:
         self._by_name = Limiter(clock, rate=NAME_FACTOR * attempts, what=what)
         self._requests = Limiter(clock, rate=requests)
         self._strangers = Limiter(clock, rate=requests, what="requests that nobody is known by")
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, ValidCredential] = OrderedDict()
         self._uses: set[asyncio.Task[None]] = set()
 
     # -- who is it
@@ -82,7 +82,7 @@ class Signing:
         self.count(known.actor)
         return known.actor
 
-    async def find(self, digest: str, *, address: str = "") -> Known:
+    async def find(self, digest: str, *, address: str = "") -> ValidCredential:
         """What has this digest. It is not counted as its owner's request: whoever names a thing need not have it."""
         now, steady = self._context.now(), self._context.clock.monotonic()
         known = self._known.get(digest)
@@ -111,7 +111,7 @@ class Signing:
         """Look everybody up anew: accounts, roles or tokens have changed."""
         self._known.clear()
 
-    async def _look_up(self, digest: str, now: float, address: str) -> Known:
+    async def _look_up(self, digest: str, now: float, address: str) -> ValidCredential:
         found = await self._context.db.read(lambda c: _read(c, digest))
         self._known.pop(digest, None)
         is_good = found is not None and found[0].is_valid(now) and found[1].is_active
@@ -130,7 +130,9 @@ class Signing:
             expires_at=record.expires_at,
             must_change_password=user.must_change_password,
         )
-        known = self._known[digest] = Known(actor, record, self._context.clock.monotonic() + REMEMBER_SECONDS)
+        known = self._known[digest] = ValidCredential(
+            actor, record, self._context.clock.monotonic() + REMEMBER_SECONDS
+        )
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         if record.last_used_at is None or abs(now - record.last_used_at) > USE_SECONDS:
@@ -285,4 +287,13 @@ def _nobody() -> UnauthenticatedError:
     return UnauthenticatedError("The token is not valid.", hint="Sign in again with `trainyard login`.")
 
 
-__all__ = ["LOGIN", "SESSION", "TOKEN", "Known", "LimitedError", "NewToken", "Signing", "make_token"]
+__all__ = [
+    "LOGIN",
+    "SESSION",
+    "TOKEN",
+    "Authentication",
+    "LimitedError",
+    "NewToken",
+    "ValidCredential",
+    "make_token",
+]

@@ -18,7 +18,7 @@ from trainyard.lib.errors import ConflictError, DeniedError
 from trainyard.lib.ids import new_id
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor
-from trainyard.server.auth.authentication import NewToken, Signing
+from trainyard.server.auth.authentication import Authentication, NewToken
 from trainyard.server.auth.oidc import Challenge, Provider, new_challenge
 from trainyard.server.service_context import Context
 from trainyard.server.store import audit, settings
@@ -31,7 +31,7 @@ _KEY = "oidc_cookie_key"
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class LoginStart:
     """Where to send the browser, and what it has to bring back, in a cookie that scripts cannot read."""
 
     url: str
@@ -39,11 +39,17 @@ class Begun:
     seconds: float  # so long it is good for
 
 
-class Federation:
+class OidcLogin:
     """`services.federation`; None where no provider is set."""
 
     def __init__(
-        self, context: Context, signing: Signing, provider: Provider, *, name_claim: str, creates_users: bool
+        self,
+        context: Context,
+        signing: Authentication,
+        provider: Provider,
+        *,
+        name_claim: str,
+        creates_users: bool,
     ) -> None:
         self._context = context
         self._signing = signing
@@ -51,11 +57,11 @@ class Federation:
         self._name_claim = name_claim
         self._creates_users = creates_users
 
-    async def begin(self, redirect_uri: str) -> Begun:
+    async def begin(self, redirect_uri: str) -> LoginStart:
         """Begin a sign-in that comes back to `redirect_uri`."""
         challenge = new_challenge()
         url = await self._provider.authorization_url(challenge, redirect_uri)
-        return Begun(url, await self._seal(challenge), SIGN_IN_SECONDS)
+        return LoginStart(url, await self._seal(challenge), SIGN_IN_SECONDS)
 
     async def finish(
         self, *, code: str, state: str, cookie: str, redirect_uri: str, address: str = ""

@@ -16,7 +16,7 @@ MISSES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class MachineFacts:
     """What is known of one machine besides its row."""
 
     pool: PoolRecord | None
@@ -45,7 +45,7 @@ class Step:
     is_success: bool = False  # its pool is of use
 
 
-def follow(row: MachineRecord, sight: Sight, now: float) -> Step | None:
+def follow(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     """The next step of a machine, if there is one."""
     if row.state == Stage.JOINING:
         # A node that is ready may have work already: it leaves as others do, with grace.
@@ -72,7 +72,7 @@ def gone(row: MachineRecord, why: str, now: float) -> Step:
 # -- inside
 
 
-def _leave(row: MachineRecord, sight: Sight, now: float) -> Step | None:
+def _leave(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     """Why a machine has to go, in any stage."""
     node = sight.node
     # NB: a node that answers is there, whatever a list says that was made under another name or in another region.
@@ -91,14 +91,14 @@ def _leave(row: MachineRecord, sight: Sight, now: float) -> Step | None:
     return Step(machine=changed, code=code, message=why, desired=NodeDesired.DRAINED)
 
 
-def _reason(sight: Sight) -> tuple[str, str]:
+def _reason(sight: MachineFacts) -> tuple[str, str]:
     if sight.pool is None or not sight.pool.is_active:
         return "Its pool is being removed.", "machine_drains"
     notice = "" if sight.machine is None else sight.machine.details.get("notice", "")
     return (f"{notice[:1].upper()}{notice[1:]}.", "spot_notice") if notice else ("", "")
 
 
-def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
+def _join(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     node, machine = sight.node, sight.machine
     if node is None:
         is_there = machine is not None and machine.state is MachineState.RUNNING
@@ -123,7 +123,7 @@ def _join(row: MachineRecord, sight: Sight, now: float) -> Step | None:
     return release(row, why, code="machine_refused", is_failure=True)
 
 
-def _watch_idleness(row: MachineRecord, sight: Sight, now: float) -> Step | None:
+def _watch_idleness(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     if sight.is_busy:
         if row.worked_at is None:
             return Step(machine=replace(row, idle_since=None, worked_at=now), is_success=True)
@@ -148,7 +148,7 @@ def _watch_idleness(row: MachineRecord, sight: Sight, now: float) -> Step | None
     )
 
 
-def _drain(row: MachineRecord, sight: Sight, now: float) -> Step | None:
+def _drain(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     node = sight.node
     if node is None or sight.is_left:
         return release(row, row.message, code="")  # it was told when the draining began

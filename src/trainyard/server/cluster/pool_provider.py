@@ -29,7 +29,7 @@ USABLE_MEMORY = 0.9
 Open = Callable[[str], Backend]
 
 
-class Shop:
+class PoolProvider:
     """Backends by name, opened on first use."""
 
     def __init__(self, platform_id: str, *, open_: Open | None = None, cpu_overcommit: float = 1.0) -> None:

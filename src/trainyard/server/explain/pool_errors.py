@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PoolError:
     """A kind of message: how it looks, and what it is in Chinese, with the groups of the pattern in braces."""
 
     code: str
@@ -20,11 +20,11 @@ class Trouble:
     chinese: str
 
 
-def _trouble(code: str, line: str, meaning: str, chinese: str) -> Trouble:
-    return Trouble(code, re.compile(line, re.IGNORECASE | re.DOTALL), meaning, chinese)
+def _trouble(code: str, line: str, meaning: str, chinese: str) -> PoolError:
+    return PoolError(code, re.compile(line, re.IGNORECASE | re.DOTALL), meaning, chinese)
 
 
-TROUBLES: Sequence[Trouble] = (
+TROUBLES: Sequence[PoolError] = (
     _trouble(
         "price", r"nobody in (?P<place>\S+) has (?P<what>.+?) for (?P<price>\S+) an hour or less",
         "Machines cost more than the pool's price limit.",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainyard.server.jobs.lifecycle import WAITS_FOR_JOBS
-from trainyard.server.jobs.turn_changes import Draft
+from trainyard.server.jobs.turn_changes import TurnChanges
 from trainyard.server.store.jobs.dependencies import EndedNeed
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import Condition, Desired, NeedSpec, State
@@ -33,7 +33,7 @@ def sentence(needs: Sequence[NeedSpec]) -> str:
 
 
 def follow_needs(
-    draft: Draft, record: WorkloadRecord, ended: Sequence[EndedNeed], now: float, *, left: int
+    draft: TurnChanges, record: WorkloadRecord, ended: Sequence[EndedNeed], now: float, *, left: int
 ) -> WorkloadRecord:
     """Take over that jobs which this one waits for have ended; `left` others have not."""
     draft.met += [(record.id, one.need.needs_id) for one in ended]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from trainyard.scheduling import Enlarge
 from trainyard.server.cluster import scheduler_snapshot
 from trainyard.server.jobs import lifecycle
-from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.spec.workload import Desired, State, TaskState, tasks_of
 
 GROWING = lifecycle.GROWING
@@ -41,7 +41,7 @@ def _ran(job: Job, tick: float) -> float:
     )
 
 
-def enlarge(draft: Draft, job: Job, found: Enlarge, now: float, tick: float) -> None:
+def enlarge(draft: TurnChanges, job: Job, found: Enlarge, now: float, tick: float) -> None:
     """Ask a job to go, for it starts at once again with more replicas. It is neither a failure nor a retry.
 
     Its time limit goes on: it said that it goes on where it was.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from trainyard.engines.api import Engine, Visitor
+from trainyard.engines.api import Engine, ExecClient
 from trainyard.lib.aio import finish
 from trainyard.server.jobs.turn_changes import attempt_id
 from trainyard.server.leader.node_cache import address_of
@@ -22,7 +22,7 @@ from trainyard.transport.api import Process, TerminalSize
 class Terminals:
     """The ways from one server into tasks."""
 
-    def __init__(self, db: Database, engine: Callable[[], Engine | None], visitor: Visitor) -> None:
+    def __init__(self, db: Database, engine: Callable[[], Engine | None], visitor: ExecClient) -> None:
         self._db = db
         self._engine = engine
         self._visitor = visitor

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainyard.server.jobs import lifecycle
-from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.spec.workload import Restart, State
 
 HUNG, FOUND = "hung", "hang_found"
 
 
 @dataclass(frozen=True, slots=True)
-class Hung:
+class HungAttempt:
     """An attempt that has been still for longer than its job allows."""
 
     workload_id: str
@@ -22,7 +22,7 @@ class Hung:
     devices_known: bool  # whether the nodes could tell what the devices do
 
 
-def end_hung(draft: Draft, job: Job, found: Hung, now: float) -> None:
+def end_hung(draft: TurnChanges, job: Job, found: HungAttempt, now: float) -> None:
     """End a hung attempt. It counts as a failure, and is tried again where the job's policy and its retries allow it."""
     record = job.record
     if record.state != State.RUNNING or job.attempt_id != found.attempt_id:
@@ -38,7 +38,7 @@ def end_hung(draft: Draft, job: Job, found: Hung, now: float) -> None:
     lifecycle.finish(draft, job, now, State.FAILED, reason=HUNG, message=message)
 
 
-def sentence(found: Hung, *, has_devices: bool) -> str:
+def sentence(found: HungAttempt, *, has_devices: bool) -> str:
     """What was seen, for people."""
     text = f"It hangs: no output for {found.seconds} s"
     if has_devices and found.devices_known:

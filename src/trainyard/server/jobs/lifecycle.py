@@ -1,6 +1,6 @@
 """What becomes of a workload by the scheduler's, people's and the clock's will: it is placed, held, told to go, ended. Pure.
 
-Nothing here reads a clock, a database or a node. The conductor collects the changes of one turn in a `Draft` (turn_changes.py) and
+Nothing here reads a clock, a database or a node. The conductor collects the changes of one turn in a `TurnChanges` (turn_changes.py) and
 writes them in one transaction. What follows from what nodes say is task_events.py.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.cluster.scheduler_snapshot import ran_before, time_run
-from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord, advanced
 from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_of
 
@@ -33,7 +33,7 @@ CLEARED = "No process of it is left; its places are free."
 # -- admission
 
 
-def admit(draft: Draft, record: WorkloadRecord, admitted: Admit, now: float) -> Job:
+def admit(draft: TurnChanges, record: WorkloadRecord, admitted: Admit, now: float) -> Job:
     """Give a waiting workload its places, and start it."""
     attempt = record.attempt + 1
     placed = place_tasks(record, attempt, admitted.slots)
@@ -97,7 +97,7 @@ def place_tasks(record: WorkloadRecord, attempt: int, slots: Iterable[Slot]) -> 
 # -- what people want
 
 
-def follow_wish(draft: Draft, record: WorkloadRecord, now: float) -> WorkloadRecord:
+def follow_wish(draft: TurnChanges, record: WorkloadRecord, now: float) -> WorkloadRecord:
     """Act on `desired` for a workload that holds nothing: into the queue, out of it, or to its end."""
     state = State(record.state)
     if record.desired == Desired.CANCEL and state in {State.WAITING, State.HELD}:
@@ -112,7 +112,7 @@ def follow_wish(draft: Draft, record: WorkloadRecord, now: float) -> WorkloadRec
     return record
 
 
-def follow_wish_of_holder(draft: Draft, job: Job, now: float) -> None:
+def follow_wish_of_holder(draft: TurnChanges, job: Job, now: float) -> None:
     """Act on `desired` for a workload that holds places."""
     record = job.record
     state = State(record.state)
@@ -147,7 +147,7 @@ def _why_paused(record: WorkloadRecord, by_a_person: str) -> str:
 
 
 def finish(
-    draft: Draft,
+    draft: TurnChanges,
     job: Job,
     now: float,
     ending: State,
@@ -169,13 +169,13 @@ def finish(
     settle(draft, job, now)
 
 
-def preempt(draft: Draft, job: Job, now: float, *, for_id: str, leave_by: float, message: str) -> None:
+def preempt(draft: TurnChanges, job: Job, now: float, *, for_id: str, leave_by: float, message: str) -> None:
     """Send a workload back to the queue, with its age."""
     job.record = replace(job.record, leave_by=leave_by, leave_for=for_id)
     finish(draft, job, now, State.WAITING, reason="preempted", message=message)
 
 
-def settle(draft: Draft, job: Job, now: float) -> None:
+def settle(draft: TurnChanges, job: Job, now: float) -> None:
     """Where nothing of a finishing workload is left, move it on."""
     record = job.record
     if record.state != State.FINISHING or not all(task.is_cleared for task in job.tasks.values()):
@@ -222,7 +222,7 @@ def _was_done(task: TaskRecord) -> bool:
 # -- time
 
 
-def pass_time(draft: Draft, job: Job, now: float) -> None:
+def pass_time(draft: TurnChanges, job: Job, now: float) -> None:
     """The time of a workload is up: end what has run for as long as it may, and what was kept for a look long enough."""
     record = job.record
     if record.state == State.RUNNING:

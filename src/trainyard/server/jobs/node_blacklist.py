@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from trainyard.server.jobs.turn_changes import Draft
+from trainyard.server.jobs.turn_changes import TurnChanges
 from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec
 
 
-def relieve(draft: Draft, record: WorkloadRecord, nodes: Sequence[NodeRecord], now: float) -> WorkloadRecord:
+def relieve(
+    draft: TurnChanges, record: WorkloadRecord, nodes: Sequence[NodeRecord], now: float
+) -> WorkloadRecord:
     """The same job, without its black list where the nodes that are left could never have it."""
     if not record.avoid or _could_hold(record, [one for one in nodes if one.name not in record.avoid]):
         return record

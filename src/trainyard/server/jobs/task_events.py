@@ -17,7 +17,7 @@ from trainyard.engines.api import (
     TaskUnknown,
 )
 from trainyard.server.jobs.lifecycle import finish, settle
-from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, TaskState
@@ -37,14 +37,14 @@ LEAST_STEP_SECONDS = 60.0
 OfTask = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown
 
 
-def note(draft: Draft, job: Job, seen: TaskNoted) -> None:
+def note(draft: TurnChanges, job: Job, seen: TaskNoted) -> None:
     """Tell people what a node has to say about a task: each thing once for a whole attempt."""
     if (seen.code, seen.message) not in job.noted:
         job.noted.add((seen.code, seen.message))
         draft.tell(job.record, seen.time, seen.code, seen.message)
 
 
-def watch(draft: Draft, job: Job, seen: Observation, now: float) -> None:
+def watch(draft: TurnChanges, job: Job, seen: Observation, now: float) -> None:
     """Take over what a node said about a task of this attempt. Saying it twice changes nothing."""
     if isinstance(seen, TaskNoted):
         note(draft, job, seen)
@@ -97,7 +97,7 @@ def _stretch(task: TaskRecord, seen: TaskEnded, now: float) -> tuple[float, floa
     return began, began + ran
 
 
-def judge(draft: Draft, job: Job, now: float) -> None:
+def judge(draft: TurnChanges, job: Job, now: float) -> None:
     """Decide from its tasks where a workload stands."""
     tasks = list(job.tasks.values())
     if job.record.state == State.STARTING and all(task.state != TaskState.PENDING for task in tasks):
@@ -117,7 +117,7 @@ def judge(draft: Draft, job: Job, now: float) -> None:
         settle(draft, job, now)
 
 
-def _judge_running(draft: Draft, job: Job, tasks: list[TaskRecord], now: float) -> None:
+def _judge_running(draft: TurnChanges, job: Job, tasks: list[TaskRecord], now: float) -> None:
     gone = [
         task
         for task in tasks
@@ -153,7 +153,7 @@ def _never_began(task: TaskRecord) -> bool:
     return task.state == TaskState.ENDED and task.exit_code in NEVER_BEGAN and bool(task.message)
 
 
-def _succeed(draft: Draft, job: Job, now: float) -> None:
+def _succeed(draft: TurnChanges, job: Job, now: float) -> None:
     spec = job.record.spec
     if spec.restart is Restart.ALWAYS and job.record.failures < spec.max_retries:
         job.record = replace(job.record, failures=job.record.failures + 1)
@@ -170,7 +170,7 @@ def _succeed(draft: Draft, job: Job, now: float) -> None:
     _end(draft, job, now, State.SUCCEEDED, reason="succeeded", message="Ended with 0.", exit_code=0)
 
 
-def _fail(draft: Draft, job: Job, task: TaskRecord, now: float) -> None:
+def _fail(draft: TurnChanges, job: Job, task: TaskRecord, now: float) -> None:
     spec, record = job.record.spec, job.record
     code = task.exit_code if task.exit_code is not None else 1
     which = f"Task {task.name}" if len(job.tasks) > 1 else "It"
@@ -198,7 +198,7 @@ def _fail(draft: Draft, job: Job, task: TaskRecord, now: float) -> None:
 
 
 def _end(
-    draft: Draft, job: Job, now: float, ending: State, *, reason: str, message: str, exit_code: int
+    draft: TurnChanges, job: Job, now: float, ending: State, *, reason: str, message: str, exit_code: int
 ) -> None:
     spec, record = job.record.spec, job.record
     keeps = (
@@ -227,7 +227,7 @@ def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
 
 
 def could_not_start(
-    draft: Draft,
+    draft: TurnChanges,
     job: Job,
     now: float,
     *,
@@ -254,7 +254,7 @@ def could_not_start(
     )
 
 
-def lose_node(draft: Draft, job: Job, node: str, now: float) -> None:
+def lose_node(draft: TurnChanges, job: Job, node: str, now: float) -> None:
     """A node is silent. Its tasks may still run, so nothing of them is ended or started again yet."""
     changed = False
     for task in list(job.tasks.values()):
@@ -273,7 +273,7 @@ def lose_node(draft: Draft, job: Job, node: str, now: float) -> None:
         )
 
 
-def bury(draft: Draft, job: Job, node: str, now: float, why: str) -> None:
+def bury(draft: TurnChanges, job: Job, node: str, now: float, why: str) -> None:
     """A node is gone for good, or has ended its tasks by its fence: what it had is cleared."""
     for task in list(job.tasks.values()):
         if task.node == node and not task.is_cleared:

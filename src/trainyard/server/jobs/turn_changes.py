@@ -1,4 +1,4 @@
-"""What a turn of the conductor changes: a `Draft` of records, events and things to do, and a `Job` as the leader remembers it.
+"""What a turn of the conductor changes: a `TurnChanges` of records, events and things to do, and a `Job` as the leader remembers it.
 
 Values only. What becomes of a workload is lifecycle.py, task_events.py and their neighbours; who writes a draft is the conductor.
 """
@@ -52,7 +52,7 @@ def split_attempt(text: str) -> tuple[str, int]:
 
 
 @dataclass(slots=True)
-class Draft:
+class TurnChanges:
     """The changes of one turn."""
 
     records: dict[str, WorkloadRecord] = field(default_factory=dict)

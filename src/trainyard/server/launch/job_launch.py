@@ -12,17 +12,17 @@ from dataclasses import replace
 from trainyard.engines.api import Entry, Launch, TaskLaunch, View
 from trainyard.server.jobs.turn_changes import Job
 from trainyard.server.launch import job_secrets, rendezvous
-from trainyard.server.launch.kinds import Gang, Part, Person, Place, find_kind, runs_command
+from trainyard.server.launch.kinds import JobOwner, TaskGang, TaskPart, TaskPlace, find_kind, runs_command
 from trainyard.server.launch.kinds.parts import part_of
 from trainyard.server.launch.kinds.sshkeys import derive
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.sandbox_spec import view_of
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
-def launch_of(job: Job, surroundings: Surroundings) -> Launch:
+def launch_of(job: Job, surroundings: LaunchFacts) -> Launch:
     """What the engine is to start. The same job and surroundings give the same, whoever leads."""
     record, spec = job.record, job.record.spec
     gang = gang_of(job, surroundings)
@@ -39,7 +39,7 @@ def launch_of(job: Job, surroundings: Surroundings) -> Launch:
     )
 
 
-def hidden_of(record: WorkloadRecord, surroundings: Surroundings) -> tuple[str, ...]:
+def hidden_of(record: WorkloadRecord, surroundings: LaunchFacts) -> tuple[str, ...]:
     """The secrets of a job that can be opened: what its tasks print of them is not kept."""
     spec = record.spec
     found = {
@@ -56,13 +56,13 @@ def hidden_of(record: WorkloadRecord, surroundings: Surroundings) -> tuple[str, 
     return tuple(sorted(found))
 
 
-def gang_of(job: Job, surroundings: Surroundings) -> Gang:
+def gang_of(job: Job, surroundings: LaunchFacts) -> TaskGang:
     """The tasks of the attempt, as its kind sees them."""
     record, spec = job.record, job.record.spec
     roles = {role.name: role for role in spec.roles}
     nodes = list(dict.fromkeys(task.node for task in job.tasks.values()))
     places = tuple(
-        Place(
+        TaskPlace(
             name=task.name,
             role=task.role,
             number=task.number,
@@ -80,13 +80,13 @@ def gang_of(job: Job, surroundings: Surroundings) -> Gang:
         )
         for task in job.tasks.values()
     )
-    gang = Gang(
+    gang = TaskGang(
         job_id=record.id,
         attempt_id=job.attempt_id,
         job_name=record.name,
         spec=spec,
         places=places,
-        person=surroundings.people.get(record.user_id, Person()),
+        person=surroundings.people.get(record.user_id, JobOwner()),
         workspace=surroundings.workspaces.get(record.workspace_id, ""),
         token=derive(surroundings.secret, f"token {job.attempt_id}").hex()[:32],
         seed=rendezvous.seed_of(surroundings.secret, job.attempt_id),
@@ -94,7 +94,9 @@ def gang_of(job: Job, surroundings: Surroundings) -> Gang:
     return rendezvous.with_ports(gang)
 
 
-def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surroundings) -> TaskLaunch:
+def _task(
+    job: Job, gang: TaskGang, place: TaskPlace, role: RoleSpec, surroundings: LaunchFacts
+) -> TaskLaunch:
     spec = job.record.spec
     part = part_of(gang, place)
     given = surroundings.opened({**spec.env, **role.env}, job.record.user_id)
@@ -126,14 +128,14 @@ def _task(job: Job, gang: Gang, place: Place, role: RoleSpec, surroundings: Surr
     )
 
 
-def _view(gang: Gang, place: Place, view: View | None) -> View | None:
+def _view(gang: TaskGang, place: TaskPlace, view: View | None) -> View | None:
     """With the names of all tasks, whom it has to know or not: a user's program may look for anyone."""
     if view is None:
         return None
     return replace(view, hosts={**rendezvous.hosts_of(gang, place), **view.hosts})
 
 
-def _own(job: Job, place: Place) -> dict[str, str]:
+def _own(job: Job, place: TaskPlace) -> dict[str, str]:
     """What every task knows of itself, whatever its kind."""
     return {
         "TRAINYARD_JOB_ID": job.record.id,
@@ -154,7 +156,7 @@ def _paths_of(spec: WorkloadSpec) -> dict[str, str]:
     }
 
 
-def _command(gang: Gang, place: Place, role: RoleSpec, part: Part) -> str:
+def _command(gang: TaskGang, place: TaskPlace, role: RoleSpec, part: TaskPart) -> str:
     if role.command:
         return role.command
     if part.command:
@@ -164,13 +166,17 @@ def _command(gang: Gang, place: Place, role: RoleSpec, part: Part) -> str:
     return wrap_command(gang.spec.command, gang.spec.launcher, gang.spec.processes)
 
 
-def secret_files_of(job: Job, surroundings: Surroundings) -> dict[str, str]:
+def secret_files_of(job: Job, surroundings: LaunchFacts) -> dict[str, str]:
     """The secrets that every task of a job gets as files, by path."""
     return job_secrets.files_of(job.record.spec, surroundings.secrets.get(job.record.id))
 
 
 def _entry(
-    gang: Gang, place: Place, part: Part, surroundings: Surroundings, secret_files: Mapping[str, str]
+    gang: TaskGang,
+    place: TaskPlace,
+    part: TaskPart,
+    surroundings: LaunchFacts,
+    secret_files: Mapping[str, str],
 ) -> Entry | None:
     """What comes before the command; None where nothing does, which is the quickest start."""
     meets = rendezvous.is_met(gang)

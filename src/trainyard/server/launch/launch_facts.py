@@ -14,8 +14,8 @@ from trainyard.server.jobs.turn_changes import Job
 from trainyard.server.launch import code_checkout, job_secrets, sandbox_spec
 from trainyard.server.launch.code_checkout import OpenSource
 from trainyard.server.launch.job_secrets import OpenSecrets, SecretMissingError
-from trainyard.server.launch.kinds import Person
-from trainyard.server.launch.sandbox_spec import ViewFacts
+from trainyard.server.launch.kinds import JobOwner
+from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.database import Database
@@ -28,17 +28,17 @@ KEPT_SECONDS = 1.0  # so late a change of a storage or a sign-in is seen by plai
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class LaunchFacts:
     """Facts for some launches."""
 
     nodes: Mapping[str, NodeRecord] = field(default_factory=dict)
-    people: Mapping[str, Person] = field(default_factory=dict)
+    people: Mapping[str, JobOwner] = field(default_factory=dict)
     workspaces: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
     seal: Seal | None = None  # None: nothing sealed can be opened
     secrets: Mapping[str, OpenSecrets] = field(default_factory=dict)  # of the store, by job
     sources: Mapping[str, OpenSource] = field(default_factory=dict)  # of code, by id
-    views: ViewFacts | None = None  # None: tasks see their nodes as they are
+    views: SandboxFacts | None = None  # None: tasks see their nodes as they are
 
     def opened(self, env: Mapping[str, str], owner: str) -> dict[str, str]:
         """Variables with their secrets opened; SecretMissingError names one that cannot be."""
@@ -101,10 +101,10 @@ def has_secrets(record: WorkloadRecord) -> bool:
     return bool(is_sealed or spec.secrets or (spec.code is not None and spec.code.source))
 
 
-def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
+def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> LaunchFacts:
     """For jobs that need nothing of the store."""
     wanted = {name for job in jobs for name in job.nodes}
-    return Surroundings(nodes={record.name: record for record in nodes if record.name in wanted})
+    return LaunchFacts(nodes={record.name: record for record in nodes if record.name in wanted})
 
 
 def load(
@@ -114,14 +114,14 @@ def load(
     *,
     secret: bytes = b"",
     seal: Seal | None = None,
-    views: Callable[[Connection], ViewFacts] | None = None,
-) -> Surroundings:
+    views: Callable[[Connection], SandboxFacts] | None = None,
+) -> LaunchFacts:
     """Read what these jobs' launches need."""
     return replace(
         plain(jobs, nodes),
         views=None if views is None else sandbox_spec.load(c, [job.record for job in jobs], views(c)),
         people={
-            one.id: Person(name=one.name, email=one.email)
+            one.id: JobOwner(name=one.name, email=one.email)
             for one in users.load_many(c, {job.record.user_id for job in jobs})
         },
         workspaces=workspaces.names(c),
@@ -132,7 +132,7 @@ def load(
     )
 
 
-class Surveyor:
+class LaunchFactsLoader:
     """Finds out what launches have to know; for plain jobs that come one after the other, once in a moment."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Surveyor:
         *,
         secret: bytes = b"",
         seal: Seal | None = None,
-        views: Callable[[Connection], ViewFacts] | None = None,
+        views: Callable[[Connection], SandboxFacts] | None = None,
     ) -> None:
         self._db = db
         self._seal = seal
@@ -151,10 +151,10 @@ class Surveyor:
         self._now = now
         self._secret = secret
         self._views = views
-        self._kept: Surroundings | None = None
+        self._kept: LaunchFacts | None = None
         self._until = 0.0
 
-    async def survey(self, jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> Surroundings:
+    async def survey(self, jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> LaunchFacts:
         """What the launches of these have to know. Most plain jobs need no turn of the store's threads."""
         is_plain = not any(needs_store(job) for job in jobs)
         here = replace(plain(jobs, nodes), seal=self._seal)
@@ -175,6 +175,6 @@ class Surveyor:
         return found
 
 
-def _covers(kept: Surroundings, jobs: Sequence[Job]) -> bool:
+def _covers(kept: LaunchFacts, jobs: Sequence[Job]) -> bool:
     storages = {} if kept.views is None else kept.views.storages
     return all(job.record.user_id in kept.people and job.record.workspace_id in storages for job in jobs)

@@ -32,7 +32,7 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://([^/\s]+)(/\S*)?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenStorage:
     """A storage, as one job sees it."""
 
     storage: StorageRecord
@@ -52,7 +52,7 @@ def choose(
     words: Mapping[str, str],
     *,
     is_wanted: Callable[[str], bool] = lambda _target: True,
-) -> list[Chosen]:
+) -> list[ChosenStorage]:
     """All mounts of a job: what it asked for, then the defaults whose places are left. InvalidError says what is wrong.
 
     `is_wanted` says of a default's place whether it matters.
@@ -71,7 +71,7 @@ def choose(
                 targets.append(target)
                 source = filled(storage.source, words)
                 chosen.append(
-                    Chosen(
+                    ChosenStorage(
                         storage=storage,
                         source=source,
                         target=target,
@@ -83,11 +83,11 @@ def choose(
     return chosen
 
 
-def _asked(storages: Sequence[StorageRecord], spec: MountSpec, words: Mapping[str, str]) -> Chosen:
+def _asked(storages: Sequence[StorageRecord], spec: MountSpec, words: Mapping[str, str]) -> ChosenStorage:
     storage, path = find(storages, spec.source, words)
     inner = checked_path("/".join(part for part in (path, spec.path) if part))
     target = checked_target(spec.target) if spec.target else filled(storage.target, words)
-    return Chosen(
+    return ChosenStorage(
         storage=storage,
         source=filled(storage.source, words),
         target=target,
@@ -185,7 +185,7 @@ def checked_path(path: str) -> str:
     return "/".join(parts)
 
 
-def mount_of(one: Chosen, *, own: str) -> Mount:
+def mount_of(one: ChosenStorage, *, own: str) -> Mount:
     """What the node is told. `own` is where storages of the platform itself are on it."""
     storage, source, base = one.storage, one.source, one.base
     options = {str(name): str(value) for name, value in storage.options.items()}

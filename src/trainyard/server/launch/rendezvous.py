@@ -19,7 +19,7 @@ from dataclasses import replace
 from trainyard.engines.api import Entry, Peer
 from trainyard.lib.errors import InvalidError
 from trainyard.server.launch.code_checkout import OpenSource, code_of
-from trainyard.server.launch.kinds import Gang, Kind, Part, Place, find_kind, has_ssh, meets
+from trainyard.server.launch.kinds import JobKind, TaskGang, TaskPart, TaskPlace, find_kind, has_ssh, meets
 from trainyard.server.launch.kinds.sshkeys import derive, key_pair
 from trainyard.spec.workload import WorkloadSpec
 
@@ -32,7 +32,7 @@ _OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight mill
 _MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
 
 
-def is_met(gang: Gang) -> bool:
+def is_met(gang: TaskGang) -> bool:
     """Whether its tasks begin together."""
     return not gang.is_alone and meets(gang.spec)
 
@@ -48,7 +48,7 @@ def with_errands(entry: Entry, spec: WorkloadSpec, sources: Mapping[str, OpenSou
     return replace(entry, code=code, requirements=spec.requirements, requirements_dir=spec.requirements_dir)
 
 
-def with_ports(gang: Gang) -> Gang:
+def with_ports(gang: TaskGang) -> TaskGang:
     """Say where each task's ssh listens: one port for all, but for those that share a machine and are seen by another."""
     if gang.is_alone or not has_ssh(gang.spec):
         return gang
@@ -89,21 +89,21 @@ def _number(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
 
 
-def _is_together(gang: Gang) -> bool:
+def _is_together(gang: TaskGang) -> bool:
     """Whether all tasks are on one machine, whatever many nodes that machine is."""
     return gang.once("is_together", lambda: _share_a_machine(gang))
 
 
-def _share_a_machine(gang: Gang) -> bool:
+def _share_a_machine(gang: TaskGang) -> bool:
     addresses = {place.address for place in gang.places}
     return gang.is_on_one_node or len(addresses) == 1 or all(map(_is_loopback, addresses))
 
 
-def _is_beside(gang: Gang, one: Place, other: Place) -> bool:
+def _is_beside(gang: TaskGang, one: TaskPlace, other: TaskPlace) -> bool:
     return _is_together(gang) or one.node == other.node or one.address == other.address
 
 
-def address_for(gang: Gang, viewer: Place, place: Place) -> str:
+def address_for(gang: TaskGang, viewer: TaskPlace, place: TaskPlace) -> str:
     """Where one task reaches another. InvalidError where its node has no address for others."""
     ssh = has_ssh(gang.spec)
     if place.rank != viewer.rank and ssh and _is_beside(gang, viewer, place):
@@ -125,7 +125,7 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes) -> Entry:
+def entry_of(gang: TaskGang, place: TaskPlace, part: TaskPart, kind: JobKind, *, secret: bytes) -> Entry:
     """What a task does before its command."""
     entry = Entry(
         files=part.files,
@@ -156,14 +156,14 @@ def entry_of(gang: Gang, place: Place, part: Part, kind: Kind, *, secret: bytes)
     return _with_ssh(entry, gang, place, secret=secret, together=together) if place.ssh_port else entry
 
 
-def _crew(gang: Gang, kind: Kind) -> tuple[list[Place], tuple[str, ...]]:
+def _crew(gang: TaskGang, kind: JobKind) -> tuple[list[TaskPlace], tuple[str, ...]]:
     """Those who run something, the keeper of the gate first; and the names of those that stand by."""
     runners = [one for one in gang.places if one.runs or kind.all_begin]
     waiting = tuple(one.name for one in gang.places if one.ssh_port and not (one.runs or kind.all_begin))
     return runners or list(gang.places), waiting
 
 
-def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together: bool) -> Entry:
+def _with_ssh(entry: Entry, gang: TaskGang, place: TaskPlace, *, secret: bytes, together: bool) -> Entry:
     private, public = key_pair(derive(secret, f"ssh {gang.attempt_id}"), gang.job_id)
     host_private, host_public = key_pair(derive(secret, f"host {gang.attempt_id}"), gang.job_id)
     return replace(
@@ -177,7 +177,9 @@ def _with_ssh(entry: Entry, gang: Gang, place: Place, *, secret: bytes, together
     )
 
 
-def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: bool) -> tuple[Peer, ...]:
+def _peers(
+    gang: TaskGang, viewer: TaskPlace, part: TaskPart, keeper: TaskPlace, *, everybody: bool
+) -> tuple[Peer, ...]:
     """Those whom a task has to know: not all of a thousand, unless it names them."""
     wanted = gang.once("by_gate", lambda: [keeper, *(one for one in gang.places if one is not keeper)])
     if not everybody:
@@ -195,7 +197,7 @@ def _peers(gang: Gang, viewer: Place, part: Part, keeper: Place, *, everybody: b
     )
 
 
-def hosts_of(gang: Gang, viewer: Place) -> dict[str, str]:
+def hosts_of(gang: TaskGang, viewer: TaskPlace) -> dict[str, str]:
     """Names of the tasks' hosts, for /etc/hosts of one of them. Of a thousand, only the first and itself."""
     if not is_met(gang):
         return {}

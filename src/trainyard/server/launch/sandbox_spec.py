@@ -13,7 +13,7 @@ from trainyard.engines.api import FIRST_TASK_USER, Entry, Mount, View
 from trainyard.lib.errors import InvalidError
 from trainyard.server.launch import mounts
 from trainyard.server.launch.kinds import find_kind
-from trainyard.server.launch.mounts import Chosen
+from trainyard.server.launch.mounts import ChosenStorage
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.cluster import storages
 from trainyard.server.store.cluster.nodes import REFUSE, NodeRecord, images_on
@@ -38,7 +38,7 @@ class Login:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewFacts:
+class SandboxFacts:
     """What views have to know beside the job and its node."""
 
     data: str = ""  # the server's own folder, which no task may see
@@ -54,7 +54,7 @@ class ViewFacts:
     seal: Seal | None = None  # None: nothing sealed can be opened
 
 
-def load(c: Connection, records: Sequence[WorkloadRecord], facts: ViewFacts) -> ViewFacts:
+def load(c: Connection, records: Sequence[WorkloadRecord], facts: SandboxFacts) -> SandboxFacts:
     """Read what the views of these jobs need."""
     people = users.load_many(c, {record.user_id for record in records})
     known = {one.id: one for one in workspaces.list_workspaces(c, with_archived=True)}
@@ -77,7 +77,7 @@ def words_of(*, user: str, workspace: str, group: str, job_id: str, submitted_at
 
 
 def view_of(
-    record: WorkloadRecord, role: RoleSpec, node: NodeRecord | None, entry: Entry | None, facts: ViewFacts
+    record: WorkloadRecord, role: RoleSpec, node: NodeRecord | None, entry: Entry | None, facts: SandboxFacts
 ) -> View | None:
     """The view of a task of a role on a node; None where it sees the node as it is, which is the quickest start."""
     options = node.options if node is not None else {}
@@ -127,8 +127,8 @@ def _wish_for_defaults(isolation: str, spec: WorkloadSpec, role: RoleSpec) -> Ca
 
 
 def chosen_of(
-    record: WorkloadRecord, facts: ViewFacts, *, is_wanted: Callable[[str], bool] = lambda _target: True
-) -> list[Chosen]:
+    record: WorkloadRecord, facts: SandboxFacts, *, is_wanted: Callable[[str], bool] = lambda _target: True
+) -> list[ChosenStorage]:
     """The storages of a job. One that was removed since it was submitted is left out: the program will say what it misses."""
     words = words_of(
         user=facts.people.get(record.user_id, ""),

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import Error
 from trainyard.server.jobs.lifecycle import OVER_BUDGET
 from trainyard.server.leader.clock_trust import ClockTrust
-from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.store import events, settings
 from trainyard.server.store.cluster import nodes, pools
 from trainyard.server.store.jobs import workloads
@@ -28,7 +28,7 @@ from trainyard.server.store.usage import costs, samples
 from trainyard.server.store.usage.costs import BudgetRecord, MachineDay
 from trainyard.server.usage.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.usage.costs import BOOKED, load_prices
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, Hints
+from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import HOLDING, Desired, State
 
@@ -42,10 +42,10 @@ SETTLED_SECONDS = 120.0  # after its end, nothing more comes of a job: its last 
 ACTOR = "budget"
 
 
-class Bookkeeping:
+class BillingLoop:
     """Keeps the books of one term."""
 
-    def __init__(self, term: Term, hints: Hints, *, sample_seconds: float, pause: float) -> None:
+    def __init__(self, term: LeaderTerm, hints: Wakeups, *, sample_seconds: float, pause: float) -> None:
         self._term = term
         self._pause = pause
         self._hints = hints

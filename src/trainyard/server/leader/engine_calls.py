@@ -15,7 +15,7 @@ from trainyard.lib.errors import ConflictError, Error, InvalidError, Unreachable
 from trainyard.server.jobs.turn_changes import Job, split_attempt
 from trainyard.server.launch.job_launch import launch_of
 from trainyard.server.launch.job_secrets import SecretMissingError
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +49,14 @@ class Ended:
     tasks: Mapping[str, frozenset[str]]
 
 
-class Acting:
+class EngineCalls:
     """Calls to the engine that run beside the conductor's turns."""
 
     def __init__(
         self,
         engine: Engine,
         arrived: Callable[[NotLaunched | Ended], None],
-        surround: Callable[[Sequence[Job]], Awaitable[Surroundings]],
+        surround: Callable[[Sequence[Job]], Awaitable[LaunchFacts]],
     ) -> None:
         self._engine = engine
         self._surround = surround
@@ -210,7 +210,7 @@ class Acting:
             self._clearing.discard((attempt, node))
 
 
-def _launches(jobs: Sequence[Job], surroundings: Surroundings) -> list[Launch | Error]:
+def _launches(jobs: Sequence[Job], surroundings: LaunchFacts) -> list[Launch | Error]:
     """A launch for each, or what is wrong with it."""
     made: list[Launch | Error] = []
     for job in jobs:

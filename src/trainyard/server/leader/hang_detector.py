@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from trainyard.engines.api import Meter, Reading
 from trainyard.lib.clock import Clock
-from trainyard.server.jobs.hang_policy import Hung
+from trainyard.server.jobs.hang_policy import HungAttempt
 from trainyard.server.jobs.turn_changes import Job
 from trainyard.spec.workload import State, TaskState
 
@@ -22,7 +22,7 @@ BUSY_PERCENT = 1.0  # a device that does less does nothing
 FRESH_SECONDS = 120.0
 
 
-class Pulse:
+class ActivityMeter:
     """A meter that notes which attempts use their devices, and hands everything on."""
 
     def __init__(self, clock: Clock, following: Meter) -> None:
@@ -59,7 +59,7 @@ class _Watched:
     is_told: bool = False
 
 
-class Stillness:
+class HangDetector:
     """Looks at all jobs that want to be watched over."""
 
     def __init__(
@@ -67,8 +67,8 @@ class Stillness:
         clock: Clock,
         jobs: Callable[[], list[Job]],
         size: Callable[[str, int, str], int],
-        told: Callable[[Hung], None],
-        pulse: Pulse | None = None,
+        told: Callable[[HungAttempt], None],
+        pulse: ActivityMeter | None = None,
     ) -> None:
         self._clock = clock
         self._jobs = jobs
@@ -104,7 +104,7 @@ class Stillness:
                 known = (
                     self._pulse is not None and now - self._pulse.known.get(attempt_id, -1e9) < FRESH_SECONDS
                 )
-                told = Hung(
+                told = HungAttempt(
                     job.record.id, attempt_id, round(now - watched.alive_at), watched.last_task, known
                 )
                 self._told(told)

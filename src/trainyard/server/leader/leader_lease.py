@@ -32,7 +32,7 @@ class LeadLostError(Exception):
     """Another server leads now, or nobody could be told that we still do."""
 
 
-class Term:
+class LeaderTerm:
     """One period of leading. Every write of the loops goes through here."""
 
     def __init__(self, db: Database, clock: Clock, owner: str, epoch: int) -> None:
@@ -65,7 +65,7 @@ class Term:
         await self.db.write(lambda c: leases.release(c, LEASE, self.epoch))
 
 
-class Watched:
+class WatchedLease:
     """The lease of another server: since when it looks as it does, by our own clock that nobody sets."""
 
     def __init__(self, clock: Clock) -> None:
@@ -88,14 +88,14 @@ class Watched:
         return taken
 
 
-async def lead(db: Database, clock: Clock, owner: str, work: Callable[[Term], Awaitable[None]]) -> None:
+async def lead(db: Database, clock: Clock, owner: str, work: Callable[[LeaderTerm], Awaitable[None]]) -> None:
     """Become the leader whenever nobody else is, and run `work` for as long as that lasts. Runs until cancelled."""
-    watched = Watched(clock)
+    watched = WatchedLease(clock)
     while True:
         try:
             lease = await watched.take(db, owner)
             if lease is not None:
-                await _serve(Term(db, clock, owner, lease.epoch), work)
+                await _serve(LeaderTerm(db, clock, owner, lease.epoch), work)
         except Exception as error:  # noqa: BLE001  # whatever it was: a platform without a leader starts no job ever again
             _tell(error)
         await asyncio.sleep(RENEW_SECONDS / 2)
@@ -115,7 +115,7 @@ def _tell(error: Exception) -> None:
             logger.error("leading has failed, and begins anew", exc_info=cause)
 
 
-async def _serve(term: Term, work: Callable[[Term], Awaitable[None]]) -> None:
+async def _serve(term: LeaderTerm, work: Callable[[LeaderTerm], Awaitable[None]]) -> None:
     parts = [asyncio.ensure_future(work(term)), asyncio.ensure_future(term.renew())]
     try:
         done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)

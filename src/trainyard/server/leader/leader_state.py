@@ -16,13 +16,13 @@ from trainyard.scheduling import Preempt, Request, Scheduler, Snapshot
 from trainyard.scheduling.forecast import Forecast
 from trainyard.server.cluster import scheduler_snapshot
 from trainyard.server.jobs import elastic_jobs, hang_policy, lifecycle, node_blacklist, task_events
-from trainyard.server.jobs.hang_policy import Hung
+from trainyard.server.jobs.hang_policy import HungAttempt
 from trainyard.server.jobs.task_events import OfTask
-from trainyard.server.jobs.turn_changes import Draft, Job, split_attempt
+from trainyard.server.jobs.turn_changes import Job, TurnChanges, split_attempt
 from trainyard.server.launch import rank_order
 from trainyard.server.leader.engine_calls import Ended, NotLaunched
-from trainyard.server.leader.node_cache import Roster
-from trainyard.server.leader.pool_demand import Growing
+from trainyard.server.leader.node_cache import NodeCache
+from trainyard.server.leader.pool_demand import PoolDemand
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import HOLDING, State
 
@@ -30,13 +30,13 @@ from trainyard.spec.workload import HOLDING, State
 REPEAT_SECONDS = 15.0
 BY_ITSELF = frozenset({"succeeded", "failed"})
 
-Input = Observation | NotLaunched | Ended | Hung
+Input = Observation | NotLaunched | Ended | HungAttempt
 
 
-class Memory:
+class LeaderState:
     """A cache of what waits and what holds places, and the scheduler that knows the same. The store is right."""
 
-    def __init__(self, clock: Clock, roster: Roster, growing: Growing) -> None:
+    def __init__(self, clock: Clock, roster: NodeCache, growing: PoolDemand) -> None:
         self.clock = clock
         self.roster = roster
         self.growing = growing
@@ -78,7 +78,7 @@ class Memory:
 
     # -- what people want
 
-    def intake(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
+    def intake(self, draft: TurnChanges, record: WorkloadRecord, now: float) -> None:
         """Take over what people want of a workload."""
         job = self.held.get(record.id)
         if job is not None:
@@ -94,7 +94,7 @@ class Memory:
             return
         self.queue(draft, lifecycle.follow_wish(draft, record, now), now)
 
-    def queue(self, draft: Draft, record: WorkloadRecord, now: float) -> None:
+    def queue(self, draft: TurnChanges, record: WorkloadRecord, now: float) -> None:
         """Let the scheduler know of a workload that holds nothing: in the queue, or not any more."""
         if record.avoid and record.state == State.WAITING:
             record = node_blacklist.relieve(draft, record, self.roster.records(), now)
@@ -119,12 +119,12 @@ class Memory:
             del self.waiting[record.id]
             draft.advance(record, State.FAILED, now, reason="refused", message=error.message)
 
-    def _lose_claim(self, draft: Draft, workload: str) -> None:
+    def _lose_claim(self, draft: TurnChanges, workload: str) -> None:
         """The places of a larger start are not to be had any more: it waits like everybody."""
         record = self.waiting[workload]
         self.waiting[workload] = draft.change(replace(record, wait=scheduler_snapshot.time_run(record)))
 
-    def after(self, draft: Draft, job: Job, now: float) -> None:
+    def after(self, draft: TurnChanges, job: Job, now: float) -> None:
         """Where a workload has let go of its places, tell the scheduler."""
         record = job.record
         if record.state in HOLDING or self.held.get(record.id) is not job:
@@ -141,7 +141,7 @@ class Memory:
 
     # -- what happens
 
-    def take(self, draft: Draft, found: Input, now: float) -> None:
+    def take(self, draft: TurnChanges, found: Input, now: float) -> None:
         """Take over what nodes say, and what came of acting."""
         match found:
             case NodeSeen():
@@ -155,7 +155,7 @@ class Memory:
                     self.node_changed(found.node, now)
             case NotLaunched():
                 self._not_launched(draft, found, now)
-            case Hung():
+            case HungAttempt():
                 if found.workload_id in self.held:
                     hang_policy.end_hung(draft, self.held[found.workload_id], found, now)
                     self.after(draft, self.held[found.workload_id], now)
@@ -164,7 +164,7 @@ class Memory:
             case _:
                 self._watch(draft, found, now)
 
-    def _watch(self, draft: Draft, seen: OfTask, now: float) -> None:
+    def _watch(self, draft: TurnChanges, seen: OfTask, now: float) -> None:
         workload, attempt = split_attempt(seen.attempt_id)
         job = self.held.get(workload)
         if job is None or job.record.attempt != attempt:
@@ -180,7 +180,7 @@ class Memory:
             self.roster.praise(job.tasks[seen.task].node)
         self.after(draft, job, now)
 
-    def _not_launched(self, draft: Draft, found: NotLaunched, now: float) -> None:
+    def _not_launched(self, draft: TurnChanges, found: NotLaunched, now: float) -> None:
         job = self.held.get(found.workload_id)
         if job is None or job.attempt_id != found.attempt_id or job.record.state != State.STARTING:
             return
@@ -194,7 +194,7 @@ class Memory:
             self.node_changed(found.node, now)
         self.after(draft, job, now)
 
-    def _ended(self, draft: Draft, found: Ended, now: float) -> None:
+    def _ended(self, draft: TurnChanges, found: Ended, now: float) -> None:
         """The nodes have taken an end; what they do not have never ran."""
         job = self.held.get(found.workload_id)
         if job is None or job.attempt_id != found.attempt_id:
@@ -224,7 +224,7 @@ class Memory:
         due = lifecycle.next_due(job, now, tick)
         return due is not None and due <= tick
 
-    def pass_time(self, draft: Draft, now: float) -> None:
+    def pass_time(self, draft: TurnChanges, now: float) -> None:
         """End what has had its time, and ask again for ends that nobody has confirmed."""
         for job in list(self.held.values()):
             if self._is_up(job, now):
@@ -242,7 +242,7 @@ class Memory:
     def _on(self, node: str) -> list[Job]:
         return [job for job in self.held.values() if node in job.nodes]
 
-    def look_after_nodes(self, draft: Draft, now: float) -> None:
+    def look_after_nodes(self, draft: TurnChanges, now: float) -> None:
         """Clear nodes that are gone, empty those that are drained, and tell the scheduler of those that have changed."""
         for node, why in self.roster.buried():
             for job in self._on(node):
@@ -290,7 +290,7 @@ class Memory:
 
     # -- deciding
 
-    def decide(self, draft: Draft, now: float) -> None:
+    def decide(self, draft: TurnChanges, now: float) -> None:
         """Let the scheduler decide who starts and who has to go, where something has changed."""
         if self.is_dirty:
             self.is_dirty = False
@@ -299,7 +299,7 @@ class Memory:
                 job.was_too_large = False
         self._enlarge(draft, now)
 
-    def _cycle(self, draft: Draft, now: float) -> None:
+    def _cycle(self, draft: TurnChanges, now: float) -> None:
         claimants = {one for one in self.scheduler.claims if (self._wait(one) or {}).get("claim")}
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
@@ -315,7 +315,7 @@ class Memory:
     def _wait(self, workload: str) -> Mapping[str, object] | None:
         return self.waiting[workload].wait if workload in self.waiting else None
 
-    def _enlarge(self, draft: Draft, now: float) -> None:
+    def _enlarge(self, draft: TurnChanges, now: float) -> None:
         """Let elastic jobs go for a larger start, where nobody waits for the room."""
         tick = self.clock.monotonic()
         due = [job for job in self.held.values() if not job.was_too_large and elastic_jobs.is_due(job, tick)]
@@ -328,7 +328,7 @@ class Memory:
                 elastic_jobs.enlarge(draft, job, found, now, tick)
                 self.after(draft, job, now)
 
-    def _preempt(self, draft: Draft, told: Preempt, now: float) -> None:
+    def _preempt(self, draft: TurnChanges, told: Preempt, now: float) -> None:
         job = self.held.get(told.id)
         if job is None or job.record.state == State.FINISHING:
             return

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from trainyard.engines.api import FENCE_MARGIN_SECONDS, Engine, NodeAddress, NodeLost, NodeSeen
 from trainyard.lib.clock import Deadlines
-from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
@@ -26,10 +26,10 @@ LONGEST_AVOID_SECONDS = 86400.0
 MOST_SKEW_SECONDS = 60.0
 
 
-class Roster:
+class NodeCache:
     """A cache of the table `nodes`, and what changes in it."""
 
-    def __init__(self, term: Term, engine: Engine, *, cpu_overcommit: float = 1.0) -> None:
+    def __init__(self, term: LeaderTerm, engine: Engine, *, cpu_overcommit: float = 1.0) -> None:
         self._overcommit = cpu_overcommit
         self._term = term
         self._engine = engine

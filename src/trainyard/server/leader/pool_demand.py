@@ -19,16 +19,16 @@ from trainyard.server.store.cluster import pools
 from trainyard.server.store.cluster.nodes import NodeDesired, NodeRecord
 from trainyard.server.store.cluster.pools import MachineRecord
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, POOLS, Hints
+from trainyard.server.wakeups import CONDUCTOR, EVENTS, POOLS, Wakeups
 
 if TYPE_CHECKING:
-    from trainyard.server.leader.reconciler import Conductor
+    from trainyard.server.leader.reconciler import Reconciler
 
 
-class Growing:
+class PoolDemand:
     """A cache of pools and their live machines, and the machines that this turn has decided on."""
 
-    def __init__(self, hints: Hints) -> None:
+    def __init__(self, hints: Wakeups) -> None:
         self.elastic = Elastic()
         self.has_news = False  # whoever buys has changed machines, nodes or pools
         self._hints = hints
@@ -93,10 +93,10 @@ class Growing:
             self._hints.wake(POOLS, EVENTS)
 
 
-class Places:
+class PoolChannel:
     """What those who buy and release may know of the conductor, and tell it."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: Reconciler) -> None:
         self._conductor = conductor
 
     def look_again(self) -> None:

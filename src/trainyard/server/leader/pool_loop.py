@@ -29,16 +29,16 @@ from trainyard.lib.errors import (
 )
 from trainyard.server.cluster import machine_lifecycle
 from trainyard.server.cluster.elastic_pools import DECLARE_DEVICES
-from trainyard.server.cluster.machine_lifecycle import Sight, Step
-from trainyard.server.cluster.pool_provider import Shop, row_name, sentence
+from trainyard.server.cluster.machine_lifecycle import MachineFacts, Step
+from trainyard.server.cluster.pool_provider import PoolProvider, row_name, sentence
 from trainyard.server.explain.pool_errors import is_over
-from trainyard.server.leader.leader_lease import LeadLostError, Term
-from trainyard.server.leader.pool_demand import Places
+from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
+from trainyard.server.leader.pool_demand import PoolChannel
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes, pools
 from trainyard.server.store.cluster.nodes import NodeDesired, NodeRecord
 from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
-from trainyard.server.wakeups import EVENTS, POOLS, Hints
+from trainyard.server.wakeups import EVENTS, POOLS, Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.machine import Machine, MachineState
 
@@ -63,7 +63,7 @@ REFUSALS = (CapacityError, InvalidError, UnsupportedError)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PoolRows:
     """The rows, as one look sees them."""
 
     pools: Mapping[str, PoolRecord]
@@ -87,7 +87,13 @@ class Pools:
     """One term of looking after machines."""
 
     def __init__(
-        self, term: Term, places: Places, hints: Hints, shop: Shop, *, look_seconds: float = LOOK_SECONDS
+        self,
+        term: LeaderTerm,
+        places: PoolChannel,
+        hints: Wakeups,
+        shop: PoolProvider,
+        *,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._term = term
         self._places = places
@@ -150,17 +156,17 @@ class Pools:
 
     # -- reading and writing
 
-    def _read(self, c: Connection) -> View:
+    def _read(self, c: Connection) -> PoolRows:
         rows = {row.name: row for row in pools.list_machines(c)}
         found = {name: nodes.find(c, name) for name in rows}
-        return View(
+        return PoolRows(
             {pool.name: pool for pool in pools.list_pools(c)},
             rows,
             {name: node for name, node in found.items() if node is not None},
             frozenset(pools.backends_since(c, self._now() - DAY)),
         )
 
-    async def _apply(self, steps: Sequence[Step], view: View, now: float) -> None:
+    async def _apply(self, steps: Sequence[Step], view: PoolRows, now: float) -> None:
         """Write what was decided, all of it at once."""
 
         def work(c: Connection) -> None:
@@ -181,7 +187,7 @@ class Pools:
         self._hints.wake(EVENTS, POOLS)
         self._places.look_again()
 
-    def _node_of(self, step: Step, view: View) -> NodeRecord | None:
+    def _node_of(self, step: Step, view: PoolRows) -> NodeRecord | None:
         """The node to be made of a machine."""
         row = step.machine
         pool, machine = view.pools.get(row.pool), self._listing(row.backend).machines.get(row.name)
@@ -232,7 +238,7 @@ class Pools:
         pause = min(first * 2 ** min(pool.failures, 10), longest)
         pools.learn(c, name, message=message, failures=pool.failures + 1, retry_at=now + pause)
 
-    async def _expire(self, view: View, now: float) -> None:
+    async def _expire(self, view: PoolRows, now: float) -> None:
         """Let pools try again whose pause is over."""
         due = [
             one.name
@@ -248,7 +254,7 @@ class Pools:
             await self._term.write(work)
             self._places.look_again()
 
-    async def _remove_pools(self, view: View, now: float) -> None:
+    async def _remove_pools(self, view: PoolRows, now: float) -> None:
         """Forget pools that people removed, when their last machine is gone."""
         used = {row.pool for row in view.rows.values()}
         for pool in view.pools.values():
@@ -294,7 +300,7 @@ class Pools:
 
     # -- figures
 
-    def _measure(self, view: View) -> None:
+    def _measure(self, view: PoolRows) -> None:
         for pool in view.pools.values():
             at, types = self._measured.get(pool.name, (float("-inf"), ()))
             is_old = self._term.clock.monotonic() - at >= MEASURE_SECONDS
@@ -328,7 +334,7 @@ class Pools:
         await self._term.write(work)
         self._places.look_again()
 
-    def _reprice(self, view: View) -> None:
+    def _reprice(self, view: PoolRows) -> None:
         """Follow the prices of spot machines: the provider bills what the market says."""
         for backend in {row.backend for row in view.rows.values() if row.is_spot}:
             machines = list(self._listing(backend).machines.values())
@@ -358,7 +364,7 @@ class Pools:
 
     # -- buying
 
-    def _buy(self, view: View) -> None:
+    def _buy(self, view: PoolRows) -> None:
         orders: dict[str, list[MachineRecord]] = {}
         for row in view.rows.values():
             if row.state == Stage.WANTED:
@@ -426,7 +432,7 @@ class Pools:
     def _listing(self, backend: str) -> Listing:
         return self._listings.setdefault(backend, Listing())
 
-    def _list(self, view: View) -> None:
+    def _list(self, view: PoolRows) -> None:
         for backend in view.backends:
             ours = [row for row in view.rows.values() if row.backend == backend and row.state != Stage.WANTED]
             pause = self._list_seconds if ours or self._listing(backend).strays else QUIET_LIST_SECONDS
@@ -466,7 +472,7 @@ class Pools:
         )
         self._hints.wake(EVENTS)
 
-    async def _follow(self, view: View, now: float) -> None:
+    async def _follow(self, view: PoolRows, now: float) -> None:
         spare = {name: machine_lifecycle.spare(pool, view.rows, now) for name, pool in view.pools.items()}
         steps = []
         for row in view.rows.values():
@@ -478,9 +484,9 @@ class Pools:
         if steps:
             await self._apply(steps, view, now)
 
-    def _sight(self, row: MachineRecord, view: View, spare: Mapping[str, int]) -> Sight:
+    def _sight(self, row: MachineRecord, view: PoolRows, spare: Mapping[str, int]) -> MachineFacts:
         listing = self._listing(row.backend)
-        return Sight(
+        return MachineFacts(
             pool=view.pools.get(row.pool),
             node=view.nodes.get(row.name),
             machine=listing.machines.get(row.name),

@@ -23,20 +23,20 @@ from trainyard.scheduling import Policy, Scheduler
 from trainyard.server.cluster import scheduler_snapshot
 from trainyard.server.jobs import dependencies as needs
 from trainyard.server.jobs import lifecycle
-from trainyard.server.jobs.turn_changes import Draft, Job, split_attempt
-from trainyard.server.launch.launch_facts import Surroundings, Surveyor
-from trainyard.server.launch.sandbox_spec import ViewFacts
-from trainyard.server.leader.engine_calls import Acting
-from trainyard.server.leader.leader_lease import Term
-from trainyard.server.leader.leader_state import Input, Memory
-from trainyard.server.leader.node_cache import Roster
-from trainyard.server.leader.pool_demand import Growing
+from trainyard.server.jobs.turn_changes import Job, TurnChanges, split_attempt
+from trainyard.server.launch.launch_facts import LaunchFacts, LaunchFactsLoader
+from trainyard.server.launch.sandbox_spec import SandboxFacts
+from trainyard.server.leader.engine_calls import EngineCalls
+from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.leader.leader_state import Input, LeaderState
+from trainyard.server.leader.node_cache import NodeCache
+from trainyard.server.leader.pool_demand import PoolDemand
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import events
 from trainyard.server.store.jobs import dependencies, workloads
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.usage import past_use
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL, HOLDING, State
 
@@ -52,7 +52,7 @@ PAST_RUNS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class ChangeFeed:
     """What people wrote since the last look."""
 
     records: Sequence[WorkloadRecord]
@@ -64,27 +64,27 @@ class Feed:
     are_needs: bool = False  # any
 
 
-class Conductor:
+class Reconciler:
     """One term of leading."""
 
     def __init__(
         self,
-        term: Term,
+        term: LeaderTerm,
         engine: Engine,
-        hints: Hints,
+        hints: Wakeups,
         *,
         policy: Policy,
         cpu_overcommit: float = 1.0,
         secret: bytes = b"",
         seal: Seal | None = None,
-        views: Callable[[Connection], ViewFacts] | None = None,
+        views: Callable[[Connection], SandboxFacts] | None = None,
     ) -> None:
         self.term = term
         self.engine = engine
         self.hints = hints
         self.clock = term.clock
         # From the secret the keys of jobs are made.
-        self._surveyor = Surveyor(
+        self._surveyor = LaunchFactsLoader(
             term.db,
             self.clock.monotonic,
             lambda: self.clock.now().timestamp(),
@@ -92,12 +92,12 @@ class Conductor:
             seal=seal,
             views=views,
         )
-        self.roster = Roster(term, engine, cpu_overcommit=cpu_overcommit)
-        self.growing = Growing(hints)
-        self.memory = Memory(self.clock, self.roster, self.growing)
+        self.roster = NodeCache(term, engine, cpu_overcommit=cpu_overcommit)
+        self.growing = PoolDemand(hints)
+        self.memory = LeaderState(self.clock, self.roster, self.growing)
         self._policy = policy
         self._inputs: deque[Input] = deque()
-        self._acting = Acting(engine, self.arrived, self._surround)
+        self._acting = EngineCalls(engine, self.arrived, self._surround)
         self._wake = asyncio.Event()
         self._seq = 0
         self._are_needs = True  # some workload may wait for others
@@ -192,7 +192,7 @@ class Conductor:
                     given.setdefault(task.node, []).append((job.attempt_id, task.name))
         await self.roster.load(given)
         await self._rebuild()
-        draft = Draft(are_repeated=True)
+        draft = TurnChanges(are_repeated=True)
         now = self._now()
         for record in [one for one in live if one.state in {State.HELD, State.WAITING}]:
             self.memory.intake(draft, record, now)
@@ -237,8 +237,8 @@ class Conductor:
         for record in reversed(past):
             self.memory.note_run(record)
 
-    async def _read_feed(self) -> Feed:
-        def read(c: Connection) -> Feed:
+    async def _read_feed(self) -> ChangeFeed:
+        def read(c: Connection) -> ChangeFeed:
             changed, last = events.wishes_since(c, self._seq)
             ids = [one for subject, one in changed if subject == Subject.WORKLOAD]
             subjects = {subject for subject, _ in changed}
@@ -246,7 +246,7 @@ class Conductor:
             are_needs = self._are_needs or any(one.spec.after for one in found.values())
             ended = dependencies.ended_needs(c) if are_needs else []
             waiting = {one.need.workload_id for one in ended}
-            return Feed(
+            return ChangeFeed(
                 list((found | workloads.load_many(c, waiting - found.keys())).values()),
                 Subject.NODE in subjects,
                 bool(subjects & {Subject.WORKSPACE, Subject.POOL}),
@@ -264,7 +264,7 @@ class Conductor:
         feed = await self._read_feed()
         inputs = [self._inputs.popleft() for _ in range(len(self._inputs))]
         now = self._now()
-        draft = Draft()
+        draft = TurnChanges()
         try:
             has_news, self.growing.has_news = self.growing.has_news, False
             if feed.nodes_changed or has_news:
@@ -291,7 +291,7 @@ class Conductor:
             raise
         self._seq = max(self._seq, feed.last)
 
-    def _follow_needs(self, draft: Draft, feed: Feed, now: float) -> Iterable[WorkloadRecord]:
+    def _follow_needs(self, draft: TurnChanges, feed: ChangeFeed, now: float) -> Iterable[WorkloadRecord]:
         """What was read, after what the ends of other workloads mean for it."""
         ended: dict[str, list[dependencies.EndedNeed]] = {}
         for one in feed.needs:
@@ -303,7 +303,7 @@ class Conductor:
 
     # -- writing and acting
 
-    async def _write(self, draft: Draft, inputs: Iterable[Input]) -> None:
+    async def _write(self, draft: TurnChanges, inputs: Iterable[Input]) -> None:
         changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events or draft.met)
         node_writes = self.roster.take_writes()
         wanted = self.growing.take_wanted()
@@ -340,11 +340,11 @@ class Conductor:
                 self._wake.set()
         self._act(draft)
 
-    async def _surround(self, jobs: Sequence[Job]) -> Surroundings:
+    async def _surround(self, jobs: Sequence[Job]) -> LaunchFacts:
         """What the launches of these have to know."""
         return await self._surveyor.survey(jobs, self.roster.records())
 
-    def _act(self, draft: Draft) -> None:
+    def _act(self, draft: TurnChanges) -> None:
         now = self._now()
         launches = [self.memory.held[one] for one in draft.launches if one in self.memory.held]
         starting = [job for job in launches if job.record.state == State.STARTING]
@@ -372,4 +372,4 @@ def _workload_of(found: Input) -> str:
     return split_attempt(found.attempt_id)[0]
 
 
-__all__ = ["Conductor"]
+__all__ = ["Reconciler"]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import Error
 from trainyard.server.leader.clock_trust import ClockTrust
-from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import audit, events, nonces
@@ -31,7 +31,7 @@ LEAP_SECONDS = 6 * 3600.0
 class Retention:
     """Removes what is older than the settings say."""
 
-    def __init__(self, term: Term, logs: LogStore, settings: ServerSettings) -> None:
+    def __init__(self, term: LeaderTerm, logs: LogStore, settings: ServerSettings) -> None:
         self._term = term
         self._logs = logs
         self._settings = settings

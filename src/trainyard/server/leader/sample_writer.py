@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import Error
-from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.store.usage import device_figures, samples
 from trainyard.server.store.usage.device_figures import Figures
 from trainyard.server.store.usage.samples import OWN_NETWORK
@@ -25,11 +25,11 @@ MOST_PENDING = 200_000  # readings, while the database does not answer: then the
 IDLE_PERCENT = 1.0  # a device that does less does nothing
 
 
-class Metering:
+class SampleWriter:
     """The `Meter` of one term."""
 
     def __init__(
-        self, term: Term, *, sample_seconds: float = WRITE_SECONDS, figures_every: float = FIGURES_EVERY
+        self, term: LeaderTerm, *, sample_seconds: float = WRITE_SECONDS, figures_every: float = FIGURES_EVERY
     ) -> None:
         self._term = term
         self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)

@@ -8,7 +8,7 @@ import logging
 from trainyard.lib.clock import Steps
 from trainyard.lib.errors import Error
 from trainyard.server.jobs.schedules import plan_anew, tick, too_late
-from trainyard.server.leader.leader_lease import Term
+from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import schedules
 from trainyard.server.wakeups import CONDUCTOR, EVENTS
@@ -20,10 +20,10 @@ LOOK_SECONDS = 1.0
 PLAN_SECONDS = 600.0
 
 
-class Clockwork:
+class ScheduleLoop:
     """Submits the jobs of schedules whose time has come."""
 
-    def __init__(self, term: Term, context: Context) -> None:
+    def __init__(self, term: LeaderTerm, context: Context) -> None:
         self._term = term
         self._context = context
         self._steps = Steps(term.clock)

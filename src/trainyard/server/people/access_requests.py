@@ -12,7 +12,7 @@ from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFo
 from trainyard.lib.ids import new_id
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.auth.authentication import Signing
+from trainyard.server.auth.authentication import Authentication
 from trainyard.server.auth.passwords import Passwords, check_password
 from trainyard.server.auth.rate_limits import Limiter, limited
 from trainyard.server.people.workspace_lookup import find_workspace
@@ -36,7 +36,7 @@ class Requests:
     """`services.requests`."""
 
     def __init__(
-        self, context: Context, passwords: Passwords, signing: Signing, *, self_registration: bool
+        self, context: Context, passwords: Passwords, signing: Authentication, *, self_registration: bool
     ) -> None:
         self._context = context
         self._passwords = passwords

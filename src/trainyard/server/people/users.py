@@ -11,7 +11,7 @@ from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, Quo
 from trainyard.lib.ids import new_id
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require, require_everything
-from trainyard.server.auth.authentication import SESSION, NewToken, Signing, make_token
+from trainyard.server.auth.authentication import SESSION, Authentication, NewToken, make_token
 from trainyard.server.auth.passwords import Passwords, check_password, new_password
 from trainyard.server.auth.scopes import ALL, TABLE, covers, is_known
 from trainyard.server.service_context import Context, Page
@@ -40,7 +40,7 @@ class NewUser:
 class Users:
     """`services.users`."""
 
-    def __init__(self, context: Context, passwords: Passwords, signing: Signing) -> None:
+    def __init__(self, context: Context, passwords: Passwords, signing: Authentication) -> None:
         self._context = context
         self._passwords = passwords
         self._signing = signing
@@ -224,7 +224,7 @@ class Users:
 class Tokens:
     """`services.tokens`: everybody's own."""
 
-    def __init__(self, context: Context, signing: Signing) -> None:
+    def __init__(self, context: Context, signing: Authentication) -> None:
         self._context = context
         self._signing = signing
 

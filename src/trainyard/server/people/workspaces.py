@@ -14,7 +14,7 @@ from trainyard.lib.ids import new_id
 from trainyard.scheduling import Strategy
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.auth.authentication import Signing
+from trainyard.server.auth.authentication import Authentication
 from trainyard.server.people.workspace_lookup import find_workspace
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import workloads
@@ -39,7 +39,7 @@ UNSET: Any = object()
 class Workspaces:
     """`services.workspaces`."""
 
-    def __init__(self, context: Context, signing: Signing) -> None:
+    def __init__(self, context: Context, signing: Authentication) -> None:
         self._context = context
         self._signing = signing
 

@@ -33,7 +33,7 @@ _OF_NETWORK = frozenset({"in", "out"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class CurrentTask:
     """A task that was heard of lately, with whose it is."""
 
     workload: workloads.WorkloadRecord
@@ -46,7 +46,7 @@ class Now:
 class Overview:
     """All that a scrape shows."""
 
-    tasks: tuple[Now, ...]
+    tasks: tuple[CurrentTask, ...]
     nodes: Mapping[str, samples.Values]
     records: Sequence[NodeRecord]
     held: Mapping[str, Mapping[str, int]]  # node → type of device → how many are given away
@@ -224,13 +224,15 @@ def _now(
     given: Mapping[str, Sequence[workloads.TaskRecord]],
     heard: Mapping[str, samples.Values],
     told: Mapping[str, device_figures.Figures],
-) -> Iterable[Now]:
+) -> Iterable[CurrentTask]:
     for workload_id, several in given.items():
         record = records.get(workload_id)
         for task in several if record is not None else ():
             subject = samples.task_subject(f"{workload_id}.{task.attempt}", task.name)
             if record is not None and subject in heard:
-                yield Now(workload=record, task=task, values=heard[subject], figures=told.get(subject, {}))
+                yield CurrentTask(
+                    workload=record, task=task, values=heard[subject], figures=told.get(subject, {})
+                )
 
 
 def _held(
@@ -246,4 +248,4 @@ def _held(
     return found
 
 
-__all__ = ["METRICS", "Metrics", "Now", "Overview", "choose_step", "has_own_network", "series_of"]
+__all__ = ["METRICS", "CurrentTask", "Metrics", "Overview", "choose_step", "has_own_network", "series_of"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.usage.latencies import BOUNDS
-from trainyard.server.usage.metrics import Now, Overview, has_own_network
+from trainyard.server.usage.metrics import CurrentTask, Overview, has_own_network
 from trainyard.spec.workload import RoleSpec, State, role_of
 
 MIB = 1 << 20
@@ -159,7 +159,7 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _of_task(one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]) -> Iterable[Sample]:
+def _of_task(one: CurrentTask, overview: Overview, nodes: Mapping[str, NodeRecord]) -> Iterable[Sample]:
     values = one.values
     role = role_of(one.workload.spec, one.task.role)
     node = nodes.get(one.task.node)
@@ -184,7 +184,7 @@ def _of_task(one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]) -> I
 
 
 def _of_devices(
-    one: Now, overview: Overview, nodes: Mapping[str, NodeRecord]
+    one: CurrentTask, overview: Overview, nodes: Mapping[str, NodeRecord]
 ) -> Iterable[tuple[str, Sample]]:
     """Each with its name in `_FIGURES`."""
     for index, device in one.figures.items():
@@ -196,7 +196,7 @@ def _of_devices(
                 yield name, (FIGURE + name, own, device[name])
 
 
-def _labels(one: Now, overview: Overview) -> dict[str, str]:
+def _labels(one: CurrentTask, overview: Overview) -> dict[str, str]:
     job = one.workload
     return {
         "job_id": job.id,
@@ -208,7 +208,7 @@ def _labels(one: Now, overview: Overview) -> dict[str, str]:
     }
 
 
-def _device_labels(one: Now, index: str, nodes: Mapping[str, NodeRecord]) -> dict[str, str]:
+def _device_labels(one: CurrentTask, index: str, nodes: Mapping[str, NodeRecord]) -> dict[str, str]:
     role = role_of(one.workload.spec, one.task.role)
     return {"minor_number": index, "device_str": kind_of(role, nodes.get(one.task.node))}
 

@@ -23,7 +23,7 @@ HALF_SENT_BYTES = 16 << 20
 UNREAD_BYTES = 32 << 20
 
 
-class Place:
+class ConnectionPlace:
     """One connection, as far as the limits care."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class _Address:
     name: str
     limit: int
     count: int = 0
-    waiting: dict[Place, None] = field(default_factory=dict)  # longest first
+    waiting: dict[ConnectionPlace, None] = field(default_factory=dict)  # longest first
 
 
 class ConnectionLimits:
@@ -70,17 +70,17 @@ class ConnectionLimits:
         self._addresses: dict[str, _Address] = {}
         self._count = 0
         self._half_sent = 0
-        self._stuck: dict[Place, None] = {}  # longest first
+        self._stuck: dict[ConnectionPlace, None] = {}  # longest first
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, transport: asyncio.Transport) -> Place | None:
+    def enter(self, transport: asyncio.Transport) -> ConnectionPlace | None:
         """A place for a new connection; None where every place is taken by a request that is being answered."""
         address = self._address(_peer(transport))
         if address.count >= address.limit and not self._evict(address):
             return None
         if self._count >= self._total and not self._evict(self._most_crowded()):
             return None
-        place = Place(transport, address)
+        place = ConnectionPlace(transport, address)
         self._addresses[address.name] = address
         address.count += 1
         self._count += 1
@@ -89,7 +89,7 @@ class ConnectionLimits:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionPlace) -> None:
         """The connection has ended. Twice is no error."""
         if place.is_gone:
             return
@@ -101,7 +101,7 @@ class ConnectionLimits:
         if not place.address.count:
             del self._addresses[place.address.name]
 
-    def wait(self, place: Place) -> None:
+    def wait(self, place: ConnectionPlace) -> None:
         """The connection is free for a request."""
         if place.is_gone:
             return
@@ -113,13 +113,13 @@ class ConnectionLimits:
         waiting.pop(place, None)
         waiting[place] = None
 
-    def served(self, place: Place) -> None:
+    def served(self, place: ConnectionPlace) -> None:
         """All of a request has come."""
         place.address.waiting.pop(place, None)
         if place.half_sent:
             self.hold(place, 0)
 
-    def hold(self, place: Place, size: int) -> None:
+    def hold(self, place: ConnectionPlace, size: int) -> None:
         """So many bytes of a half-sent request are held for this connection."""
         if place.is_gone:
             return
@@ -131,7 +131,7 @@ class ConnectionLimits:
                 return
             self._drop(min(holding, key=lambda one: one.since))
 
-    def stuck(self, place: Place) -> None:
+    def stuck(self, place: ConnectionPlace) -> None:
         """The other side does not take what we send."""
         if place.is_gone:
             return
@@ -139,7 +139,7 @@ class ConnectionLimits:
         place.unread_since = asyncio.get_running_loop().time()
         self._stuck[place] = None
 
-    def flows(self, place: Place) -> None:
+    def flows(self, place: ConnectionPlace) -> None:
         """It does again."""
         self._stuck.pop(place, None)
 
@@ -165,7 +165,7 @@ class ConnectionLimits:
                 self._drop(place)
         self._timer = loop.call_later(SWEEP_SECONDS, self._sweep) if self._count else None
 
-    def _time_out(self, place: Place) -> None:
+    def _time_out(self, place: ConnectionPlace) -> None:
         if (
             place.transport.is_closing() or not place.has_begun
         ):  # who was told, or has nothing to be told about
@@ -184,7 +184,7 @@ class ConnectionLimits:
     def _most_crowded(self) -> _Address:
         return max(self._addresses.values(), key=lambda one: len(one.waiting))
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: ConnectionPlace) -> None:
         self.leave(place)
         place.transport.abort()
 

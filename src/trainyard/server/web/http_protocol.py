@@ -13,7 +13,13 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from trainyard.server.web.connection_limits import BUSY, HEADERS_SECONDS, ConnectionLimits, Place, answer_of
+from trainyard.server.web.connection_limits import (
+    BUSY,
+    HEADERS_SECONDS,
+    ConnectionLimits,
+    ConnectionPlace,
+    answer_of,
+)
 
 # A cursor of a large job's log is 60 KB, in the address or in a header.
 HEAD_BYTES = 128 << 10
@@ -52,7 +58,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.place: Place | None = None
+        self.place: ConnectionPlace | None = None
         self._beside_body = 0  # bytes of the message so far that are not its body, which counts twice
         self._is_between = True  # no message has begun since the last was complete
         self._refusal = INVALID
@@ -169,7 +175,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.place: Place | None = None
+        self.place: ConnectionPlace | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the place back."""

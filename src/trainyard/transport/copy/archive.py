@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from zlib import adler32
 
 from trainyard.lib.errors import DeniedError
-from trainyard.transport.copy.blocks import Ledger, Summer, block_size, has_blocks
-from trainyard.transport.copy.manifest import ROOT, Entry
+from trainyard.transport.copy.blocks import BlockSummer, Ledger, block_size, has_blocks
+from trainyard.transport.copy.manifest import ROOT, ManifestEntry
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
@@ -30,14 +30,14 @@ _LONG_NAME, _LONG_LINK = b"L", b"K"
 class Segment:
     """One archive: what goes into it, and how long it will be. `tail` makes the content of the end mark."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ManifestEntry]
     length: int
     tail: Callable[[], bytes] = bytes
 
 
-def segments(entries: Sequence[Entry], *, limit: int = SEGMENT) -> Iterator[Segment]:
+def segments(entries: Sequence[ManifestEntry], *, limit: int = SEGMENT) -> Iterator[Segment]:
     """Cut entries into archives of about `limit` bytes each."""
-    held: list[Entry] = []
+    held: list[ManifestEntry] = []
     length = 0
     for entry in entries:
         size = _space(entry)
@@ -50,9 +50,9 @@ def segments(entries: Sequence[Entry], *, limit: int = SEGMENT) -> Iterator[Segm
         yield Segment(held, length + len(END))
 
 
-def end_mark(name: bytes, size: int = 0) -> Entry:
+def end_mark(name: bytes, size: int = 0) -> ManifestEntry:
     """A file of ours that comes last: an archive that was cut between two members lacks it."""
-    return Entry(name, b"", stat.S_IFREG | 0o600, size, 0, 0, 0, b"")
+    return ManifestEntry(name, b"", stat.S_IFREG | 0o600, size, 0, 0, 0, b"")
 
 
 def ended(segment: Segment, name: bytes, ledger: Ledger | None = None) -> Segment:
@@ -88,14 +88,14 @@ def pack(segment: Segment, descriptor: int, notes: list[str], ledger: Ledger | N
     return written + _flush(descriptor, pieces)
 
 
-def _space(entry: Entry) -> int:
+def _space(entry: ManifestEntry) -> int:
     if len(entry.name) < 100 and not entry.link:
         return BLOCK + (entry.size + -entry.size % BLOCK if stat.S_ISREG(entry.mode) else 0)
     size = entry.size if stat.S_ISREG(entry.mode) else 0
     return len(_header(entry)) + size + -size % BLOCK
 
 
-def _header(entry: Entry) -> bytes:
+def _header(entry: ManifestEntry) -> bytes:
     name, kind = entry.name, b"0"
     if len(name) <= 100 and stat.S_ISREG(entry.mode) and entry.size <= LARGEST_OCTAL:
         return _plain(name, entry.mode & 0o7777, entry.size, entry.mtime)
@@ -161,7 +161,7 @@ _PLAIN_TAIL = b"0" + bytes(100) + b"ustar\x0000" + bytes(247)
 _PLAIN_SUM = sum(_PLAIN_TAIL) + 256
 
 
-def _append_small(entry: Entry, pieces: list[bytes], notes: list[str]) -> None:
+def _append_small(entry: ManifestEntry, pieces: list[bytes], notes: list[str]) -> None:
     descriptor = _open(entry, notes)
     if descriptor < 0:
         return
@@ -180,7 +180,7 @@ def _append_small(entry: Entry, pieces: list[bytes], notes: list[str]) -> None:
     pieces += (_header(entry), content, _PADDING[: -size % BLOCK])
 
 
-def _send(entry: Entry, target: int, notes: list[str], ledger: Ledger | None) -> int:
+def _send(entry: ManifestEntry, target: int, notes: list[str], ledger: Ledger | None) -> int:
     """Header and content, copied within the kernel, padded to the announced size and to a whole block."""
     source = _open(entry, notes)
     if source < 0:
@@ -209,9 +209,9 @@ def _copy(source: int, target: int, start: int, end: int) -> int:
     return start
 
 
-def _copy_summed(entry: Entry, source: int, target: int, ledger: Ledger) -> int:
+def _copy_summed(entry: ManifestEntry, source: int, target: int, ledger: Ledger) -> int:
     block = block_size(entry.size)
-    summer = Summer(source, block)
+    summer = BlockSummer(source, block)
     done = 0
     for start in range(0, entry.size, block):
         end = min(start + block, entry.size)
@@ -223,7 +223,7 @@ def _copy_summed(entry: Entry, source: int, target: int, ledger: Ledger) -> int:
     return done
 
 
-def _open(entry: Entry, notes: list[str]) -> int:
+def _open(entry: ManifestEntry, notes: list[str]) -> int:
     """A descriptor, or -1 where the file is gone (or something else by now, which the next scan will see)."""
     try:
         return os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -246,5 +246,5 @@ def _flush(descriptor: int, pieces: list[bytes]) -> int:
     return total
 
 
-def _changed(entry: Entry) -> str:
+def _changed(entry: ManifestEntry) -> str:
     return f"{os.fsdecode(entry.path)!r} changed during the upload; the next upload sends it again"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from trainyard.transport.copy.manifest import Entry
+from trainyard.transport.copy.manifest import ManifestEntry
 
 SMALLEST_FILE = 1024 * 1024  # below this a file is sent as quickly as it is compared
 SMALLEST_BLOCK = 128 * 1024
@@ -48,12 +48,12 @@ def block_count(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def has_blocks(entry: Entry) -> bool:
+def has_blocks(entry: ManifestEntry) -> bool:
     """Whether sums are kept of a file."""
     return entry.size >= SMALLEST_FILE and stat.S_ISREG(entry.mode)
 
 
-class Summer:
+class BlockSummer:
     """Sums of one file, block by block."""
 
     def __init__(self, descriptor: int, block: int) -> None:
@@ -73,14 +73,14 @@ class Summer:
         return done
 
 
-def sum_file(entry: Entry, block: int) -> bytes:
+def sum_file(entry: ManifestEntry, block: int) -> bytes:
     """The sums of a local file. Blocking, 0.2 s a gigabyte. Empty where it cannot be read."""
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # sending it says why
         return b""
     try:
-        summer = Summer(descriptor, block)
+        summer = BlockSummer(descriptor, block)
         for offset in range(0, entry.size, block):
             summer.take(offset, min(block, entry.size - offset))
         return bytes(summer.sums)
@@ -123,7 +123,7 @@ class Ledger:
     """
 
     kept: Mapping[bytes, Blocks]
-    coming: Mapping[bytes, Entry]
+    coming: Mapping[bytes, ManifestEntry]
     _found: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
@@ -136,7 +136,7 @@ class Ledger:
         ]
         return len(MAGIC) + sum(spaces) if spaces else 0
 
-    def note(self, entry: Entry, sums: bytes) -> None:
+    def note(self, entry: ManifestEntry, sums: bytes) -> None:
         """These are the sums of a file that was sent."""
         self._found[entry.name] = sums
 
@@ -155,7 +155,7 @@ class Ledger:
 
 
 def make_ledger(
-    files: Iterable[Entry], sent: Iterable[Entry], known: Mapping[bytes, Blocks]
+    files: Iterable[ManifestEntry], sent: Iterable[ManifestEntry], known: Mapping[bytes, Blocks]
 ) -> Ledger | None:
     """For an upload that sends `sent` of `files` to machines that keep `known`; None where it would be too long."""
     coming = {entry.name: entry for entry in sent if has_blocks(entry)}

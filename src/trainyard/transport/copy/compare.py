@@ -19,7 +19,7 @@ from trainyard.transport.api import Transport
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.blocks import MOST_BYTES, SMALLEST_FILE, Blocks, decode, has_blocks
 from trainyard.transport.copy.delta import Delta, compare
-from trainyard.transport.copy.manifest import ROOT, Entry, Manifest, part_stem
+from trainyard.transport.copy.manifest import ROOT, Manifest, ManifestEntry, part_stem
 from trainyard.transport.copy.payload import Payload
 from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.send import printable
@@ -111,7 +111,7 @@ class Plan:
     def _blocks(self) -> dict[bytes, Mapping[bytes, Blocks]]:
         return {}
 
-    async def deltas(self, pairs: Sequence[tuple[Entry, Blocks]]) -> dict[bytes, Delta]:
+    async def deltas(self, pairs: Sequence[tuple[ManifestEntry, Blocks]]) -> dict[bytes, Delta]:
         """What has changed in files since they were as `Blocks` say, where that is worth knowing."""
         async with self._hashing:
             new = [(entry, base) for entry, base in pairs if (entry.name, base) not in self._deltas]
@@ -125,7 +125,7 @@ class Plan:
     def _deltas(self) -> dict[tuple[bytes, Blocks], Delta]:
         return {}
 
-    async def content_hashes(self, entries: Sequence[Entry]) -> list[str]:
+    async def content_hashes(self, entries: Sequence[ManifestEntry]) -> list[str]:
         """Hashes of local files, each computed once however many machines are compared with it."""
         async with self._hashing:
             missing = [entry for entry in entries if entry.name not in self._hashes]
@@ -141,7 +141,7 @@ class Plan:
         return asyncio.Lock()
 
 
-def _hash_all(entries: Sequence[Entry]) -> dict[bytes, str]:
+def _hash_all(entries: Sequence[ManifestEntry]) -> dict[bytes, str]:
     return {entry.name: Payload(entry.path, 0, entry.size).sha256() for entry in entries}
 
 
@@ -153,8 +153,8 @@ class Findings:
     are there in an older form; `known`: the sums that the machine keeps.
     """
 
-    files: Sequence[Entry] = ()
-    folders: Sequence[Entry] = ()
+    files: Sequence[ManifestEntry] = ()
+    folders: Sequence[ManifestEntry] = ()
     parts: dict[bytes, int] = field(default_factory=dict)
     inside: bool = False
     is_verified: bool = False
@@ -162,13 +162,13 @@ class Findings:
     known: Mapping[bytes, Blocks] = field(default_factory=dict)
 
 
-def part_name(entry: Entry) -> bytes:
+def part_name(entry: ManifestEntry) -> bytes:
     """Where a large file grows, beside its final name."""
     folder, slash, leaf = entry.name.rpartition(b"/")
     return folder + slash + part_stem(leaf) + part_signature(entry).encode()
 
 
-def part_signature(entry: Entry) -> str:
+def part_signature(entry: ManifestEntry) -> str:
     """Stands for the content of a large file as far as its size, time and path do."""
     text = b"%d %d %s" % (entry.size, entry.mtime_ns, entry.path)
     return hashlib.sha256(text).hexdigest()[:16]
@@ -216,8 +216,8 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
 
 
 async def _different(
-    machine: str, transport: Transport, plan: Plan, racy: list[Entry]
-) -> tuple[list[Entry], bytes]:
+    machine: str, transport: Transport, plan: Plan, racy: list[ManifestEntry]
+) -> tuple[list[ManifestEntry], bytes]:
     """Which of these do differ: their contents are hashed there and here, so that only what changed travels.
 
     And the sums of blocks that the machine keeps.
@@ -236,7 +236,7 @@ async def _different(
     return [entry for entry in racy if entry.name not in equal], answer.blocks
 
 
-def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[Entry]:
+def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[ManifestEntry]:
     if plan.options.dont_overwrite:
         return [entry for entry in plan.manifest.files if entry.name not in listed.sizes]
     return [
@@ -245,8 +245,8 @@ def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[Entry]:
 
 
 def _older(
-    files: Iterable[Entry], large: Mapping[bytes, tuple[int, int]], known: Mapping[bytes, Blocks]
-) -> list[tuple[Entry, Blocks]]:
+    files: Iterable[ManifestEntry], large: Mapping[bytes, tuple[int, int]], known: Mapping[bytes, Blocks]
+) -> list[tuple[ManifestEntry, Blocks]]:
     """Files that are there as the last upload left them, and what that was. `large` has their sizes and times there."""
     pairs = []
     for entry in files if known else ():
@@ -256,7 +256,7 @@ def _older(
     return pairs
 
 
-def _parts(files: Sequence[Entry], listed: _Listed) -> dict[bytes, int]:
+def _parts(files: Sequence[ManifestEntry], listed: _Listed) -> dict[bytes, int]:
     """How much of each large file is there. What is not a plain file is no part of ours."""
     parts = {entry.name: listed.large.get(part_name(entry)) for entry in files if entry.is_large}
     return {name: part[0] for name, part in parts.items() if part}

@@ -16,7 +16,7 @@ from trainyard.transport.copy.archive import BLOCK, END, Segment, ended, pack, s
 from trainyard.transport.copy.blocks import Ledger, make_ledger
 from trainyard.transport.copy.compare import Findings, Plan, part_signature
 from trainyard.transport.copy.delta import Patch, patches, write_patch
-from trainyard.transport.copy.manifest import Entry, part_stem
+from trainyard.transport.copy.manifest import ManifestEntry, part_stem
 from trainyard.transport.copy.payload import Payload, Stream, make_payload
 from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.send import Outcome, feed, is_bulk, patience_for
@@ -92,7 +92,7 @@ class PartDelivery:
     """One large file, from where the machine's part of it ends."""
 
     plan: Plan
-    entry: Entry
+    entry: ManifestEntry
     offset: int = 0
     stamp: str = ""
     in_all: int = 0

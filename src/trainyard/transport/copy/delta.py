@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from trainyard.lib.errors import DeniedError, NotFoundError
 from trainyard.transport.copy.blocks import Blocks, Ledger, block_count, block_size, sum_file
-from trainyard.transport.copy.manifest import Entry, part_stem
+from trainyard.transport.copy.manifest import ManifestEntry, part_stem
 from trainyard.transport.copy.payload import Payload
 
 MOST_RUNS = 32  # of neighbouring blocks in one file; each is a process there
@@ -46,7 +46,7 @@ class Delta(NamedTuple):
         return 2 * len(self.changed) <= count and len(runs(self.changed)) <= MOST_RUNS
 
 
-def compare(entry: Entry, base: Blocks) -> Delta:
+def compare(entry: ManifestEntry, base: Blocks) -> Delta:
     """A local file with its sums of an earlier time. Blocking."""
     sums = sum_file(entry, base.block)
     count = block_count(entry.size, base.block)
@@ -79,7 +79,7 @@ class Patch:
     """
 
     base: bytes
-    files: Sequence[tuple[Entry, Delta]]
+    files: Sequence[tuple[ManifestEntry, Delta]]
     key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
 
     def __post_init__(self) -> None:
@@ -136,14 +136,14 @@ class Patch:
         )
 
 
-def _paths(base: bytes, entry: Entry) -> tuple[bytes, bytes]:
+def _paths(base: bytes, entry: ManifestEntry) -> tuple[bytes, bytes]:
     """How the names of its parts begin, and its own."""
     folder, _, leaf = entry.name.rpartition(b"/")
     where = base + b"/" + folder if folder else base
     return where + b"/" + part_stem(leaf), where + b"/" + leaf
 
 
-def _patch_words(entry: Entry, delta: Delta, at: int) -> bytes:
+def _patch_words(entry: ManifestEntry, delta: Delta, at: int) -> bytes:
     """The arguments of `patch_file` for blocks that begin at `at`; none where there is nothing to do."""
     block = delta.base.block
     skip = at // block
@@ -165,7 +165,7 @@ def _function(name: bytes, commands: Sequence[bytes]) -> bytes:
     )
 
 
-def _read(entry: Entry, start: int, length: int) -> bytes:
+def _read(entry: ManifestEntry, start: int, length: int) -> bytes:
     """What can be read of it: where it is less, the hash will not be that of the file, and sending it whole says why."""
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -177,7 +177,7 @@ def _read(entry: Entry, start: int, length: int) -> bytes:
         os.close(descriptor)
 
 
-def _proof(entry: Entry, key: bytes) -> bytes:
+def _proof(entry: ManifestEntry, key: bytes) -> bytes:
     digest, seal = hashlib.sha256(), Poly1305(key)
     try:
         descriptor = Payload(entry.path, 0, entry.size).open()
@@ -194,10 +194,10 @@ def _proof(entry: Entry, key: bytes) -> bytes:
     return f"{digest.hexdigest()} {seal.finalize().hex()}\n".encode()
 
 
-def patches(base: bytes, files: Iterable[tuple[Entry, Delta]]) -> list[Patch]:
+def patches(base: bytes, files: Iterable[tuple[ManifestEntry, Delta]]) -> list[Patch]:
     """Cut into deliveries of a reasonable size."""
     made: list[Patch] = []
-    held: list[tuple[Entry, Delta]] = []
+    held: list[tuple[ManifestEntry, Delta]] = []
     size = 0
     for entry, delta in files:
         if held and (size + entry.size > MOST_BYTES or len(held) == MOST_FILES):

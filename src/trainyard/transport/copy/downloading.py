@@ -19,7 +19,7 @@ from trainyard.transport.copy.extraction import Extraction
 from trainyard.transport.copy.ignore import Rules
 from trainyard.transport.copy.listing import WILDCARDS, Listing, Remote, fits, list_source
 from trainyard.transport.copy.manifest import LARGE, ROOT
-from trainyard.transport.copy.part import Part, part_size
+from trainyard.transport.copy.part import PartialFile, part_size
 from trainyard.transport.copy.receive import drain
 from trainyard.transport.copy.script import compose, machine_path
 from trainyard.transport.copy.send import last_complaint
@@ -285,7 +285,7 @@ class _Download:
 
     async def _fetch_large(self, entry: Remote) -> None:
         name = self._name(entry)
-        part = await asyncio.to_thread(Part, self.tree, name, _signature(self.source, entry))
+        part = await asyncio.to_thread(PartialFile, self.tree, name, _signature(self.source, entry))
         try:
             self.meter.found += part.offset
             self.meter.add(part.offset)
@@ -303,7 +303,7 @@ class _Download:
         finally:
             part.close()
 
-    async def _continue(self, entry: Remote, part: Part) -> bool:
+    async def _continue(self, entry: Remote, part: PartialFile) -> bool:
         """Append what is missing; False where the file there is not the one that the part is of."""
         if part.offset > entry.size:
             return False
@@ -350,7 +350,7 @@ def _signature(source: bytes, entry: Remote) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def _append(part: Part, meter: _Meter, size: int, data: bytes) -> None:
+def _append(part: PartialFile, meter: _Meter, size: int, data: bytes) -> None:
     if part.offset + len(data) > size:
         raise InvalidError(f"the machine sent more of a file than the {size:,} bytes that it has")
     part.append(data)

@@ -29,7 +29,7 @@ RACY_NS = 2_000_000_000
 TICK_NS = 20_000_000  # the kernel stamps files with a clock that moves in steps of up to 10 ms
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One thing to copy. `name` is where it goes, relative to the target folder; `path` is where it is here."""
 
     name: bytes
@@ -69,8 +69,8 @@ def part_stem(leaf: bytes) -> bytes:
 class Manifest:
     """A scanned tree: folders first (parents before children), then everything else, sorted."""
 
-    folders: list[Entry] = field(default_factory=list)
-    files: list[Entry] = field(default_factory=list)
+    folders: list[ManifestEntry] = field(default_factory=list)
+    files: list[ManifestEntry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rules: dict[bytes, Rules] = field(default_factory=dict)
     scanned_ns: int = 0
@@ -166,11 +166,13 @@ def _denied(error: PermissionError) -> DeniedError:
     )
 
 
-def _entry(name: bytes, path: bytes, status: os.stat_result, link: bytes = b"") -> Entry:
+def _entry(name: bytes, path: bytes, status: os.stat_result, link: bytes = b"") -> ManifestEntry:
     mtime_ns = status.st_mtime_ns
     # An archive's header has no room for times before 1970.
     mtime = max(0, mtime_ns // 1_000_000_000)
-    return Entry(name, path, status.st_mode, status.st_size, mtime, mtime_ns, status.st_ctime_ns, link)
+    return ManifestEntry(
+        name, path, status.st_mode, status.st_size, mtime, mtime_ns, status.st_ctime_ns, link
+    )
 
 
 class _Scan:

@@ -23,7 +23,7 @@ from trainyard.transport.copy.target_folder import (
 _CONTINUE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Part:
+class PartialFile:
     """A large file as far as it has come, beside its final name. One process at a time continues it.
 
     Its own name ends at random, and it is only ever made new or continued as what we left: a plain file of ours with one

@@ -23,13 +23,13 @@ from trainyard.engines.api import (
     View,
 )
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.node_link import Patience, Placed
+from trainyard.engines.nodes.node_link import LinkTimeouts, Placed
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.server.logs.log_files import LogStore
 from trainyard.transport.api import Transport
 from trainyard.transport.local import LocalTransport
 
-QUICK = Patience(
+QUICK = LinkTimeouts(
     ping=0.2, silence=8.0, lost=1.5, first_backoff=0.02, last_backoff=0.2, refused_backoff=0.5, refresh=1000.0
 )
 WAIT = 30.0  # on a machine that is busy with other tests

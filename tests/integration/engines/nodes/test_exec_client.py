@@ -9,7 +9,7 @@ from engine_lab import EngineLab, launch_of
 
 from trainyard.engines.api import NodeAddress, TaskCleared, TaskStarted
 from trainyard.engines.nodes import exec_client as module
-from trainyard.engines.nodes.exec_client import NodeVisitor
+from trainyard.engines.nodes.exec_client import NodeExecClient
 from trainyard.lib.errors import NotFoundError, UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
 
@@ -20,12 +20,12 @@ LOCAL = NodeAddress(name="local")
 
 @pytest.fixture
 async def visitor(lab: EngineLab):
-    made = NodeVisitor("p1", transport_of=lab.local)
+    made = NodeExecClient("p1", transport_of=lab.local)
     yield made
     await made.aclose()
 
 
-async def said(visitor: NodeVisitor, command: str, attempt: str = "w1.1") -> tuple[bytes, int]:
+async def said(visitor: NodeExecClient, command: str, attempt: str = "w1.1") -> tuple[bytes, int]:
     async with visitor.exec(LOCAL, attempt, "worker-0", command, None) as process:
         return await read_all(process), await process.wait()
 
@@ -84,7 +84,7 @@ async def test_a_command_ends_when_its_visitor_has_gone(lab: EngineLab, visitor)
 
 async def test_ways_that_nobody_uses_are_closed(lab: EngineLab, monkeypatch):
     monkeypatch.setattr(module, "KEEP_SECONDS", 0.05)
-    visitor = NodeVisitor("p1", transport_of=lab.local)
+    visitor = NodeExecClient("p1", transport_of=lab.local)
     server = await lab.start()
     await lab.launch(server, launch_of("echo up; sleep 100"))
     await server.until(lambda: server.log("w1.1"), "it is up")
@@ -101,7 +101,7 @@ async def test_a_node_that_cannot_be_reached_is_said_so(monkeypatch, tmp_path):
     (tmp_path / "hosts.toml").write_text(
         '[hosts.away]\naddress = "127.0.0.1"\nport = 1\nuser = "x"\nssh_config = "/dev/null"\n'
     )
-    visitor = NodeVisitor("p1")
+    visitor = NodeExecClient("p1")
     with pytest.raises(UnreachableError):
         async with visitor.exec(NodeAddress(name="away", backend="ssh"), "w1.1", "worker-0", ":", None):
             pass

@@ -138,7 +138,7 @@ def test_who_stood_by_for_long_is_let_go_and_so_are_those_who_are_too_many(tmp_p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(supervisor_pool, "MOST", 2)
     with contextlib.ExitStack() as stack:
-        agent = supervisor_pool.Standby()
+        agent = supervisor_pool.SupervisorPool()
         stack.callback(agent.close)
         waiting = [stack.enter_context(_connection()) for _ in range(3)]
         for one in waiting:

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.lib.errors import StillRunningError, UnreachableError
 from trainyard.runtime import session as session_module
-from trainyard.runtime.control_channel import Line
+from trainyard.runtime.control_channel import ControlChannel
 from trainyard.runtime.session import Session
 
 FOLDER = "~/.trainyard/task0.x"
@@ -251,7 +251,7 @@ async def test_line_takes_over_the_fifo_of_a_dead_one_and_never_that_of_a_living
 async def test_the_far_side_of_every_line_goes_when_the_client_parts(connect, transport, session):
     way = connect()
     folder = "~/.trainyard/task0.x"
-    idle, busy = [await Line.open(way, folder, "task0.x") for _ in range(2)]
+    idle, busy = [await ControlChannel.open(way, folder, "task0.x") for _ in range(2)]
     pids = [(await line.ask("echo $$"))[1].strip() for line in (idle, busy)]
     number = await session.submit("sleep 600")
     waiting = asyncio.create_task(busy.wait(number, None))

@@ -13,9 +13,9 @@ from engines import World, WorldEngine
 
 from trainyard.lib.clock import ManualClock
 from trainyard.server.leader import billing_loop, leader_lease, node_cache, retention
-from trainyard.server.leader.billing_loop import Bookkeeping
-from trainyard.server.leader.leader_lease import Term
-from trainyard.server.leader.node_cache import Roster
+from trainyard.server.leader.billing_loop import BillingLoop
+from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.leader.retention import Retention
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
@@ -35,7 +35,7 @@ from trainyard.server.store.usage import costs
 from trainyard.server.store.usage.costs import BudgetRecord
 from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of
 from trainyard.server.usage.costs import PRICES
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 from trainyard.spec.workload import Desired, RoleSpec, State, WorkloadSpec
 
 YEAR = 365.0 * DAY
@@ -50,9 +50,9 @@ class Office:
         self.clock = ManualClock()
         lease = self.db.write_now(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=10))
         assert lease is not None
-        self.term = Term(self.db, self.clock, "one", lease.epoch)
+        self.term = LeaderTerm(self.db, self.clock, "one", lease.epoch)
         self.folder = folder
-        self.books = Bookkeeping(self.term, Hints(), sample_seconds=10.0, pause=1.0)
+        self.books = BillingLoop(self.term, Wakeups(), sample_seconds=10.0, pause=1.0)
         self.db.write_now(self._fill)
 
     def _fill(self, c) -> None:
@@ -320,7 +320,7 @@ async def test_a_node_is_tried_again_when_the_clock_was_set_back_while_it_was_av
     office.db.write_now(
         lambda c: nodes.insert_node(c, NodeRecord(name="n", created_at=0.0, address={"backend": "local"}))
     )
-    known = Roster(office.term, WorldEngine(World(0)))
+    known = NodeCache(office.term, WorldEngine(World(0)))
     await known.load({})
     for _ in range(node_cache.FAILURES):
         known.blame("n", "it did not start", office.now)

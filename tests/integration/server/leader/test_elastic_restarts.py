@@ -13,7 +13,7 @@ from test_reconciler import SteppingClock, Yard
 
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
-from trainyard.server.leader.pool_demand import Places
+from trainyard.server.leader.pool_demand import PoolChannel
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.cluster.nodes import NodeDesired
@@ -208,7 +208,7 @@ async def test_a_growing_job_keeps_its_places_when_the_leader_dies_before_it_has
     await yard.kill()
     await yard.lead()
     assert await yard.is_as_before(other), "the room is kept"
-    places = Places(yard.conductor)
+    places = PoolChannel(yard.conductor)
     assert places.is_busy("a") and places.is_busy("b"), "a pool does not release the node that it goes to"
     assert not places.is_busy("c")
     monkeypatch.setattr(PatientEngine, "is_patient", False)

@@ -10,7 +10,14 @@ import pytest
 from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import UnreachableError
 from trainyard.server.leader import leader_lease
-from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, LeadLostError, Term, Watched, lead
+from trainyard.server.leader.leader_lease import (
+    LEASE,
+    LEASE_SECONDS,
+    LeaderTerm,
+    LeadLostError,
+    WatchedLease,
+    lead,
+)
 from trainyard.server.store import leases, tables
 from trainyard.server.store.database import Database
 
@@ -37,7 +44,7 @@ async def test_a_server_leads_again_when_a_term_has_failed(db, failure, is_group
     async def fail() -> None:
         raise failure
 
-    async def work(term: Term) -> None:
+    async def work(term: LeaderTerm) -> None:
         terms.append(term.epoch)
         if len(terms) > 2:
             has_led.set()
@@ -64,10 +71,10 @@ async def test_a_server_leads_again_when_a_term_has_failed(db, failure, is_group
 
 async def test_a_term_ends_when_its_writes_find_another_leader(db, monkeypatch):
     monkeypatch.setattr(leader_lease, "RENEW_SECONDS", 0.02)
-    terms: list[Term] = []
+    terms: list[LeaderTerm] = []
     ends: list[str] = []
 
-    async def work(term: Term) -> None:
+    async def work(term: LeaderTerm) -> None:
         terms.append(term)
         if len(terms) == 1:  # it sleeps through its lease, and another takes it
             await db.write(lambda c: leases.release(c, leader_lease.LEASE, term.epoch))
@@ -94,7 +101,7 @@ async def test_a_lease_is_taken_over_when_its_owner_is_gone_and_the_databases_cl
     clock = ManualClock()
     two_hours = 7200.0  # ahead: as the clock was before it was set back
     await db.write(lambda c: leases.take(c, LEASE, owner="other", seconds=two_hours))
-    watched = Watched(clock)
+    watched = WatchedLease(clock)
     assert await watched.take(db, "one") is None
     clock.advance(LEASE_SECONDS * 0.9)
     await db.write(lambda c: leases.renew(c, LEASE, 1, seconds=two_hours))

@@ -21,8 +21,8 @@ from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server.cluster import scheduler_snapshot
 from trainyard.server.leader import leader_lease
-from trainyard.server.leader.leader_lease import Term
-from trainyard.server.leader.reconciler import Conductor
+from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.leader.reconciler import Reconciler
 from trainyard.server.store import events, leases, tables
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.cluster.nodes import NodeRecord
@@ -32,7 +32,7 @@ from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.people.users import UserRecord
 from trainyard.server.store.people.workspaces import WorkspaceRecord
-from trainyard.server.wakeups import Hints
+from trainyard.server.wakeups import Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, Restart, RoleSpec, State, WorkloadSpec
 
@@ -53,7 +53,7 @@ class Yard:
     def __init__(self, folder: Path, *, node_names: tuple[str, ...] = ("a", "b"), seed: int = 0) -> None:
         self.db = Database(f"sqlite:///{folder / 'x.db'}")
         self.db.write_now(tables.metadata.create_all)
-        self.hints = Hints()
+        self.hints = Wakeups()
         self.world = World(seed)
         self.clock = SteppingClock()
         self.leading: asyncio.Task[None] | None = None
@@ -75,8 +75,8 @@ class Yard:
             )  # the same owner: no waiting
         )
         assert lease is not None, owner
-        term = Term(self.db, self.clock, "one", lease.epoch)
-        self.conductor = Conductor(term, WorldEngine(self.world), self.hints, policy=Policy())
+        term = LeaderTerm(self.db, self.clock, "one", lease.epoch)
+        self.conductor = Reconciler(term, WorldEngine(self.world), self.hints, policy=Policy())
         self.leading = asyncio.create_task(self.conductor.run())
 
     async def kill(self) -> None:

@@ -10,10 +10,10 @@ from test_reconciler import Yard
 
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.clock import ManualClock
-from trainyard.server.jobs.hang_policy import Hung
+from trainyard.server.jobs.hang_policy import HungAttempt
 from trainyard.server.jobs.node_blacklist import relieve
-from trainyard.server.jobs.turn_changes import Draft, Job
-from trainyard.server.leader.hang_detector import Pulse, Stillness
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
+from trainyard.server.leader.hang_detector import ActivityMeter, HangDetector
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.cluster.nodes import NodeRecord
@@ -46,10 +46,10 @@ async def test_a_hung_job_is_tried_again_and_given_up_when_its_retries_are_used_
     await yard.lead()
     job = await yard.submit("0", hang_seconds=5, max_retries=1)
     await yard.until(job, State.RUNNING)
-    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "worker-0", devices_known=False))
+    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))
     await until_attempt(yard, job, 2)
-    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "worker-0", devices_known=False))  # of the past
-    yard.conductor.arrived(Hung(job, f"{job}.2", 7, "", devices_known=False))
+    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))  # of the past
+    yard.conductor.arrived(HungAttempt(job, f"{job}.2", 7, "", devices_known=False))
     ended = await yard.until(job, *FINAL)
     assert (ended.state, ended.reason, ended.attempt, ended.failures) == (State.FAILED, "hung", 2, 1)
     assert ended.message == "It hangs: no output for 7 s; it never said anything."
@@ -61,7 +61,7 @@ async def test_a_hung_job_fails_at_once_when_it_is_never_to_be_restarted(yard):
     await yard.lead()
     job = await yard.submit("0", hang_seconds=5, max_retries=3, restart=Restart.NEVER)
     await yard.until(job, State.RUNNING)
-    yard.conductor.arrived(Hung(job, f"{job}.1", 6, "", devices_known=False))
+    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "", devices_known=False))
     assert (await yard.until(job, *FINAL)).attempt == 1
 
 
@@ -82,10 +82,10 @@ class Quiet:
         self.job = Job(record, {task.name: task for task in tasks})
         self.clock = ManualClock()
         self.sizes: dict[str, int] = {}
-        self.told: list[Hung] = []
+        self.told: list[HungAttempt] = []
         self.handed: list[str] = []
-        self.pulse = Pulse(self.clock, self)
-        self.loop = Stillness(
+        self.pulse = ActivityMeter(self.clock, self)
+        self.loop = HangDetector(
             self.clock,
             lambda: [self.job],
             lambda _j, _a, task: self.sizes.get(task, 0),
@@ -102,7 +102,7 @@ class Quiet:
         reading = Reading(received_bytes=0.0, sent_bytes=0.0, devices=(device,), **nothing)
         self.pulse.take("a", 0.0, None, {("d.1", "worker-0"): reading})
 
-    def after(self, seconds: float) -> list[Hung]:
+    def after(self, seconds: float) -> list[HungAttempt]:
         self.clock.advance(seconds)
         self.loop.look()
         return self.told
@@ -114,7 +114,7 @@ def test_a_job_hangs_when_no_task_says_anything_for_long_enough():
     assert quiet.after(50) == []
     quiet.sizes["worker-1"] = 10
     assert quiet.after(50) == [] and quiet.after(59) == []
-    assert quiet.after(2) == [Hung("d", "d.1", 61, "worker-1", devices_known=False)]
+    assert quiet.after(2) == [HungAttempt("d", "d.1", 61, "worker-1", devices_known=False)]
     assert len(quiet.after(100)) == 1, "it is told once"
 
 
@@ -126,7 +126,7 @@ def test_a_job_lives_when_its_devices_work_and_hangs_when_they_do_not():
         assert quiet.after(50) == []
     quiet.use(0.2)
     quiet.use(None)
-    assert quiet.after(30) == [Hung("d", "d.1", 80, "", devices_known=True)]
+    assert quiet.after(30) == [HungAttempt("d", "d.1", 80, "", devices_known=True)]
     assert quiet.handed == ["a"] * 7, "readings go on to who keeps them"
 
 
@@ -210,7 +210,7 @@ def test_a_black_list_is_lifted_only_where_it_is_what_keeps_the_job():
             submitted_at=0.0,
             avoid=avoid,
         )
-        return relieve(Draft(), record, known, 1.0).avoid
+        return relieve(TurnChanges(), record, known, 1.0).avoid
 
     assert left(("s",), RoleSpec(), small, large) == ("s",)
     assert left(("l",), RoleSpec(devices=8, device="V100"), small, large) == ()

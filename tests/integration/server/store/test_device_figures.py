@@ -7,8 +7,8 @@ import pytest
 from people import VISION, Cast
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import UnreachableError
-from trainyard.server.leader.leader_lease import LEASE, LeadLostError, Term
-from trainyard.server.leader.sample_writer import Metering
+from trainyard.server.leader.leader_lease import LEASE, LeaderTerm, LeadLostError
+from trainyard.server.leader.sample_writer import SampleWriter
 from trainyard.server.store import leases
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
@@ -19,16 +19,16 @@ from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 SUBJECT = ("dlc1.1", "worker-0")
 
 
-def lead(cast: Cast, owner: str) -> Metering:
+def lead(cast: Cast, owner: str) -> SampleWriter:
     """The meter of a new leader."""
     held = cast.db.read_now(lambda c: leases.find(c, LEASE))
     if held is not None:
         cast.db.write_now(lambda c: leases.release(c, LEASE, held.epoch))
     lease = cast.db.write_now(lambda c: leases.take(c, LEASE, owner=owner, seconds=60.0))
-    return Metering(Term(cast.db, cast.clock, owner, lease.epoch), figures_every=0)
+    return SampleWriter(LeaderTerm(cast.db, cast.clock, owner, lease.epoch), figures_every=0)
 
 
-def hear(meter: Metering, cast: Cast, **figures: float) -> None:
+def hear(meter: SampleWriter, cast: Cast, **figures: float) -> None:
     """As if a node had sent a reading of a task with one device; its second has no figures."""
     device = DeviceReading(index=2, busy_percent=50.0, uuid="GPU-1", figures=figures)
     reading = Reading(
@@ -38,7 +38,7 @@ def hear(meter: Metering, cast: Cast, **figures: float) -> None:
     meter.take("n1", cast.clock.now().timestamp(), None, {SUBJECT: reading})
 
 
-class Silent(Term):
+class Silent(LeaderTerm):
     """One whose database does not answer."""
 
     async def write(self, work):

@@ -9,10 +9,10 @@ import pytest
 
 from people import VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.leader import leader_lease
-from trainyard.server.leader.leader_lease import LeadLostError, Term
-from trainyard.server.leader.schedule_loop import Clockwork
+from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
+from trainyard.server.leader.schedule_loop import ScheduleLoop
 from trainyard.server.store import leases
 from trainyard.server.store.jobs import schedules, workloads
 from trainyard.server.store.people import users, workspaces
@@ -20,10 +20,10 @@ from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
 
-async def clockwork(cast: Cast) -> Clockwork:
+async def clockwork(cast: Cast) -> ScheduleLoop:
     lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
     assert lease is not None
-    return Clockwork(Term(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
+    return ScheduleLoop(LeaderTerm(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
 
 
 def jobs(cast: Cast, schedule: str):
@@ -31,7 +31,7 @@ def jobs(cast: Cast, schedule: str):
 
 
 def opened(cast: Cast, spec: WorkloadSpec) -> dict[str, str]:
-    return Surroundings(seal=cast.services.seal).opened(spec.env, "u-ann")
+    return LaunchFacts(seal=cast.services.seal).opened(spec.env, "u-ann")
 
 
 def forward(cast: Cast, seconds: float) -> None:
@@ -59,7 +59,7 @@ async def test_nothing_is_submitted_twice_when_the_leader_changes_in_between(cas
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job(), overlap="allow")
     forward(cast, 61)
     lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
-    new = Clockwork(Term(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
+    new = ScheduleLoop(LeaderTerm(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
     with pytest.raises(LeadLostError):
         await old.look()
     assert await new.look() == 1

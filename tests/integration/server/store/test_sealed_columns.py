@@ -14,7 +14,7 @@ from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.server.cluster.storages import logins
 from trainyard.server.jobs.schedules import tick
 from trainyard.server.launch import code_checkout
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.secrets import sealed_columns
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import tables
@@ -59,7 +59,7 @@ async def fill(cast: Cast) -> str:
 def opened(cast: Cast, job_id: str) -> dict[str, str]:
     """The variables that its tasks would get."""
     record = cast.db.read_now(lambda c: workloads.load(c, job_id))
-    return Surroundings(seal=cast.services.seal).opened(record.spec.env, record.user_id)
+    return LaunchFacts(seal=cast.services.seal).opened(record.spec.env, record.user_id)
 
 
 def check_all_opens(cast: Cast, job_id: str) -> None:
@@ -153,7 +153,7 @@ async def test_all_is_sealed_anew_and_the_old_key_opens_nothing_when_the_key_is_
     assert not seal.previous.exists() and seal.path.read_bytes() != old.path.read_bytes()
     record = cast.db.read_now(lambda c: workloads.load(c, job))
     with pytest.raises(ConflictError, match="another key file"):
-        Surroundings(seal=old).opened(record.spec.env, record.user_id)
+        LaunchFacts(seal=old).opened(record.spec.env, record.user_id)
     assert CANARY not in dump(cast.db)
 
 

@@ -7,7 +7,7 @@ import pytest
 from people import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
 from trainyard.server.jobs.service import JobQuery, masked
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.store import audit, events
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import workspaces
@@ -41,7 +41,7 @@ async def test_a_job_waits_with_its_event_when_it_was_submitted(cast: Cast):
     assert kept[0][0].action == "jobs.submit"
     assert "s3cret" not in repr(kept)
     assert "s3cret" not in repr(masked(record.spec))
-    assert Surroundings(seal=cast.services.seal).opened(record.spec.env, "u-ann") == {"HF_TOKEN": "s3cret"}
+    assert LaunchFacts(seal=cast.services.seal).opened(record.spec.env, "u-ann") == {"HF_TOKEN": "s3cret"}
 
 
 async def test_jobs_are_in_their_order_when_many_are_submitted_at_once(cast: Cast):
@@ -219,7 +219,7 @@ async def test_secrets_stay_with_their_owner_when_somebody_else_clones_a_job(cas
     record = await cast.services.jobs.submit(cast.ann, cast.job(env=env, roles=(RoleSpec(env=env),)))
     own = await cast.services.jobs.clone(cast.ann, record.id, {"name": "again", "priority": 7})
     assert (own.name, own.priority) == ("again", 7)
-    facts = Surroundings(seal=cast.services.seal)
+    facts = LaunchFacts(seal=cast.services.seal)
     assert facts.opened(own.spec.env, "u-ann") == facts.opened(own.spec.roles[0].env, "u-ann") == env
     assert "x@db" not in repr(own) and own.spec.env["EPOCHS"] == "3"
     with pytest.raises(ConflictError, match="DB_PASS was sealed"):
@@ -247,7 +247,7 @@ async def test_secrets_are_shown_to_nobody_when_people_may_see_the_job(cast: Cas
     assert "s3cret" not in repr(await cast.services.jobs.set_priority(cast.chief, record.id, 9))
     stored = cast.db.read_now(lambda c: workloads.load(c, record.id))
     assert "s3cret" not in repr(stored)
-    assert Surroundings(seal=cast.services.seal).opened(stored.spec.env, "u-ann") == env
+    assert LaunchFacts(seal=cast.services.seal).opened(stored.spec.env, "u-ann") == env
     password = stored.dlc["JobSpecs"][0]["ImageConfig"]["Password"]
     assert cast.services.seal.try_open_text(password, "u-ann") == "s3cret"
 

@@ -15,9 +15,9 @@ from trainyard.backends.aliyun.api.errors import Failure, Refused, Unanswered, i
 from trainyard.backends.aliyun.api.retry import (
     MINUTE,
     Attempt,
-    Gate,
     Kind,
     Policy,
+    ThrottleGate,
     persist,
     wait_before_retry,
 )
@@ -105,7 +105,9 @@ def run(
 
     async def go() -> Failure | None:
         try:
-            await persist(provider.send, kind=kind, key="a", gate=Gate(), clock=clock, chance=lambda: chance)
+            await persist(
+                provider.send, kind=kind, key="a", gate=ThrottleGate(), clock=clock, chance=lambda: chance
+            )
         except (Refused, Unanswered) as error:
             return error
         return None
@@ -197,7 +199,7 @@ def test_who_cancels_knows_whether_it_may_have_happened_whatever_was_answered_be
         return await provider.send()
 
     async def go() -> None:
-        await persist(send, kind=Kind.TOKEN, key="a", gate=Gate(), clock=clock, attempt=attempt)
+        await persist(send, kind=Kind.TOKEN, key="a", gate=ThrottleGate(), clock=clock, attempt=attempt)
 
     try:
         asyncio.run(go())
@@ -209,7 +211,7 @@ def test_who_cancels_knows_whether_it_may_have_happened_whatever_was_answered_be
 
 
 async def test_a_call_is_known_not_to_have_happened_when_it_is_cancelled_in_the_row():
-    gate, attempt = Gate(), Attempt()
+    gate, attempt = ThrottleGate(), Attempt()
     gate.hold("a", SystemClock().monotonic() + 60)
 
     async def send() -> None:
@@ -244,7 +246,7 @@ def test_a_wrong_certificate_is_not_tried_again():
 
 def test_other_calls_of_the_action_wait_too_and_go_one_by_one_when_one_was_throttled():
     clock = ManualClock(datetime(2026, 1, 1, 0, 0, 20, tzinfo=UTC))
-    gate = Gate()
+    gate = ThrottleGate()
     wait = wait_before_retry(
         refused("Throttling.User"), kind=Kind.SAFE, tried=1, policy=Policy(), now=clock.now(), chance=0.0
     )
@@ -257,7 +259,7 @@ def test_other_calls_of_the_action_wait_too_and_go_one_by_one_when_one_was_throt
 
 async def test_calls_in_the_row_wait_again_when_the_first_of_them_is_throttled_again():
     clock = ManualClock(datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC))
-    gate = Gate()
+    gate = ThrottleGate()
     gate.hold("a", 30.0)
     gate.reserve("a", clock.monotonic())  # another call goes first …
     sent: list[float] = []

@@ -11,7 +11,7 @@ import pytest
 
 from trainyard import settings
 from trainyard.backends.local import LocalBackend
-from trainyard.backends.local.devices import Devices, Wish, find_devices, hand_out, wish_of
+from trainyard.backends.local.devices import DeviceRequest, Devices, find_devices, hand_out, wish_of
 from trainyard.lib.errors import CapacityError, ConflictError
 from trainyard.spec.machine import Device, DeviceKind, MachineSpec, MachineState
 
@@ -72,14 +72,16 @@ def test_no_device_is_found_when_a_tool_fails_or_talks_nonsense(tmp_path: Path) 
 
 def test_the_wish_of_a_type_is_dropped_when_the_computer_has_no_gpu() -> None:
     spec = MachineSpec(type="ecs.gn6v-c10g1.20xlarge")
-    assert wish_of(spec, Devices()) == Wish(0, 0)
-    assert wish_of(spec, Devices(gpus(1))) == Wish(8, 0)
-    assert wish_of(MachineSpec(type=spec.type, gpus=2), Devices()) == Wish(2, 0)
-    assert wish_of(MachineSpec(type="unheard-of", npus=1), Devices(gpus(1))) == Wish(0, 1)
+    assert wish_of(spec, Devices()) == DeviceRequest(0, 0)
+    assert wish_of(spec, Devices(gpus(1))) == DeviceRequest(8, 0)
+    assert wish_of(MachineSpec(type=spec.type, gpus=2), Devices()) == DeviceRequest(2, 0)
+    assert wish_of(MachineSpec(type="unheard-of", npus=1), Devices(gpus(1))) == DeviceRequest(0, 1)
 
 
 def test_the_lowest_free_numbers_are_given_when_some_are_held() -> None:
-    given = hand_out({"a": Wish(1), "b": Wish(2)}, Devices(gpus(5)), {"x": gpus(1), "y": gpus(4)[3:]})
+    given = hand_out(
+        {"a": DeviceRequest(1), "b": DeviceRequest(2)}, Devices(gpus(5)), {"x": gpus(1), "y": gpus(4)[3:]}
+    )
     assert {name: [device.index for device in devices] for name, devices in given.items()} == {
         "a": [1],
         "b": [2, 4],
@@ -88,12 +90,12 @@ def test_the_lowest_free_numbers_are_given_when_some_are_held() -> None:
 
 def test_the_refusal_names_figures_and_holders_when_devices_do_not_suffice() -> None:
     with pytest.raises(CapacityError) as caught:
-        hand_out({"a": Wish(2), "b": Wish(2)}, Devices(gpus(5)), {"task0.x": gpus(3)})
+        hand_out({"a": DeviceRequest(2), "b": DeviceRequest(2)}, Devices(gpus(5)), {"task0.x": gpus(3)})
     assert caught.value.message == (
         "4 GPUs are wanted for a, b, and 2 of this computer's 5 are free (task0.x holds 3)"
     )
     with pytest.raises(CapacityError, match="1 NPUs are wanted for a, and 0 of this computer's 0 are free"):
-        hand_out({"a": Wish(0, 1)}, Devices(gpus(5)), {"task0.x": gpus(3)})
+        hand_out({"a": DeviceRequest(0, 1)}, Devices(gpus(5)), {"task0.x": gpus(3)})
 
 
 @pytest.fixture

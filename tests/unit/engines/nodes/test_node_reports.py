@@ -20,7 +20,7 @@ from trainyard.engines.nodes.agent.wire import Frames, frame
 from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.engines.nodes.agent_program import facts_of
 from trainyard.engines.nodes.engine import _variables
-from trainyard.engines.nodes.reports import Reports
+from trainyard.engines.nodes.reports import NodeReports
 from trainyard.lib.errors import ConflictError
 
 
@@ -49,9 +49,9 @@ def report(at: str, **more: object) -> dict[str, object]:
     return {"a": "w1.1", "t": "worker-0", "w": "w1", "n": 1, "at": at, **more}
 
 
-def reports_of(sink: Sink | None = None) -> Reports:
+def reports_of(sink: Sink | None = None) -> NodeReports:
     """Those of a node that was given one task."""
-    reports = Reports("n", sink or Sink())
+    reports = NodeReports("n", sink or Sink())
     reports.allow([("w1.1", "worker-0")])
     return reports
 
@@ -84,7 +84,7 @@ def test_everything_is_said_once_a_connection_and_again_over_the_next():
 
 
 def test_what_was_expected_and_is_not_there_is_unknown_once():
-    reports = Reports("n", Sink(), [("w1.1", "worker-0"), ("w2.1", "worker-0")])
+    reports = NodeReports("n", Sink(), [("w1.1", "worker-0"), ("w2.1", "worker-0")])
     (unknown,) = reports.take([report("created")], is_all=True)
     assert isinstance(unknown, TaskUnknown)
     assert unknown.attempt_id == "w2.1"
@@ -125,7 +125,7 @@ def test_logs_are_kept_acknowledged_and_skipped_where_they_are_lost():
 
 
 def test_nothing_is_remembered_of_what_was_forgotten():
-    reports = Reports("n", Sink(), [("w1.1", "worker-0")])
+    reports = NodeReports("n", Sink(), [("w1.1", "worker-0")])
     reports.take([report("running", started=1.0)], is_all=True)
     reports.forget(["w1.1"])
     assert reports.offsets() == []

@@ -22,7 +22,7 @@ from trainyard.server.api.dlc.job_options import parse_arguments
 from trainyard.server.api.dlc.translate import spec_of
 from trainyard.server.api.dlc.views import job_view
 from trainyard.server.jobs import submission
-from trainyard.server.launch.sandbox_spec import ViewFacts, view_of
+from trainyard.server.launch.sandbox_spec import SandboxFacts, view_of
 from trainyard.server.secrets.masking import sealed_request
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.jobs.workloads import WorkloadRecord
@@ -153,7 +153,7 @@ def test_a_sign_in_for_an_image_reaches_the_node_and_nobody_else(tmp_path):
         submitted_at=0.0,
         dlc=sealed_request(body, seal, "u"),
     )
-    view = view_of(record, spec.roles[0], None, None, ViewFacts(seal=seal))
+    view = view_of(record, spec.roles[0], None, None, SandboxFacts(seal=seal))
     assert view is not None
     assert (view.username, view.password) == ("u", "p")
     assert "password='p'" not in repr(view)

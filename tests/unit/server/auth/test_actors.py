@@ -8,16 +8,16 @@ from trainyard.lib.errors import DeniedError, InvalidError
 from trainyard.server.auth import scopes
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.passwords import Passwords, check_password, hash_now, new_password
-from trainyard.server.auth.scopes import TABLE, Who
+from trainyard.server.auth.scopes import TABLE, ScopeHolder
 from trainyard.server.auth.tokens import digest_of, is_token, new_token
 from trainyard.server.store.people.workspaces import Role
 
 RANKS = {
-    Who.EVERYBODY: {"nobody", "viewer", "member", "chief", "root"},
-    Who.VIEWER: {"viewer", "member", "chief", "root"},
-    Who.MEMBER: {"member", "chief", "root"},
-    Who.WORKSPACE_ADMIN: {"chief", "root"},
-    Who.ADMIN: {"root"},
+    ScopeHolder.EVERYBODY: {"nobody", "viewer", "member", "chief", "root"},
+    ScopeHolder.VIEWER: {"viewer", "member", "chief", "root"},
+    ScopeHolder.MEMBER: {"member", "chief", "root"},
+    ScopeHolder.WORKSPACE_ADMIN: {"chief", "root"},
+    ScopeHolder.ADMIN: {"root"},
 }
 PEOPLE = {
     "nobody": Actor(user_id="u", name="nobody"),
@@ -39,7 +39,7 @@ def test_everybody_may_what_the_table_says_when_they_are_asked(scope, person):
     else:
         with pytest.raises(DeniedError):
             require(actor, scope, "ws")
-    if person != "root" and TABLE[scope].who is not Who.EVERYBODY:
+    if person != "root" and TABLE[scope].who is not ScopeHolder.EVERYBODY:
         assert not actor.can(scope, "another")
         assert not actor.can(scope)
     silent = Actor(user_id="u", name="x", is_admin=True, scopes=frozenset({"nothing:at-all"}))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainyard.server.cluster import machine_lifecycle
-from trainyard.server.cluster.machine_lifecycle import JOIN_SECONDS, Sight, follow
+from trainyard.server.cluster.machine_lifecycle import JOIN_SECONDS, MachineFacts, follow
 from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
 from trainyard.spec.machine import Machine, MachineState
@@ -26,8 +26,8 @@ def row(state: Stage, **given: object) -> MachineRecord:
     return MachineRecord(state=state, machine_id="i-1", price=3.6, costed_at=NOW - 100, **values)  # type: ignore[arg-type]
 
 
-def sight(**given: object) -> Sight:
-    return Sight(**{"pool": POOL, "node": NODE, "machine": MACHINE, **given})  # type: ignore[arg-type]
+def sight(**given: object) -> MachineFacts:
+    return MachineFacts(**{"pool": POOL, "node": NODE, "machine": MACHINE, **given})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", [Stage.WANTED, Stage.RELEASING, Stage.RELEASED])

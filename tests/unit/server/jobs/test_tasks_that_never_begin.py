@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.engines.api import TaskEnded, TaskStarted
 from trainyard.server.jobs import task_events
-from trainyard.server.jobs.turn_changes import Draft, Job
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import Launcher, RoleSpec, State, Success, TaskState, WorkloadSpec, tasks_of
@@ -32,14 +32,14 @@ def begun(spec: WorkloadSpec) -> Job:
     }  # fmt: skip
     job = Job(record, tasks)
     for name in tasks:
-        task_events.watch(Draft(), job, TaskStarted("w.1", name, 1.0, "127.0.0.1"), 1.0)
+        task_events.watch(TurnChanges(), job, TaskStarted("w.1", name, 1.0, "127.0.0.1"), 1.0)
     assert job.record.state is State.RUNNING
     return job
 
 
 def ended(job: Job, task: str, code: int, message: str = "", *, was_told: bool = False) -> Job:
     seen = TaskEnded("w.1", task, code, 0, message, 2.0, was_told=was_told)
-    task_events.watch(Draft(), job, seen, 2.0)
+    task_events.watch(TurnChanges(), job, seen, 2.0)
     return job
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.jobs.lifecycle import admit
-from trainyard.server.jobs.turn_changes import Draft
+from trainyard.server.jobs.turn_changes import TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.launch.job_launch import launch_of
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
@@ -29,10 +29,10 @@ def launched(kind: str, replicas: int, minimum: int, workers: int):
         for role in spec.roles
         for _ in range(workers if role.minimum is not None else role.replicas)
     ]
-    draft = Draft()
+    draft = TurnChanges()
     job = admit(draft, record, Admit("dlcx", tuple(slots)), 1.0)
     node = NodeRecord(name="n", created_at=0.0, address={}, facts={"address": "10.0.0.1"})
-    surroundings = Surroundings(nodes={"n": node}, secret=b"x" * 32)
+    surroundings = LaunchFacts(nodes={"n": node}, secret=b"x" * 32)
     return launch_of(job, surroundings), draft
 
 

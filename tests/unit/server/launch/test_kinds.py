@@ -13,7 +13,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.scheduling import Node, Scheduler, Snapshot
 from trainyard.server.cluster.scheduler_snapshot import request_from
 from trainyard.server.launch import kinds, rendezvous
-from trainyard.server.launch.kinds import Gang, Person, Place
+from trainyard.server.launch.kinds import JobOwner, TaskGang, TaskPlace
 from trainyard.server.launch.kinds.parts import part_of
 from trainyard.server.launch.kinds.sshkeys import derive, key_pair
 from trainyard.server.validation import check_spec
@@ -26,7 +26,7 @@ def spec_of(kind: str, *roles: RoleSpec, **more: Any) -> WorkloadSpec:
     return kinds.fit(WorkloadSpec(name="j", command="train", kind=kind, roles=roles or (RoleSpec(),), **more))
 
 
-def gang_of(kind: str, *roles: RoleSpec, nodes: int = 99, **more: Any) -> Gang:
+def gang_of(kind: str, *roles: RoleSpec, nodes: int = 99, **more: Any) -> TaskGang:
     """All tasks of such a job, each on a node of its own as far as there are so many."""
     spec = spec_of(kind, *roles, **more)
     places = []
@@ -35,21 +35,21 @@ def gang_of(kind: str, *roles: RoleSpec, nodes: int = 99, **more: Any) -> Gang:
             rank = len(places)
             node = rank % nodes
             places.append(
-                Place(
+                TaskPlace(
                     name=f"{role.name}-{number}", role=role.name, number=number, rank=rank, node=f"n{node}",
                     address=f"10.0.0.{node + 1}", devices=tuple(range(role.devices)), device_type=role.device,
                     device_addresses={index: f"192.168.{index}.{rank}" for index in range(role.devices)},
                     cpu=role.cpu, runs=kinds.runs_command(spec, role, number),
                 )
             )  # fmt: skip
-    gang = Gang(
+    gang = TaskGang(
         job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=spec, places=tuple(places),
-        person=Person(name="ada@lab.cn", email="ada@lab.cn"), workspace="vision", token="t",
+        person=JobOwner(name="ada@lab.cn", email="ada@lab.cn"), workspace="vision", token="t",
     )  # fmt: skip
     return rendezvous.with_ports(gang)
 
 
-def given(gang: Gang, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def given(gang: TaskGang, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """Variables, those that are known late, and files of one task."""
     place = next(place for place in gang.places if place.name == name)
     part = part_of(gang, place)
@@ -422,7 +422,7 @@ def test_the_workers_meet_among_themselves_when_the_server_stands_by():
     assert first.peers[0].task == other.peers[0].task == "worker-0"
 
 
-def entry_of(gang: Gang, name: str) -> Any:
+def entry_of(gang: TaskGang, name: str) -> Any:
     place = next(place for place in gang.places if place.name == name)
     kind = kinds.find_kind(gang.spec.kind)
     return rendezvous.entry_of(gang, place, part_of(gang, place), kind, secret=b"s")
@@ -451,9 +451,9 @@ def test_a_node_without_an_address_is_named_when_others_have_to_reach_it():
     gang = gang_of("PyTorchJob", RoleSpec(replicas=2))
     places = (
         gang.places[0],
-        Place(name="worker-0", role="worker", number=0, rank=1, node="n9", address="127.0.0.1"),
+        TaskPlace(name="worker-0", role="worker", number=0, rank=1, node="n9", address="127.0.0.1"),
     )
-    broken = Gang(job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=gang.spec, places=places)
+    broken = TaskGang(job_id="dlc1", attempt_id="dlc1.1", job_name="j", spec=gang.spec, places=places)
     with pytest.raises(InvalidError, match="the node n9 has no address"):
         rendezvous.address_for(broken, places[0], places[1])
 

@@ -9,9 +9,9 @@ from trainyard.engines.api import Launch
 from trainyard.lib.errors import InvalidError
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.jobs.lifecycle import admit
-from trainyard.server.jobs.turn_changes import Draft, Job
-from trainyard.server.launch.launch_facts import Surroundings
-from trainyard.server.launch.sandbox_spec import ViewFacts
+from trainyard.server.jobs.turn_changes import Job, TurnChanges
+from trainyard.server.launch.launch_facts import LaunchFacts
+from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.leader.engine_calls import _launches
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs.workloads import WorkloadRecord
@@ -23,7 +23,7 @@ def admitted(name: str) -> Job:
     record = WorkloadRecord(
         id=name, name=name, kind="job", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0
     )
-    return admit(Draft(), record, Admit(name, (Slot("worker", "n", ()),)), 1.0)
+    return admit(TurnChanges(), record, Admit(name, (Slot("worker", "n", ()),)), 1.0)
 
 
 def test_the_others_are_launched_when_one_of_many_cannot_be(caplog):
@@ -31,7 +31,7 @@ def test_the_others_are_launched_when_one_of_many_cannot_be(caplog):
     # What an older version kept of a request that it should have refused.
     bad.record = replace(bad.record, dlc={"JobSpecs": ["no object"]})
     node = NodeRecord(name="n", created_at=0.0, address={}, facts={"address": "10.0.0.1"})
-    surroundings = Surroundings(nodes={"n": node}, secret=b"x" * 32, views=ViewFacts())
+    surroundings = LaunchFacts(nodes={"n": node}, secret=b"x" * 32, views=SandboxFacts())
     with caplog.at_level(logging.ERROR):
         first, second = _launches([bad, good], surroundings)
     assert isinstance(first, InvalidError)

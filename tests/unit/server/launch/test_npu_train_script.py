@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.server.launch.kinds import Gang, Place, apulis
+from trainyard.server.launch.kinds import TaskGang, TaskPlace, apulis
 from trainyard.spec.workload import WorkloadSpec
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     places = tuple(
-        Place(name=f"worker-{number}", role="worker", number=number, rank=number, node="n", devices=(0, 1, 2))
+        TaskPlace(
+            name=f"worker-{number}", role="worker", number=number, rank=number, node="n", devices=(0, 1, 2)
+        )
         for number in (0, 1)
     )
-    gang = Gang(job_id="j", attempt_id="j.1", job_name="j", spec=WorkloadSpec(name="j"), places=places)
+    gang = TaskGang(job_id="j", attempt_id="j.1", job_name="j", spec=WorkloadSpec(name="j"), places=places)
     path = tmp_path / "train 中文 $(x) 'q'.sh"
     path.write_text(apulis._train_script(gang, "/home/ada/.npu/j"))
     return path

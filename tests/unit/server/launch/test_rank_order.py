@@ -9,10 +9,10 @@ import pytest
 
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.jobs.lifecycle import admit
-from trainyard.server.jobs.turn_changes import Draft
+from trainyard.server.jobs.turn_changes import TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.launch.job_launch import launch_of
-from trainyard.server.launch.launch_facts import Surroundings
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.rank_order import by_address
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs.workloads import WorkloadRecord
@@ -53,7 +53,7 @@ def test_ranks_rise_with_addresses_in_the_table_and_in_the_tasks_when_there_are_
         (slot.node, slot.devices) for slot in slots
     )
     launch = launch_of(
-        admit(Draft(), record, Admit("dlcx", seated), 1.0), Surroundings(nodes=nodes, secret=b"x" * 32)
+        admit(TurnChanges(), record, Admit("dlcx", seated), 1.0), LaunchFacts(nodes=nodes, secret=b"x" * 32)
     )
     trainers = [task for task in launch.tasks if task.devices]
     assert [task.node for task in trainers] == ["c", "b", "a"], "as texts: 10 goes before 2"

@@ -11,7 +11,7 @@ from trainyard.engines.nodes.agent.sandbox import sandbox_user
 from trainyard.lib.errors import InvalidError
 from trainyard.server.cluster.storages import DEFAULTS, check
 from trainyard.server.launch import mounts, sandbox_spec
-from trainyard.server.launch.sandbox_spec import Login, ViewFacts, registry_of, view_of
+from trainyard.server.launch.sandbox_spec import Login, SandboxFacts, registry_of, view_of
 from trainyard.server.store.cluster.nodes import NodeRecord, can_run_images
 from trainyard.server.store.cluster.storages import StorageRecord
 from trainyard.server.store.jobs.workloads import WorkloadRecord
@@ -178,7 +178,7 @@ def test_a_storage_is_refused_when_it_cannot_be_one(given: dict[str, object]):
 
 NODE = NodeRecord(name="n1", created_at=0.0, address={"backend": "ssh", "host": "n1"})
 LOCAL = NodeRecord(name="local", created_at=0.0, address={"backend": "local"})
-FACTS = ViewFacts(
+FACTS = SandboxFacts(
     data="/srv/platform", storages={"w": DEFAULT}, people={"u": "ada", "a": "admin"}, workspaces={"w": "cats"},
     groups={"w": "vision"}, admins=frozenset({"a"}),
 )  # fmt: skip
@@ -281,7 +281,7 @@ def test_the_node_is_told_which_folders_are_one_users_and_which_are_shared():
 
 def test_a_task_runs_as_the_number_of_its_user_on_every_node():
     assert sandbox_user.FIRST == FIRST_TASK_USER
-    facts = ViewFacts(numbers={"u-ada": 7}, processes=100)
+    facts = SandboxFacts(numbers={"u-ada": 7}, processes=100)
     for user, uid in (("u-ada", FIRST_TASK_USER + 7), ("u-bob", FIRST_TASK_USER)):
         record = WorkloadRecord(
             id="dlc1",

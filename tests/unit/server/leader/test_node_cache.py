@@ -7,18 +7,18 @@ from typing import Any, cast
 
 from trainyard.engines.api import NodeFacts, NodeSeen
 from trainyard.lib.clock import SystemClock
-from trainyard.server.leader.node_cache import Roster
+from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.spec.events import Event
 
 
-def roster_of(record: NodeRecord) -> Roster:
-    roster = Roster(cast("Any", SimpleNamespace(clock=SystemClock())), cast("Any", None))
+def roster_of(record: NodeRecord) -> NodeCache:
+    roster = NodeCache(cast("Any", SimpleNamespace(clock=SystemClock())), cast("Any", None))
     roster._records[record.name] = record
     return roster
 
 
-def see(roster: Roster, **facts: Any) -> list[Event]:
+def see(roster: NodeCache, **facts: Any) -> list[Event]:
     roster.see(NodeSeen("n", "boot", NodeFacts(cpu_milli=1000, **facts)), 1.0)
     taken = roster.take_writes()
     return [] if taken is None else taken[1]

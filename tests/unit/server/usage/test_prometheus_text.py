@@ -11,7 +11,7 @@ from trainyard.runtime import device_metrics
 from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.usage import prometheus_text
-from trainyard.server.usage.metrics import Now, Overview
+from trainyard.server.usage.metrics import CurrentTask, Overview
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 VALUES = {"cpu": 1.0, "memory": 2.0, "in": 0.0, "out": 0.0, "read": 0.0, "write": 0.0}
@@ -29,7 +29,7 @@ def overview(told: Any = (), **of_node: Any) -> Overview:
     wanted = {"state": "ready", "desired": "ready"} | of_node
     node = NodeRecord(name="n1", created_at=1.0, devices={"V100": 8}, **wanted)
     return Overview(
-        tasks=(Now(workload=job, task=task, values=VALUES, figures=dict(told)),),
+        tasks=(CurrentTask(workload=job, task=task, values=VALUES, figures=dict(told)),),
         nodes={}, records=(node,), held={"n1": {"V100": 3}}, states={}, changes={},
         workspace_names={"w": "default"}, user_mails={"u": "a@b.example"},
     )  # fmt: skip

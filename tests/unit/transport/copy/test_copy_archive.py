@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trainyard.lib.errors import DeniedError
 from trainyard.transport.copy.api import CopyOptions
 from trainyard.transport.copy.archive import BLOCK, Segment, end_mark, pack, segments
-from trainyard.transport.copy.manifest import ROOT, Entry, scan
+from trainyard.transport.copy.manifest import ROOT, ManifestEntry, scan
 from trainyard.transport.copy.payload import make_payload
 
 UNPACKERS = {
@@ -23,7 +23,7 @@ UNPACKERS = {
 }
 
 
-def packed(entries: list[Entry], notes: list[str] | None = None) -> bytes:
+def packed(entries: list[ManifestEntry], notes: list[str] | None = None) -> bytes:
     (segment,) = segments(entries)
     payload = make_payload(lambda descriptor: pack(segment, descriptor, notes if notes is not None else []))
     descriptor = payload.open()
@@ -36,7 +36,7 @@ def packed(entries: list[Entry], notes: list[str] | None = None) -> bytes:
         payload.close()
 
 
-def everything(folder: Path) -> list[Entry]:
+def everything(folder: Path) -> list[ManifestEntry]:
     manifest = scan([(ROOT, folder)], CopyOptions())
     return [*manifest.folders, *manifest.files]
 
@@ -106,7 +106,7 @@ def test_a_stranger_unpacks_the_same_tree_when_names_are_hostile(tmp_path, unpac
 )
 def test_python_reads_the_same_header_when_anything_is_written(name, mode, mtime):
     name = name.strip(b"/") or b"x"
-    entry = Entry(name, b"/dev/null", 0o100000 | mode, 0, mtime, 0, 0, b"")
+    entry = ManifestEntry(name, b"/dev/null", 0o100000 | mode, 0, mtime, 0, 0, b"")
     with tarfile.open(fileobj=io.BytesIO(packed([entry]))) as archive:
         (member,) = archive.getmembers()
     assert os.fsencode(member.name) == name
@@ -164,7 +164,7 @@ def test_the_file_is_named_when_it_cannot_be_read(tmp_path):
 
 
 def test_sizes_beyond_eight_gigabytes_are_written_when_needed():
-    entry = Entry(b"huge", b"", 0o100644, 9 * 2**30, 0, 0, 0, b"")
+    entry = ManifestEntry(b"huge", b"", 0o100644, 9 * 2**30, 0, 0, 0, b"")
     from trainyard.transport.copy.archive import _header
 
     assert tarfile.TarInfo.frombuf(_header(entry), "utf-8", "strict").size == 9 * 2**30

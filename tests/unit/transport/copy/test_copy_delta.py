@@ -27,7 +27,7 @@ from trainyard.transport.copy.blocks import (
     sum_file,
 )
 from trainyard.transport.copy.delta import PROOF, Patch, compare, patches, runs, write_patch
-from trainyard.transport.copy.manifest import Entry, scan
+from trainyard.transport.copy.manifest import ManifestEntry, scan
 from trainyard.transport.copy.payload import make_payload
 from trainyard.transport.copy.script import compose
 
@@ -37,7 +37,7 @@ BLOCK = SMALLEST_BLOCK
 OLD = os.urandom(12 * BLOCK + 1000)
 
 
-def entry_of(path: Path, name: bytes = b"it") -> Entry:
+def entry_of(path: Path, name: bytes = b"it") -> ManifestEntry:
     (entry,) = scan([(name, path)], CopyOptions()).files
     return entry
 

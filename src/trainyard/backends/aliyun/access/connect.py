@@ -19,7 +19,7 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import CapacityError, DeniedError, Error, UnreachableError
 from trainyard.lib.files import write_atomic
 from trainyard.transport.ssh import SshAddress, SshTransport, fetch_host_key
-from trainyard.transport.ssh_connect import Link
+from trainyard.transport.ssh_connect import SshConnection
 from trainyard.transport.ssh_host_keys import known_name
 from trainyard.transport.ssh_import import asyncssh
 
@@ -89,7 +89,7 @@ class InstanceTransport(SshTransport):
         """It may be booting for so long."""
         self._deadline = self._clock.monotonic() + seconds
 
-    async def _open_link(self) -> Link:
+    async def _open_link(self) -> SshConnection:
         if self._refusal:
             raise UnreachableError(self._refusal, hint="Start it with `trainyard start`.")
         pause = FIRST_PAUSE
@@ -144,7 +144,7 @@ class InstanceTransport(SshTransport):
             ) from error
         self._host_key = host_key
 
-    async def _open_admitted(self) -> Link:
+    async def _open_admitted(self) -> SshConnection:
         """Open a connection; where our key is not known there, let the provider put it in, once."""
         try:
             return await self._open_verified()
@@ -155,7 +155,7 @@ class InstanceTransport(SshTransport):
                 raise
         return await self._open_verified()
 
-    async def _open_verified(self) -> Link:
+    async def _open_verified(self) -> SshConnection:
         """Open a connection; a host key that is not the known one has to be the one that the provider tells now."""
         try:
             return await super()._open_link()
@@ -188,7 +188,7 @@ class InstanceTransport(SshTransport):
             hint="Try from another network; if it stays so, release the machine.",
         )
 
-    async def _until_booted(self, link: Link) -> None:
+    async def _until_booted(self, link: SshConnection) -> None:
         if self._is_booted:
             return
         try:

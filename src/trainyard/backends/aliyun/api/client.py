@@ -26,10 +26,10 @@ from trainyard.backends.aliyun.api.errors import (
     proves_nothing_was_made,
 )
 from trainyard.backends.aliyun.api.profiles import profile_region
-from trainyard.backends.aliyun.api.retry import Attempt, Gate, Kind, Policy, persist
+from trainyard.backends.aliyun.api.retry import Attempt, Kind, Policy, ThrottleGate, persist
 from trainyard.backends.aliyun.api.threads import in_thread
 from trainyard.backends.aliyun.api.wire import Answer, Keys, Parameter, Request, flatten
-from trainyard.backends.aliyun.launch.journal import Entry, Journal, new_token
+from trainyard.backends.aliyun.launch.journal import Journal, JournalEntry, new_token
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import DeniedError, Error, InvalidError, UnsupportedError
 from trainyard.settings import Settings
@@ -143,7 +143,7 @@ class Sender:
         self._clock = clock
         self._policy = policy
         self._notice = notice
-        self._gate = Gate()
+        self._gate = ThrottleGate()
         self._places = asyncio.Semaphore(CONCURRENT_CALLS)
 
     async def send(
@@ -337,7 +337,7 @@ class Client:
             raise
         return Created(answer=answer, token=token, form=form)
 
-    async def replay(self, entry: Entry, *, about: str = "") -> Created | None:
+    async def replay(self, entry: JournalEntry, *, about: str = "") -> Created | None:
         """Send a journalled create again; None, and the entry gone, where it is too old or certainly made nothing."""
         if not entry.is_replayable(self.clock.now()):
             self.journal.clear(entry.token)

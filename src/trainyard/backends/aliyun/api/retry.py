@@ -89,7 +89,7 @@ def _backoff(tried: int, first: float, longest: float, chance: float) -> float:
 
 
 @dataclass(slots=True)
-class Gate:
+class ThrottleGate:
     """What throttling of one action tells the other calls of that action: wait as well, then go one by one."""
 
     _closed_until: dict[object, float] = field(default_factory=dict)
@@ -129,7 +129,7 @@ async def persist(
     *,
     kind: Kind,
     key: object,
-    gate: Gate,
+    gate: ThrottleGate,
     clock: Clock,
     policy: Policy | None = None,
     notice: Callable[[Failure, float], None] | None = None,

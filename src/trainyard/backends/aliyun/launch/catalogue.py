@@ -1,7 +1,7 @@
 """What can be had: types with their figures, stock by zone, prices, and the places to try for a wish, best first.
 
 Stock is what the provider says, and a launch may still be refused: the caller goes on to the next candidate and tells
-`Misses`, which leaves a place out for some minutes. Asking is here; ordering is pure (`rank`).
+`SoldOutPlaces`, which leaves a place out for some minutes. Asking is here; ordering is pure (`rank`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class MachineRequest:
     """What machines are wanted, as far as stock and price depend on it."""
 
     types: Sequence[str]
@@ -123,7 +123,7 @@ class Candidate:
         return f"{self.type}{' (spot)' if self.is_spot else ''} in {self.zone_id}"
 
 
-class Misses:
+class SoldOutPlaces:
     """Places that had nothing a moment ago."""
 
     def __init__(self, clock: Clock) -> None:
@@ -238,7 +238,13 @@ def _by_status(status: str) -> Level:
 
 
 async def fetch_price(
-    client: Client, type_name: str, wish: Wish, *, zone_id: str = "", is_spot: bool = False, amount: int = 1
+    client: Client,
+    type_name: str,
+    wish: MachineRequest,
+    *,
+    zone_id: str = "",
+    is_spot: bool = False,
+    amount: int = 1,
 ) -> Price:
     """What so many machines cost in an hour, disks and bandwidth included."""
     parameters: dict[str, Parameter] = {
@@ -295,7 +301,7 @@ async def fetch_spot_prices(client: Client, type_name: str) -> dict[str, Price]:
 
 
 async def find_candidates(
-    client: Client, wish: Wish, *, misses: Misses | None = None
+    client: Client, wish: MachineRequest, *, misses: SoldOutPlaces | None = None
 ) -> tuple[Candidate, ...]:
     """The places to try for a wish, best first; CapacityError that says what was looked at when there are none.
 
@@ -314,7 +320,7 @@ async def find_candidates(
     return ranked
 
 
-async def _fetch_offers(client: Client, wish: Wish, name: str, *, is_spot: bool) -> list[Candidate]:
+async def _fetch_offers(client: Client, wish: MachineRequest, name: str, *, is_spot: bool) -> list[Candidate]:
     """Stock and prices of one type, asked for at once; none where the region does not sell it."""
     # On demand a type costs the same in all zones of a region; on the spot market each zone has its price.
     asked = await gather_all(
@@ -361,7 +367,9 @@ def _with_zone(whole: Price, spot: Price | None) -> Price:
     )
 
 
-def rank(offers: Iterable[Candidate], wish: Wish, *, misses: Misses | None = None) -> tuple[Candidate, ...]:
+def rank(
+    offers: Iterable[Candidate], wish: MachineRequest, *, misses: SoldOutPlaces | None = None
+) -> tuple[Candidate, ...]:
     """Those worth trying, best first: the wished way of paying, then stock, then the types' order, then price.
 
     What failed a moment ago comes last, and stays: when all have failed, they are all there is to try.
@@ -385,7 +393,7 @@ def rank(offers: Iterable[Candidate], wish: Wish, *, misses: Misses | None = Non
     )
 
 
-def _is_affordable(candidate: Candidate, wish: Wish) -> bool:
+def _is_affordable(candidate: Candidate, wish: MachineRequest) -> bool:
     return (
         wish.highest_price is None or candidate.price is None or candidate.price.amount <= wish.highest_price
     )
@@ -395,15 +403,15 @@ def _listed(asked: Sequence[tuple[str, bool]]) -> str:
     return ", ".join(f"{name}{' (spot)' if is_spot else ''}" for name, is_spot in asked)
 
 
-def _is_too_dear(wish: Wish, offers: Sequence[Candidate]) -> bool:
+def _is_too_dear(wish: MachineRequest, offers: Sequence[Candidate]) -> bool:
     return wish.highest_price is not None and any(each.level is not Level.NONE for each in offers)
 
 
-def _when(wish: Wish, offers: Sequence[Candidate]) -> str:
+def _when(wish: MachineRequest, offers: Sequence[Candidate]) -> str:
     return f"for {wish.highest_price} an hour or less" if _is_too_dear(wish, offers) else "now"
 
 
-def _no_candidate_hint(wish: Wish, offers: Sequence[Candidate]) -> str:
+def _no_candidate_hint(wish: MachineRequest, offers: Sequence[Candidate]) -> str:
     if _is_too_dear(wish, offers):
         return f"Raise max_price_per_hour above {wish.highest_price}, or ask for another type."
     if wish.zone_id:

@@ -9,9 +9,9 @@ from typing import TypeVar
 from trainyard.backends.aliyun.api.client import Client
 from trainyard.backends.aliyun.launch.catalogue import (
     Level,
+    MachineRequest,
     Price,
     TypeInfo,
-    Wish,
     fetch_gpu_types,
     fetch_price,
     fetch_spot_prices,
@@ -48,7 +48,7 @@ async def fetch_gpu_offers(client: Client, *, with_prices: bool = True) -> tuple
         if not there or not with_prices:
             return Offer(type=types[name], zones=there)
         spot = list((await _or_nothing(fetch_spot_prices(client, name)) or {}).values())
-        price = await _or_nothing(fetch_price(client, name, Wish(types=(name,)), zone_id=there[0]))
+        price = await _or_nothing(fetch_price(client, name, MachineRequest(types=(name,)), zone_id=there[0]))
         return Offer(
             type=types[name],
             zones=there,

@@ -28,7 +28,7 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """One create that may have happened."""
 
     token: str
@@ -62,9 +62,9 @@ class Journal:
         host: str,
         token: str,
         form: Mapping[str, str],
-    ) -> Entry:
+    ) -> JournalEntry:
         """Write an entry down, for good, before anything is sent."""
-        entry = Entry(
+        entry = JournalEntry(
             token=token,
             purpose=purpose,
             product=product,
@@ -80,14 +80,14 @@ class Journal:
         write_atomic(self._path(token), json.dumps(data, ensure_ascii=False, indent=1), mode=0o600)
         return entry
 
-    def entries(self, *, host: str = "") -> list[Entry]:
+    def entries(self, *, host: str = "") -> list[JournalEntry]:
         """All that is not cleared, oldest first; of one endpoint if `host` is given."""
         found = [entry for path in self._folder.glob("ty-*.json") if (entry := _load(path))]
         return sorted(
             (entry for entry in found if not host or entry.host == host), key=lambda entry: entry.created
         )
 
-    def find(self, purpose: str, *, host: str) -> Entry | None:
+    def find(self, purpose: str, *, host: str) -> JournalEntry | None:
         """The oldest entry for this purpose."""
         return next((entry for entry in self.entries(host=host) if entry.purpose == purpose), None)
 
@@ -110,10 +110,10 @@ class Journal:
         return self._folder / f"{token}.json"
 
 
-def _load(path: Path) -> Entry | None:
+def _load(path: Path) -> JournalEntry | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Entry(**{**data, "created": datetime.fromisoformat(data["created"])})
+        return JournalEntry(**{**data, "created": datetime.fromisoformat(data["created"])})
     except FileNotFoundError:
         return None  # another program has just cleared it
     except (OSError, ValueError, TypeError, KeyError) as error:

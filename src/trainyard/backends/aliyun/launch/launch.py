@@ -31,9 +31,9 @@ from trainyard.backends.aliyun.ecs import (
     wanted_types,
 )
 from trainyard.backends.aliyun.launch import planning, race_resolution
-from trainyard.backends.aliyun.launch.catalogue import Candidate, Misses
-from trainyard.backends.aliyun.launch.journal import Entry
-from trainyard.backends.aliyun.launch.prerequisites import PAUSE_SECONDS, TRIES, Ground, ensure_ground
+from trainyard.backends.aliyun.launch.catalogue import Candidate, SoldOutPlaces
+from trainyard.backends.aliyun.launch.journal import JournalEntry
+from trainyard.backends.aliyun.launch.prerequisites import PAUSE_SECONDS, TRIES, Prerequisites, ensure_ground
 from trainyard.backends.aliyun.launch.user_data import user_data
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, NotFoundError, UnreachableError
@@ -60,7 +60,7 @@ POLL_SECONDS = 1.0
 MOST_NAMED = 4  # of places with the same refusal
 
 
-class Made(NamedTuple):
+class LaunchResult(NamedTuple):
     """What came of making machines: all of ours, and the ids of those that this call has made and kept."""
 
     there: Sequence[Machine]
@@ -74,7 +74,7 @@ class Launcher:
     client: Client
     settings: Settings
     login: Login
-    misses: Misses
+    misses: SoldOutPlaces
     run_id: str = field(default_factory=new_id)
     _is_whole_job: bool = True  # nothing of these jobs was there before
     _answers: dict[str, list[str]] = field(default_factory=dict)  # token → what it made
@@ -115,7 +115,7 @@ class Launcher:
             self.client.journal.clear(entry.token)
         return there
 
-    def _entries(self, purpose: str) -> list[Entry]:
+    def _entries(self, purpose: str) -> list[JournalEntry]:
         host = self.client.host("ecs")
         return [
             entry
@@ -127,7 +127,7 @@ class Launcher:
 
     async def make(
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
-    ) -> Made:
+    ) -> LaunchResult:
         """Make machines of these names, at least `least` of them. On an error nothing is left."""
         self._is_whole_job = not near
         try:
@@ -141,7 +141,7 @@ class Launcher:
             raise
         for entry in self._own_entries(names):
             self.client.journal.clear(entry.token)
-        return Made(there, frozenset(machine.id for machine in there if machine.id in made))
+        return LaunchResult(there, frozenset(machine.id for machine in there if machine.id in made))
 
     async def take_back(self, names: Sequence[str]) -> None:
         """Release whatever this call has made, also what it never had an answer about."""
@@ -150,14 +150,14 @@ class Launcher:
             with self._telling([name for entry in entries for name in _names_of(entry)]):
                 _raise_first(await gather_all([self._undo(entry) for entry in entries]))
 
-    async def give_back(self, made: Made) -> None:
+    async def give_back(self, made: LaunchResult) -> None:
         """Release what this call has made and kept, but not what it found."""
         names = [machine.name for machine in made.there if machine.id in made.ids]
         if names:
             with self._telling(names):
                 await power.delete(self.client, sorted(made.ids), is_fresh=True)
 
-    async def _undo(self, entry: Entry) -> None:
+    async def _undo(self, entry: JournalEntry) -> None:
         ids = self._answers.get(entry.token)
         if ids is None:
             again = await self.client.replay(entry)
@@ -189,7 +189,7 @@ class Launcher:
         whole = [f"{{{job_of(name)}}}" if job_of(name) else name for name in names]
         return " ".join(dict.fromkeys(whole if self._is_whole_job else names))
 
-    def _own_entries(self, names: Sequence[str]) -> list[Entry]:
+    def _own_entries(self, names: Sequence[str]) -> list[JournalEntry]:
         return [
             entry
             for job in _jobs(names)
@@ -233,7 +233,7 @@ class Launcher:
                 return made
         raise _nobody_has(names, tried)
 
-    async def _ensure_ground(self, spec: MachineSpec) -> Ground:
+    async def _ensure_ground(self, spec: MachineSpec) -> Prerequisites:
         cloud = self.settings.cloud
         own = await own_address(self.client.host("ecs"), given=cloud.own_address)
         return await ensure_ground(
@@ -245,7 +245,7 @@ class Launcher:
             family_home=cloud.user_home / ".ncluster",
         )
 
-    def _launch(self, spec: MachineSpec, found: planning.Found, ground: Ground) -> Launch:
+    def _launch(self, spec: MachineSpec, found: planning.LaunchPlan, ground: Prerequisites) -> Launch:
         return Launch(
             spec=replace(spec, snapshot=found.snapshot),
             image_id=found.image.id,
@@ -268,7 +268,7 @@ class Launcher:
     async def _try(
         self,
         launch: Launch,
-        ground: Ground,
+        ground: Prerequisites,
         candidate: Candidate,
         names: Sequence[str],
         least: int,
@@ -372,7 +372,7 @@ def _ids(created: Created) -> list[str]:
     return list(texts(created.answer, "InstanceIdSets.InstanceIdSet"))
 
 
-def _names_of(entry: Entry) -> list[str]:
+def _names_of(entry: JournalEntry) -> list[str]:
     """The names that a launch gives, from its own words: `task[0,1].bert` with an amount of 8."""
     form, amount = entry.form.get("InstanceName", ""), int(entry.form.get("Amount", "1"))
     before, _, rest = form.partition("[")
@@ -383,7 +383,7 @@ def _names_of(entry: Entry) -> list[str]:
     return [f"{before}{number}{suffix}" for number in range(int(begin), int(begin) + amount)]
 
 
-def _is_wanted(entry: Entry, names: Sequence[str], spec: MachineSpec) -> bool:
+def _is_wanted(entry: JournalEntry, names: Sequence[str], spec: MachineSpec) -> bool:
     """Whether what an earlier client asked for is a part of what we ask for."""
     types = wanted_types(spec)
     return set(_names_of(entry)) <= set(names) and (

@@ -14,8 +14,8 @@ from trainyard.backends.aliyun.launch.catalogue import (
     Candidate,
     Disk,
     Level,
-    Misses,
-    Wish,
+    MachineRequest,
+    SoldOutPlaces,
     fetch_gpu_types,
     fetch_price,
     fetch_spot_prices,
@@ -37,7 +37,7 @@ CONCURRENT_PRICES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class LaunchPlan:
     """What will be asked for, and where, best place first."""
 
     image: Image
@@ -47,7 +47,9 @@ class Found:
     snapshot: str = ""  # the id of what the data disk begins as
 
 
-async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Sequence[Machine] = ()) -> Found:
+async def find(
+    client: Client, spec: MachineSpec, *, misses: SoldOutPlaces, near: Sequence[Machine] = ()
+) -> LaunchPlan:
     """Find image and places at once. `near` are machines of the same job: their zone and type come first."""
     snapshot: Snapshot | None = None
     if spec.snapshot:
@@ -62,7 +64,7 @@ async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Seque
     system_disk = replace(places.system_disk, gib=max(places.system_disk.gib, image.size_gib))
     zones = {machine.zone for machine in near}
     ordered = sorted(candidates, key=lambda each: zones and each.zone_id not in zones)  # stable
-    return Found(
+    return LaunchPlan(
         image=image,
         system_disk=system_disk,
         data_disk=places.data_disks[0] if places.data_disks else None,
@@ -72,8 +74,8 @@ async def find(client: Client, spec: MachineSpec, *, misses: Misses, near: Seque
 
 
 async def _find_places(
-    client: Client, spec: MachineSpec, *, misses: Misses, near: Sequence[Machine]
-) -> tuple[Wish, tuple[Candidate, ...]]:
+    client: Client, spec: MachineSpec, *, misses: SoldOutPlaces, near: Sequence[Machine]
+) -> tuple[MachineRequest, tuple[Candidate, ...]]:
     types = wanted_types(spec) or list(dict.fromkeys(machine.type for machine in near))
     types = types or await _types_with_gpus(client, spec)
     failure: Error | None = None
@@ -89,11 +91,11 @@ async def _find_places(
     raise failure or CapacityError("there are no machines")
 
 
-def wish_of(spec: MachineSpec, types: Sequence[str], category: str) -> Wish:
+def wish_of(spec: MachineSpec, types: Sequence[str], category: str) -> MachineRequest:
     """The wish for these types, with all disks of one kind."""
     gib = spec.data_disk_gib
     limits = [limit for limit in (spec.max_price_per_hour,) if limit is not None]
-    return Wish(
+    return MachineRequest(
         types=types,
         is_spot=spec.spot,
         zone_id=spec.zone_id,
@@ -124,7 +126,9 @@ async def _types_with_gpus(client: Client, spec: MachineSpec) -> list[str]:
             amounts = [spot[zone].amount for zone in zones if zone in spot]
             if amounts:
                 return min(amounts)
-        found = await fetch_price(client, name, Wish(types=(name,)), zone_id=spec.zone_id, is_spot=spec.spot)
+        found = await fetch_price(
+            client, name, MachineRequest(types=(name,)), zone_id=spec.zone_id, is_spot=spec.spot
+        )
         return found.amount
 
     prices = await map_bounded(price, fitting, limit=CONCURRENT_PRICES)

@@ -21,7 +21,7 @@ PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class Prerequisites:
     """What a machine is put on."""
 
     vpc: Vpc
@@ -37,7 +37,7 @@ async def ensure_ground(
     admitted: Sequence[str] = (),
     owner: str = "",
     family_home: Path | None = None,
-) -> Ground:
+) -> Prerequisites:
     """Make what is missing and reuse what is there; ssh is open to the `admitted` ranges then.
 
     Four calls when all is there. Running it twice, also at once, is running it once.
@@ -45,7 +45,7 @@ async def ensure_ground(
     key = asyncio.ensure_future(ensure_key_pair(client, key_name, family_home=family_home))
     try:
         vpc, group = await _ensure_network(client, vpc_name, admitted, owner)
-        return Ground(vpc=vpc, group=group, key=await key)
+        return Prerequisites(vpc=vpc, group=group, key=await key)
     finally:
         key.cancel()  # where the network failed; no effect on one that is done
         await asyncio.gather(key, return_exceptions=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel
-from .log_sender import COALESCE_BYTES, COALESCE_SECONDS, Shipper
+from .log_sender import COALESCE_BYTES, COALESCE_SECONDS, LogSender
 from .readings.disk_limit import DiskLimits
 from .readings.sampler import Sampler
 from .server_relay import SOCKET
@@ -77,7 +77,7 @@ class Agent:
             self.watcher: kernel.Inotify | None = kernel.Inotify()
         except OSError:  # the user has too many
             self.watcher = None
-        self.shipper = Shipper(self.watcher)
+        self.shipper = LogSender(self.watcher)
         self.tasks = Tasks(mark, self._changed)
         self.sampler = Sampler()
         self.disk = DiskLimits(self.tasks)

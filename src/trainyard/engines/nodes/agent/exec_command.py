@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from . import kernel
-from .sandbox.capabilities import Ground
+from .sandbox.capabilities import Capabilities
 from .sandbox.storage_mounts import RefusalError
 from .sandbox.view import CONTAINER, IGNORE, place_of, wrap
 from .tasks.folder import TaskFolder, find_tombstone
@@ -54,7 +54,7 @@ def _anew(folder: TaskFolder, order: dict[str, Any], command: str) -> int:  # no
     if "TERM" in os.environ:
         env["TERM"] = os.environ["TERM"]
     try:
-        wrapped = wrap(Ground(), folder, order, _words(command), env)
+        wrapped = wrap(Capabilities(), folder, order, _words(command), env)
         if wrapped.kind:
             return int(entering.run_anew(order, wrapped))
     except RefusalError as error:

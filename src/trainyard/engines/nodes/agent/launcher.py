@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from .exec_command import find_shell
 from .kernel import MARK
 from .node_probe import _devices as devices_of_drivers
-from .process_group import Crew, Member, flush_own_streams
+from .process_group import Member, ProcessGroup, flush_own_streams
 
 WRONG = 2  # the exit code for what a person has to change
 MORE = "TRAINYARD_LAUNCH_OPTIONS"  # by which a job that only says `launcher: own` can say more
@@ -92,7 +92,7 @@ class LaunchError(Exception):
         self.hint = hint
 
 
-class Place(NamedTuple):
+class ProcessRank(NamedTuple):
     """One process among all."""
 
     rank: int
@@ -104,7 +104,7 @@ class Place(NamedTuple):
 class Plan(NamedTuple):
     """All processes of this machine, and what they have in common."""
 
-    places: list[Place]
+    places: list[ProcessRank]
     size: int
     nodes: int
     node: int
@@ -157,7 +157,7 @@ def run(settings: Mapping[str, Any], command: Sequence[str], lines: Mapping[str,
     members = make_members(settings, plan, words, environ)
     flush_own_streams()
     as_json = settings.get("json", False)
-    crew = Crew(members, grace=settings["grace"], is_supervised=MARK in environ, as_json=as_json)
+    crew = ProcessGroup(members, grace=settings["grace"], is_supervised=MARK in environ, as_json=as_json)
     return crew.run()
 
 
@@ -203,7 +203,7 @@ def make_plan(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
         at = local % len(devices) if devices else local
         physical = devices[at] if devices else str(local)
         called = str(at) if is_renumbered else physical
-        places.append(Place(node * count + local, local, _seen(settings, called), physical))
+        places.append(ProcessRank(node * count + local, local, _seen(settings, called), physical))
     return Plan(places, nodes * count, nodes, node, _first(ADDRESSES, environ))
 
 
@@ -272,7 +272,7 @@ def _listed(text: str) -> list[str]:
 # -- the rank table of Ascend ----------------------------------------------------------------------------------------
 
 
-class Seat(NamedTuple):
+class RankTableDevice(NamedTuple):
     """One device of a rank table."""
 
     rank: int
@@ -280,7 +280,7 @@ class Seat(NamedTuple):
     device: str
 
 
-def load_table(path: str, patience: float, *, is_asked: bool) -> list[Seat]:
+def load_table(path: str, patience: float, *, is_asked: bool) -> list[RankTableDevice]:
     """The seats of a table; empty for one without ranks. It may still be in the making: its `status` says so."""
     begun = time.monotonic()
     until, is_told = begun + patience, False
@@ -308,23 +308,27 @@ def load_table(path: str, patience: float, *, is_asked: bool) -> list[Seat]:
         time.sleep(POLL_SECONDS)
 
 
-def seats_of(table: Mapping[str, Any]) -> list[Seat]:
+def seats_of(table: Mapping[str, Any]) -> list[RankTableDevice]:
     """Of both layouts that have ranks; in their order."""
-    found: list[Seat] = []
+    found: list[RankTableDevice] = []
     for server in table.get("server_list", ()):
         name = server["server_id"]
-        found += [Seat(int(each["rank_id"]), name, str(each["device_id"])) for each in server["device"]]
+        found += [
+            RankTableDevice(int(each["rank_id"]), name, str(each["device_id"])) for each in server["device"]
+        ]
     for group in table.get("group_list", ()):
         for entry in group["instance_list"]:
             if "rank_id" in entry:
                 device = entry["devices"][0]
-                found.append(Seat(int(entry["rank_id"]), entry["server_id"], str(device["device_id"])))
+                found.append(
+                    RankTableDevice(int(entry["rank_id"]), entry["server_id"], str(device["device_id"]))
+                )
     return sorted(found)
 
 
-def servers_of(table: list[Seat]) -> list[list[Seat]]:
+def servers_of(table: list[RankTableDevice]) -> list[list[RankTableDevice]]:
     """The table by server. Where simulated ones share a machine, and so an address, a device's number begins anew."""
-    found: list[list[Seat]] = []
+    found: list[list[RankTableDevice]] = []
     for seat in table:
         last = found[-1] if found else []
         if not last or last[0].server != seat.server or seat.device in [each.device for each in last]:
@@ -334,7 +338,11 @@ def servers_of(table: list[Seat]) -> list[list[Seat]]:
 
 
 def plan_by_table(
-    settings: Mapping[str, Any], environ: Mapping[str, str], table: list[Seat], *, is_renumbered: bool
+    settings: Mapping[str, Any],
+    environ: Mapping[str, str],
+    table: list[RankTableDevice],
+    *,
+    is_renumbered: bool,
 ) -> Plan:
     """The processes that the table has for this machine."""
     servers = servers_of(table)
@@ -354,7 +362,7 @@ def plan_by_table(
     places = []
     for local, seat in enumerate(ours):
         called = str(local) if is_renumbered else seat.device
-        places.append(Place(seat.rank, local, _seen(settings, called), seat.device))
+        places.append(ProcessRank(seat.rank, local, _seen(settings, called), seat.device))
     return Plan(places, len(table), len(servers), place, server)
 
 
@@ -446,7 +454,7 @@ def meeting_place(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     return common
 
 
-def process_variables(place: Place) -> dict[str, str]:
+def process_variables(place: ProcessRank) -> dict[str, str]:
     """Ranks and devices, under the names of PyTorch and of Ascend."""
     return {
         "RANK": str(place.rank),
@@ -456,7 +464,7 @@ def process_variables(place: Place) -> dict[str, str]:
     }
 
 
-def mindspore_variables(plan: Plan, common: Mapping[str, str], place: Place | None) -> dict[str, str]:
+def mindspore_variables(plan: Plan, common: Mapping[str, str], place: ProcessRank | None) -> dict[str, str]:
     """MindSpore's dynamic cluster; without a place, for its scheduler. The rank table is not for it."""
     variables = {
         "MS_SCHED_HOST": _looked_up(common.get("MS_SCHED_HOST") or common.get("MASTER_ADDR") or "127.0.0.1"),
@@ -484,7 +492,7 @@ def _looked_up(host: str) -> str:
         return host
 
 
-def visibility(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
+def visibility(place: ProcessRank, environ: Mapping[str, str]) -> dict[str, str]:
     """One device only, under the names that hide devices; those that show some already, else both common ones."""
     names = [name for name in VISIBLE[0] if environ.get(name, "") not in HIDDEN] or VISIBLE[0][:2]
     return dict.fromkeys(names, place.physical)
@@ -494,7 +502,7 @@ def _member(
     settings: Mapping[str, Any],
     plan: Plan,
     label: str,
-    place: Place | None,
+    place: ProcessRank | None,
     words: list[str],
     env: dict[str, str],
 ) -> Member:
@@ -515,7 +523,7 @@ def _member(
     return Member(label, words, env, folder=folder, log=log)
 
 
-def _work_folder(pattern: str, plan: Plan, label: str, place: Place | None) -> str:
+def _work_folder(pattern: str, plan: Plan, label: str, place: ProcessRank | None) -> str:
     values = {"node": str(plan.node), "rank": label, "local": label, "device": label}
     if place is not None:
         values.update(local=str(place.local), device=place.physical)

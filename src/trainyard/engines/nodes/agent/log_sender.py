@@ -91,7 +91,7 @@ def _first_data(folder: TaskFolder, offset: int) -> int:
         os.close(handle)
 
 
-class Shipper:
+class LogSender:
     """All logs to one server."""
 
     def __init__(self, watcher: kernel.Inotify | None) -> None:

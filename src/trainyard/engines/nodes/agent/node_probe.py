@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from .sandbox.capabilities import Ground, find_runtime
+from .sandbox.capabilities import Capabilities, find_runtime
 
 DRIVER_SECONDS = 20.0
 NO_ROUTE = "192.0.2.1"  # an address of nobody: nothing is sent, only a route is looked up
@@ -32,7 +32,7 @@ def run() -> int:
 def facts() -> dict[str, Any]:
     """All of it, as plain values."""
     devices, errors = _devices()
-    ground = Ground()
+    ground = Capabilities()
     return {
         "cpu_milli": _cpu_milli(),
         "memory_mib": _memory_mib(),

@@ -55,7 +55,7 @@ class Member:
         self.rest = b""  # the beginning of a line
 
 
-class Crew:
+class ProcessGroup:
     """Runs them. `deadline` and the like are in seconds of the monotonic clock."""
 
     def __init__(

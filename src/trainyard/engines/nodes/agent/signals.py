@@ -7,7 +7,7 @@ import select
 import signal
 
 
-class Hearing:
+class EndSignal:
     """A signal that asks us to go, heard for good.
 
     A handler of Python's runs between two of its steps: who has just gone to wait for a child would hear of a signal only

@@ -36,7 +36,7 @@ BODY_LIMIT = 4 << 20
 UNREAD = frozenset({401, 408, 413, 429})  # of requests whose body may not have been read
 
 
-class Doors:
+class DlcDispatch:
     """Sends requests of the vendor's clients to their own application, made for the first of them; all others to ours."""
 
     def __init__(self, ours: Asgi, parts: Parts) -> None:

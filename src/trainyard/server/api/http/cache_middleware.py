@@ -20,7 +20,7 @@ LIST = "/api/v1/jobs"
 ONE = LIST + "/"
 
 
-class Shortcut:
+class CacheMiddleware:
     """Stands before the routes."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -43,7 +43,7 @@ NO_STORE = (b"cache-control", b"no-store")
 STRICT_TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Guard:
+class GuardMiddleware:
     """Wraps the API. Streams and WebSockets pass through; bodies are read whole, up to their limit."""
 
     def __init__(

@@ -53,7 +53,7 @@ def _snapshot(connection: Connection) -> str:
 
 
 @dataclass(slots=True)
-class Kept:
+class CachedResponse:
     """An answer's bytes, and when the reading for it began."""
 
     body: bytes
@@ -64,7 +64,7 @@ class Kept:
 
 @dataclass(slots=True)
 class _Place:
-    kept: Kept | None = None
+    kept: CachedResponse | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -76,7 +76,7 @@ class Answers:
         self._places: OrderedDict[Hashable, _Place] = OrderedDict()
         self._bytes = 0
 
-    async def get(self, key: Hashable, render: Callable[[], Awaitable[tuple[bytes, str]]]) -> Kept:
+    async def get(self, key: Hashable, render: Callable[[], Awaitable[tuple[bytes, str]]]) -> CachedResponse:
         """The answer for `key`; rendered where it is not there or was overtaken, by one for all who wait for it."""
         came = time.monotonic()
         place = self._places.get(key)
@@ -95,17 +95,17 @@ class Answers:
             if place.kept is not None and place.kept.mark == mark:
                 return place.kept
             body, etag = await render()
-            self._keep(key, place, Kept(body, etag, mark, began))
-            return Kept(body, etag, mark, began)
+            self._keep(key, place, CachedResponse(body, etag, mark, began))
+            return CachedResponse(body, etag, mark, began)
 
-    async def peek(self, key: Hashable) -> Kept | None:
+    async def peek(self, key: Hashable) -> CachedResponse | None:
         """The answer for `key` if it is kept and still right."""
         place = self._places.get(key)
         if place is None or place.kept is None or place.kept.mark != await self._changes.mark():
             return None
         return place.kept
 
-    def _keep(self, key: Hashable, place: _Place, kept: Kept) -> None:
+    def _keep(self, key: Hashable, place: _Place, kept: CachedResponse) -> None:
         if place.kept is not None and self._places.get(key) is place:
             self._bytes -= len(place.kept.body)
         place.kept = kept

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from trainyard.client.schemas import Problem
 from trainyard.server.api.http.errors import JSON, PreconditionError
-from trainyard.server.api.http.response_cache import Kept
+from trainyard.server.api.http.response_cache import CachedResponse
 from trainyard.server.api.http.routing import PageOf
 
 LIMIT = 100
@@ -50,7 +50,7 @@ def rendered(items: Sequence[object], following: str | int | None = None) -> tup
     return body, f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
 
 
-def kept(request: Request, found: Kept) -> Response:
+def kept(request: Request, found: CachedResponse) -> Response:
     """Bytes that were rendered before; nothing but 304 for a caller who has them already."""
     headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
     if request.headers.get("if-none-match") == found.etag:

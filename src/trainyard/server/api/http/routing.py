@@ -112,7 +112,7 @@ def new_router(
     )
 
 
-class Nouns(BaseRoute):
+class LazyRoutes(BaseRoute):
     """All routes, as one that sends a request to those of its noun."""
 
     def __init__(self) -> None:

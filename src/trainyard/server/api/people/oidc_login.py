@@ -18,7 +18,7 @@ from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.people.sessions import is_secure, set_session
 
 if TYPE_CHECKING:
-    from trainyard.server.auth.oidc_login import Federation
+    from trainyard.server.auth.oidc_login import OidcLogin
 
 router = new_router("/session/oidc", kind=AccountRoute, include_in_schema=False)
 COOKIE = "trainyard_oidc"
@@ -76,7 +76,7 @@ async def finish(
     return response
 
 
-def _federation(parts: Parts) -> Federation:
+def _federation(parts: Parts) -> OidcLogin:
     if parts.services.federation is None:
         raise NotFoundError("No identity provider is set here.", hint="Sign in with a password.")
     return parts.services.federation

@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 
 from trainyard.lib.errors import InvalidError
 from trainyard.server.launch.kinds import apulis, mpi, plain, pytorch, ray, tensorflow
-from trainyard.server.launch.kinds.gang import Gang, Part, Person, Place
-from trainyard.server.launch.kinds.kind import Kind, success_of
+from trainyard.server.launch.kinds.gang import JobOwner, TaskGang, TaskPart, TaskPlace
+from trainyard.server.launch.kinds.kind import JobKind, success_of
 from trainyard.spec.launching import ONE_STARTS_ALL
 from trainyard.spec.workload import CommandOn, RoleSpec, Success, WorkloadSpec
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, JobKind] = {
     kind.name: kind
     for kind in (
         plain.JOB,
@@ -52,7 +52,7 @@ class _Task(Protocol):
 T = TypeVar("T", bound=_Task)
 
 
-def find_kind(name: str) -> Kind:
+def find_kind(name: str) -> JobKind:
     """The kind of this name, however it is written; InvalidError names the nearest one."""
     found = KINDS.get(name)
     if found is None:
@@ -107,7 +107,7 @@ def fit(spec: WorkloadSpec) -> WorkloadSpec:
     return replace(fitted, success=_success(kind, fitted))
 
 
-def _check_roles(kind: Kind, spec: WorkloadSpec) -> None:
+def _check_roles(kind: JobKind, spec: WorkloadSpec) -> None:
     if not kind.roles:
         return
     for role in spec.roles:
@@ -134,7 +134,7 @@ def _promoted(worker: RoleSpec, role: str) -> dict[str, RoleSpec]:
     }
 
 
-def _success(kind: Kind, spec: WorkloadSpec) -> Success:
+def _success(kind: JobKind, spec: WorkloadSpec) -> Success:
     where = place_of_command(spec)
     if where is CommandOn.FIRST and sum(role.replicas for role in spec.roles) > 1:
         return Success.FIRST  # the others stand by: they never end
@@ -203,5 +203,20 @@ def known_kinds() -> Iterable[str]:
     return KINDS
 
 
-__all__ = ["KINDS", "Gang", "Kind", "Part", "Person", "Place", "decisive", "fatal", "find_kind", "fit",
-           "has_ssh", "known_kinds", "meets", "place_of_command", "runs_command"]  # fmt: skip
+__all__ = [
+    "KINDS",
+    "JobKind",
+    "JobOwner",
+    "TaskGang",
+    "TaskPart",
+    "TaskPlace",
+    "decisive",
+    "fatal",
+    "find_kind",
+    "fit",
+    "has_ssh",
+    "known_kinds",
+    "meets",
+    "place_of_command",
+    "runs_command",
+]  # fmt: skip

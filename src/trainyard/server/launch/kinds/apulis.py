@@ -13,8 +13,8 @@ from pathlib import Path
 
 from trainyard.lib.shell import quote
 from trainyard.server.launch.kinds import ascend, mpi
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, path, ssh_host, ssh_port
-from trainyard.server.launch.kinds.kind import Kind
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host, ssh_port
+from trainyard.server.launch.kinds.kind import JobKind
 from trainyard.spec.workload import CommandOn, RoleSpec, WorkloadSpec
 
 HOSTFILE = "/job/hostfile"
@@ -34,14 +34,14 @@ def command_on(spec: WorkloadSpec) -> CommandOn:
     return CommandOn.WORKERS if any(ascend.is_npu(name) for name in devices) else CommandOn.FIRST
 
 
-def names(gang: Gang, place: Place) -> tuple[str, ...]:
+def names(gang: TaskGang, place: TaskPlace) -> tuple[str, ...]:
     """worker-0, as host files have it; the same in the fast network; and what the task is called among all jobs."""
     short = _role(gang, place) if gang.is_alone else f"{place.role}-{place.number}"
     full = gang.job_id if gang.is_alone else f"{gang.job_id}-{place.role}{place.number}"
     return (short, f"ib-{short}", full, f"{gang.job_id}-{place.name}")
 
 
-def part(gang: Gang, place: Place) -> Part:
+def part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     """All that a task of these jobs gets."""
     env, discovery = _environment(gang, place), _discovery(gang, place)
     late, files = mpi.launching(gang)
@@ -71,7 +71,7 @@ def part(gang: Gang, place: Place) -> Part:
         "OMPI_MCA_orte_default_hostfile": path(HOSTFILE),
         **discovery,
     }
-    return Part(env=env, late=late, files=files)
+    return TaskPart(env=env, late=late, files=files)
 
 
 @cache
@@ -79,11 +79,11 @@ def _sudo() -> str:
     return Path(__file__).with_name("sudo.sh").read_text(encoding="utf-8")
 
 
-def _role(gang: Gang, place: Place) -> str:
+def _role(gang: TaskGang, place: TaskPlace) -> str:
     return "master" if gang.is_alone and place.role == WORKER else place.role
 
 
-def _environment(gang: Gang, place: Place) -> dict[str, str]:
+def _environment(gang: TaskGang, place: TaskPlace) -> dict[str, str]:
     workers = len(gang.of_role(WORKER)) or 1
     device = place.device_type or next((one.device_type for one in gang.places if one.device_type), "")
     env = {
@@ -115,7 +115,7 @@ def _environment(gang: Gang, place: Place) -> dict[str, str]:
     return env
 
 
-def _discovery(gang: Gang, place: Place) -> dict[str, str]:
+def _discovery(gang: TaskGang, place: TaskPlace) -> dict[str, str]:
     """Where everybody is: no dash between role and number here, other than in names of hosts."""
     # The same words as in the list of all: scripts look for themselves in it.
     own = place.address if gang.is_alone else f"%address:{place.name}%"
@@ -128,7 +128,7 @@ def _discovery(gang: Gang, place: Place) -> dict[str, str]:
     return {**found, **gang.once("discovery", lambda: _peers(gang))}
 
 
-def _peers(gang: Gang) -> dict[str, str]:
+def _peers(gang: TaskGang) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in gang.places:
         name = f"DLWS_SD_{_role(gang, one)}{one.number}"
@@ -143,7 +143,7 @@ def _peers(gang: Gang) -> dict[str, str]:
     return found
 
 
-def _host_lines(gang: Gang, prefix: str) -> str:
+def _host_lines(gang: TaskGang, prefix: str) -> str:
     lines = [
         f"{ssh_host(one, prefix + names(gang, one)[0])} slots={mpi.slots_of(gang, one)}"
         for one in mpi.hosts_of(gang)
@@ -151,11 +151,11 @@ def _host_lines(gang: Gang, prefix: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _addresses(place: Place) -> Mapping[int, str]:
+def _addresses(place: TaskPlace) -> Mapping[int, str]:
     return {index: place.device_addresses.get(index, "") for index in place.devices}
 
 
-def _npu_environment(place: Place, job_id: str) -> dict[str, str]:
+def _npu_environment(place: TaskPlace, job_id: str) -> dict[str, str]:
     return {
         "VISIBLE_IDS": ",".join(map(str, place.devices)),
         "NPU_IPS": ",".join(f"{index}:{address}" for index, address in _addresses(place).items()),
@@ -168,7 +168,7 @@ def _npu_environment(place: Place, job_id: str) -> dict[str, str]:
     }
 
 
-def _npu_files(gang: Gang, folder: str) -> dict[str, str]:
+def _npu_files(gang: TaskGang, folder: str) -> dict[str, str]:
     """What the platform put below ~/.npu: who has which devices, and rank tables made of it."""
     servers = ascend.servers_of(gang)
     if not servers:
@@ -194,7 +194,7 @@ def _npu_files(gang: Gang, folder: str) -> dict[str, str]:
     }
 
 
-def _train_script(gang: Gang, folder: str) -> str:
+def _train_script(gang: TaskGang, folder: str) -> str:
     """The loop that users of the original copy: one process for each device. With the ranks of this server, and an end."""
     devices = max(len(one.devices) for one in gang.places)
     return "\n".join(
@@ -228,10 +228,10 @@ def _train_script(gang: Gang, folder: str) -> str:
     )
 
 
-REGULAR = Kind(
+REGULAR = JobKind(
     name="RegularJob", roles=(WORKER,), single=(WORKER,), has_own_files=True, part=part, names=names
 )
-DISTRIBUTED = Kind(
+DISTRIBUTED = JobKind(
     name="PSDistJob",
     roles=("ps", WORKER),
     adds=RoleSpec(name="ps", cpu=1.0),

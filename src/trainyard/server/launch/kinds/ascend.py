@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, path
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path
 from trainyard.spec.ascend import CONNECT_SECONDS, SCHEDULER_PORT, Server, rank_table, server
 
 TABLE = "/user/serverid/devindex/config/hccl.json"  # where the vendor's own platform has it
@@ -18,7 +18,7 @@ def is_npu(device_type: str) -> bool:
     return bool(_NPU.search(device_type))
 
 
-def servers_of(gang: Gang) -> tuple[Server, ...]:
+def servers_of(gang: TaskGang) -> tuple[Server, ...]:
     """The inventory of the attempt, in the order of ranks; empty where no device has an address."""
     places = [place for place in gang.places if place.devices and is_npu(place.device_type)]
     if not any(place.device_addresses for place in places):
@@ -39,15 +39,15 @@ def table(servers: tuple[Server, ...], layout: str, *, group: str = "") -> str:
     return rank_table(servers, layout, group=group)
 
 
-def _tables(gang: Gang) -> dict[str, str]:
+def _tables(gang: TaskGang) -> dict[str, str]:
     servers = servers_of(gang)
     return {TABLE: table(servers, "1.0"), LAB_TABLE: table(servers, "lab")} if servers else {}
 
 
-def part(gang: Gang, place: Place) -> Part:
+def part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     """What a task on NPUs gets beside what its kind gives it."""
     if not (place.devices and is_npu(place.device_type)):
-        return Part()
+        return TaskPart()
     places = gang.once("with_devices", lambda: [one for one in gang.places if one.devices])
     size = gang.once("ranks", lambda: sum(len(one.devices) for one in places))
     number = next(number for number, one in enumerate(places) if one is place)
@@ -69,4 +69,4 @@ def part(gang: Gang, place: Place) -> Part:
     if tables := gang.once("rank_tables", lambda: _tables(gang)):
         files = dict(tables)
         late |= {"RANK_TABLE_FILE": path(TABLE), "MINDSPORE_HCCL_CONFIG_PATH": path(LAB_TABLE)}
-    return Part(env=env, late=late, files=files)
+    return TaskPart(env=env, late=late, files=files)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TaskPlace:
     """One task: which it is, and where it runs."""
 
     name: str
@@ -47,7 +47,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class JobOwner:
     """Whose job it is."""
 
     name: str = ""
@@ -60,15 +60,15 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
+class TaskGang:
     """All tasks of an attempt, in the order of ranks."""
 
     job_id: str
     attempt_id: str
     job_name: str
     spec: WorkloadSpec
-    places: tuple[Place, ...]
-    person: Person = field(default_factory=Person)
+    places: tuple[TaskPlace, ...]
+    person: JobOwner = field(default_factory=JobOwner)
     workspace: str = ""
     token: str = field(default="", repr=False)  # of the attempt: what people may sign in to its tasks with
     seed: str = field(
@@ -77,7 +77,7 @@ class Gang:
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
-    def first(self) -> Place:
+    def first(self) -> TaskPlace:
         """The one that the others look for."""
         return self.places[0]
 
@@ -98,13 +98,13 @@ class Gang:
         found: T = self._made[what]
         return found
 
-    def of_role(self, *roles: str) -> tuple[Place, ...]:
+    def of_role(self, *roles: str) -> tuple[TaskPlace, ...]:
         """The tasks of these roles."""
         return tuple(place for place in self.places if place.role in roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TaskPart:
     """What a kind gives to one task."""
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -116,22 +116,22 @@ class Part:
     command: str = ""  # instead of the spec's
 
 
-def host(place: Place) -> str:
+def host(place: TaskPlace) -> str:
     """The mark for a task's host."""
     return f"%host:{place.name}%"
 
 
-def port(place: Place, variable: str) -> str:
+def port(place: TaskPlace, variable: str) -> str:
     """The mark for a port that a task took."""
     return f"%port:{place.name}:{variable}%"
 
 
-def ssh_host(place: Place, name: str = "") -> str:
+def ssh_host(place: TaskPlace, name: str = "") -> str:
     """The mark for a task's host in a file for those who go there by ssh; by another name of its, where one is given."""
     return f"%name:{place.name}:{name}%" if name else f"%name:{place.name}%"
 
 
-def ssh_port(place: Place) -> str:
+def ssh_port(place: TaskPlace) -> str:
     """The mark for the port of a task's ssh; where it has none of its own, the node's."""
     return f"%port:{place.name}:ssh%" if place.ssh_port else "22"
 

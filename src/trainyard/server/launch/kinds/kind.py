@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace
 from trainyard.spec.workload import CommandOn, RoleSpec, Success, WorkloadSpec
 
 
-def nothing(_gang: Gang, _place: Place) -> Part:
+def nothing(_gang: TaskGang, _place: TaskPlace) -> TaskPart:
     """A kind that gives its tasks nothing of its own."""
-    return Part()
+    return TaskPart()
 
 
 def on_all(_spec: WorkloadSpec) -> CommandOn:
@@ -24,13 +24,13 @@ def on_first(_spec: WorkloadSpec) -> CommandOn:
     return CommandOn.FIRST
 
 
-def by_job(gang: Gang, place: Place) -> tuple[str, ...]:
+def by_job(gang: TaskGang, place: TaskPlace) -> tuple[str, ...]:
     """Names of a task's host: with the job's id, as pods have them, and without."""
     return (f"{gang.job_id}-{place.name}", place.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class JobKind:
     """One kind. One that names no roles takes any."""
 
     name: str
@@ -49,10 +49,10 @@ class Kind:
     has_own_files: bool = False  # its users' commands name files that only a view of its own can have
     needs_device: bool = False  # who runs the command depends on the type of devices, so that has to be known
     command_on: Callable[[WorkloadSpec], CommandOn] = on_all
-    part: Callable[[Gang, Place], Part] = nothing
-    names: Callable[[Gang, Place], tuple[str, ...]] = by_job
+    part: Callable[[TaskGang, TaskPlace], TaskPart] = nothing
+    names: Callable[[TaskGang, TaskPlace], tuple[str, ...]] = by_job
 
 
-def success_of(kind: Kind, spec: WorkloadSpec) -> Success:
+def success_of(kind: JobKind, spec: WorkloadSpec) -> Success:
     """When the job counts as done: as its user wants it, where its kind leaves that open."""
     return Success.FIRST if kind.is_decided_by_first else spec.success

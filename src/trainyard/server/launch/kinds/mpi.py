@@ -6,8 +6,8 @@ one of the hosts as well.
 
 from __future__ import annotations
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, path, ssh_host
-from trainyard.server.launch.kinds.kind import Kind, on_first
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host
+from trainyard.server.launch.kinds.kind import JobKind, on_first
 
 HOSTFILE = "/etc/mpi/hostfile"
 HYDRA_HOSTFILE = "/etc/mpi/hostfile.hydra"  # MPICH's and Intel's: `name:n`
@@ -16,36 +16,36 @@ AGENT = "/etc/mpi/kubexec.sh"  # what OpenMPI is told to reach the others by
 _APART = ("launcher", "aimaster", "ps")
 
 
-def hosts_of(gang: Gang) -> tuple[Place, ...]:
+def hosts_of(gang: TaskGang) -> tuple[TaskPlace, ...]:
     """The tasks that processes are started in."""
     return gang.once("hosts", lambda: _hosts(gang))
 
 
-def _hosts(gang: Gang) -> tuple[Place, ...]:
+def _hosts(gang: TaskGang) -> tuple[TaskPlace, ...]:
     found = tuple(place for place in gang.places if place.role not in _APART) or gang.places
     with_devices = tuple(place for place in found if place.devices)
     return with_devices or found
 
 
-def host_lines(gang: Gang, form: str = "{host} slots={slots}") -> str:
+def host_lines(gang: TaskGang, form: str = "{host} slots={slots}") -> str:
     """A host file."""
     return "".join(
         form.format(host=ssh_host(place), slots=slots_of(gang, place)) + "\n" for place in hosts_of(gang)
     )
 
 
-def slots_of(gang: Gang, place: Place) -> int:
+def slots_of(gang: TaskGang, place: TaskPlace) -> int:
     """How many processes are started in a task."""
     return gang.spec.processes or place.slots
 
 
-def launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
+def launching(gang: TaskGang) -> tuple[dict[str, str], dict[str, str]]:
     """The variables and the files by which MPI launchers find the others: new tables of the same texts."""
     late, files = gang.once("launching", lambda: _launching(gang))
     return dict(late), dict(files)
 
 
-def _launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
+def _launching(gang: TaskGang) -> tuple[dict[str, str], dict[str, str]]:
     files = {
         HOSTFILE: host_lines(gang),
         HYDRA_HOSTFILE: host_lines(gang, "{host}:{slots}"),
@@ -75,13 +75,13 @@ def _launching(gang: Gang) -> tuple[dict[str, str], dict[str, str]]:
     return late, files
 
 
-def _part(gang: Gang, place: Place) -> Part:
+def _part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     late, files = launching(gang)
     role = "launcher" if place.runs else "worker"
-    return Part(env={"K_MPI_JOB_ROLE": role, "PYTHONUNBUFFERED": "1"}, late=late, files=files)
+    return TaskPart(env={"K_MPI_JOB_ROLE": role, "PYTHONUNBUFFERED": "1"}, late=late, files=files)
 
 
-MPI = Kind(
+MPI = JobKind(
     name="MPIJob",
     roles=("launcher", "master", "worker"),
     single=("launcher", "master"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.server.launch.kinds import ascend, find_kind, has_ssh, mpi, pytorch
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, path, ssh_host
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host
 from trainyard.spec.launching import ONE_STARTS_ALL
 
 
-def part_of(gang: Gang, place: Place) -> Part:
+def part_of(gang: TaskGang, place: TaskPlace) -> TaskPart:
     """All of it; what a kind says goes before what its devices and its launcher say."""
     kind = find_kind(gang.spec.kind)
     found = kind.part(gang, place)
@@ -19,15 +19,15 @@ def part_of(gang: Gang, place: Place) -> Part:
         found = joined(pytorch.meeting(*_among_trainers(gang, place), pytorch.TORCH_PORT), found)
     if has_ssh(gang.spec) and not kind.has_ssh:
         late, files = mpi.launching(gang)
-        found = joined(Part(late=late, files=files), found)
+        found = joined(TaskPart(late=late, files=files), found)
     if place.devices and ascend.is_npu(place.device_type):
         found = joined(ascend.part(gang, place), found)
     return found
 
 
-def joined(one: Part, other: Part) -> Part:
+def joined(one: TaskPart, other: TaskPart) -> TaskPart:
     """Both; the second goes before the first."""
-    return Part(
+    return TaskPart(
         env={**one.env, **other.env},
         late={**one.late, **other.late},
         ports={**one.ports, **other.ports},
@@ -36,7 +36,7 @@ def joined(one: Part, other: Part) -> Part:
     )
 
 
-def _among_trainers(gang: Gang, place: Place) -> tuple[Gang, Place]:
+def _among_trainers(gang: TaskGang, place: TaskPlace) -> tuple[TaskGang, TaskPlace]:
     """Those that a launcher in every task starts processes in, and the task among them: not who stands by, such as ps0."""
     if not gang.spec.launcher or gang.spec.launcher in ONE_STARTS_ALL or not place.runs:
         return gang, place
@@ -44,13 +44,13 @@ def _among_trainers(gang: Gang, place: Place) -> tuple[Gang, Place]:
     return trainers, by_name[place.name]
 
 
-def _trainers(gang: Gang) -> tuple[Gang, dict[str, Place]]:
+def _trainers(gang: TaskGang) -> tuple[TaskGang, dict[str, TaskPlace]]:
     runs = [one for one in gang.places if one.runs]
     places = tuple(replace(one, rank=rank) for rank, one in enumerate(runs))
     return replace(gang, places=places), {one.name: one for one in places}
 
 
-def _common(gang: Gang, place: Place) -> Part:
+def _common(gang: TaskGang, place: TaskPlace) -> TaskPart:
     """What launchers go by: see spec/launching.py."""
     trainers, one = _among_trainers(gang, place)
     env = {
@@ -59,14 +59,14 @@ def _common(gang: Gang, place: Place) -> Part:
         "TRAINYARD_NUM_DEVICES": str(len(place.devices)),
     }
     if not has_ssh(gang.spec):
-        return Part(env=env)
+        return TaskPart(env=env)
     slots, listed = gang.once("slots", lambda: _slots(gang))
-    return Part(
+    return TaskPart(
         env={**env, "TRAINYARD_NUM_SLOTS": str(slots)},
         late={"TRAINYARD_HOSTFILE": path(mpi.HOSTFILE), "TRAINYARD_HOROVOD_HOSTS": listed},
     )
 
 
-def _slots(gang: Gang) -> tuple[int, str]:
+def _slots(gang: TaskGang) -> tuple[int, str]:
     slots = [(one, mpi.slots_of(gang, one)) for one in mpi.hosts_of(gang)]
     return sum(number for _, number in slots), ",".join(f"{ssh_host(one)}:{number}" for one, number in slots)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, host, port
-from trainyard.server.launch.kinds.kind import Kind
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, host, port
+from trainyard.server.launch.kinds.kind import JobKind
 
 TORCH_PORT = 23456
 XGBOOST_PORT = 9999
 LOOPBACK = "127.0.0.1"
 
 
-def meeting(gang: Gang, place: Place, wanted: int) -> Part:
+def meeting(gang: TaskGang, place: TaskPlace, wanted: int) -> TaskPart:
     """Where the tasks meet, how many they are, and which one this is."""
     env = {
         "WORLD_SIZE": str(len(gang.places)),
@@ -25,15 +25,15 @@ def meeting(gang: Gang, place: Place, wanted: int) -> Part:
     }
     first = gang.first
     if gang.is_alone:
-        return Part(env={**env, "MASTER_ADDR": LOOPBACK}, ports={"MASTER_PORT": wanted})
-    return Part(
+        return TaskPart(env={**env, "MASTER_ADDR": LOOPBACK}, ports={"MASTER_PORT": wanted})
+    return TaskPart(
         env=env,
         late={"MASTER_ADDR": host(first), "MASTER_PORT": port(first, "MASTER_PORT")},
         ports={"MASTER_PORT": wanted} if place is first else {},
     )
 
 
-def _torch(gang: Gang, place: Place) -> Part:
+def _torch(gang: TaskGang, place: TaskPlace) -> TaskPart:
     found = meeting(gang, place, TORCH_PORT)
     processes = str(gang.spec.processes or len(place.devices) or 1)
     env = {
@@ -45,20 +45,20 @@ def _torch(gang: Gang, place: Place) -> Part:
     }
     if gang.is_alone:
         # torchrun picks its own port then, so that two of them on one node do not meet.
-        return Part(env=env, ports=found.ports)
+        return TaskPart(env=env, ports=found.ports)
     late = {
         **found.late,
         "PET_MASTER_ADDR": found.late["MASTER_ADDR"],
         "PET_MASTER_PORT": found.late["MASTER_PORT"],
     }
-    return Part(env=env, late=late, ports=found.ports)
+    return TaskPart(env=env, late=late, ports=found.ports)
 
 
-def _xgboost(gang: Gang, place: Place) -> Part:
+def _xgboost(gang: TaskGang, place: TaskPlace) -> TaskPart:
     return meeting(gang, place, XGBOOST_PORT)
 
 
-PYTORCH = Kind(
+PYTORCH = JobKind(
     name="PyTorchJob",
     roles=("aimaster", "master", "worker"),
     single=("master",),

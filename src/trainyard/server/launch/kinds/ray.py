@@ -7,8 +7,8 @@ Ray at all.
 
 from __future__ import annotations
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, host, port
-from trainyard.server.launch.kinds.kind import Kind, on_first
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, host, port
+from trainyard.server.launch.kinds.kind import JobKind, on_first
 
 RAY_PORT = 6379
 LOOPBACK = "127.0.0.1"
@@ -38,7 +38,7 @@ done
 """
 
 
-def _part(gang: Gang, place: Place) -> Part:
+def _part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     env = {"RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONUNBUFFERED": "1"}
     if (
         gang.token
@@ -55,12 +55,12 @@ def _part(gang: Gang, place: Place) -> Part:
         if not gang.is_alone:
             late["RAY_HOST"] = host(place)
         command = _HEAD.format(amounts=amounts, command=gang.spec.command)
-        return Part(env=env, late=late, ports={"RAY_PORT": RAY_PORT}, command=command)
+        return TaskPart(env=env, late=late, ports={"RAY_PORT": RAY_PORT}, command=command)
     late["RAY_ADDRESS"] = f"{host(gang.first)}:{port(gang.first, 'RAY_PORT')}"
-    return Part(env=env, late=late, command=_WORKER.format(amounts=amounts))
+    return TaskPart(env=env, late=late, command=_WORKER.format(amounts=amounts))
 
 
-RAY = Kind(
+RAY = JobKind(
     name="RayJob",
     roles=("head", "worker"),
     single=("head",),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from trainyard.server.launch.kinds.gang import Gang, Part, Place, host, port
-from trainyard.server.launch.kinds.kind import Kind
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, host, port
+from trainyard.server.launch.kinds.kind import JobKind
 
 TF_PORT = 2222
 ROLES = ("chief", "master", "ps", "worker", "evaluator", "graphlearn")
@@ -14,14 +14,14 @@ _APART = ("evaluator",)
 _VARIABLE = "TRAINYARD_TF_PORT"
 
 
-def tf_config(gang: Gang, place: Place) -> str:
+def tf_config(gang: TaskGang, place: TaskPlace) -> str:
     """TF_CONFIG of one task, with marks for addresses and ports."""
     cluster = gang.once("cluster", lambda: _cluster(gang))
     task = json.dumps({"type": place.role, "index": place.number})
     return f'{{"cluster": {cluster}, "task": {task}, "environment": "cloud"}}'
 
 
-def _cluster(gang: Gang) -> str:
+def _cluster(gang: TaskGang) -> str:
     cluster: dict[str, list[str]] = {}
     for one in gang.places:
         if one.role not in _APART:
@@ -29,14 +29,16 @@ def _cluster(gang: Gang) -> str:
     return json.dumps(cluster)
 
 
-def _part(gang: Gang, place: Place) -> Part:
+def _part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     env = {"PYTHONUNBUFFERED": "1"}
     if gang.is_alone:
-        return Part(env=env)  # with a cluster of one worker and no chief, an Estimator would refuse to start
-    return Part(env=env, late={"TF_CONFIG": tf_config(gang, place)}, ports={_VARIABLE: TF_PORT})
+        return TaskPart(
+            env=env
+        )  # with a cluster of one worker and no chief, an Estimator would refuse to start
+    return TaskPart(env=env, late={"TF_CONFIG": tf_config(gang, place)}, ports={_VARIABLE: TF_PORT})
 
 
-TENSORFLOW = Kind(
+TENSORFLOW = JobKind(
     name="TFJob",
     roles=ROLES,
     single=("chief", "master"),

@@ -16,9 +16,9 @@ from trainyard.backends.aliyun.launch.catalogue import (
     Candidate,
     Disk,
     Level,
-    Misses,
+    MachineRequest,
     Price,
-    Wish,
+    SoldOutPlaces,
     fetch_price,
     fetch_regions,
     fetch_spot_prices,
@@ -88,7 +88,7 @@ async def test_a_zone_without_stock_is_left_out_and_one_that_runs_dry_comes_late
     emulated_cloud.control(
         "POST", "stock", {"zone": zones[1], "type": type_name, "advice": "ClosedWithStock"}
     )
-    found = await find_candidates(emulated_client, Wish(types=(type_name,)))
+    found = await find_candidates(emulated_client, MachineRequest(types=(type_name,)))
     assert [each.zone_id for each in found] == [*zones[2:], zones[1]]
 
 
@@ -99,7 +99,7 @@ async def test_no_stock_is_no_crash_when_nothing_matches(emulated_client):
 
 
 async def test_a_price_has_its_parts_and_its_currency(emulated_client):
-    wish = Wish(types=(V100,), system_disk=Disk(gib=100), data_disks=(Disk(gib=500),))
+    wish = MachineRequest(types=(V100,), system_disk=Disk(gib=100), data_disks=(Disk(gib=500),))
     price = await fetch_price(emulated_client, V100, wish)
     assert price.currency == "CNY"
     assert price.parts["instanceType"] == Decimal("26.46")
@@ -116,12 +116,14 @@ async def test_spot_prices_are_the_newest_of_each_zone(emulated_client):
 
 async def test_candidates_have_prices_and_the_calls_do_not_grow_with_zones(emulated_cloud, emulated_client):
     emulated_cloud.control("DELETE", "calls")
-    found = await find_candidates(emulated_client, Wish(types=(V100,)))
+    found = await find_candidates(emulated_client, MachineRequest(types=(V100,)))
     assert found
     assert all(each.price for each in found)
     assert len(called(emulated_cloud)) == 2
     emulated_cloud.control("DELETE", "calls")
-    spot = await find_candidates(emulated_client, Wish(types=(V100,), is_spot=True, may_fall_back=True))
+    spot = await find_candidates(
+        emulated_client, MachineRequest(types=(V100,), is_spot=True, may_fall_back=True)
+    )
     assert len(called(emulated_cloud)) == 5
     assert spot[0].is_spot
     assert not spot[-1].is_spot
@@ -129,17 +131,17 @@ async def test_candidates_have_prices_and_the_calls_do_not_grow_with_zones(emula
 
 
 async def test_a_zone_can_be_pinned(emulated_client):
-    found = await find_candidates(emulated_client, Wish(types=(CHEAP,), zone_id="cn-beijing-h"))
+    found = await find_candidates(emulated_client, MachineRequest(types=(CHEAP,), zone_id="cn-beijing-h"))
     assert [each.zone_id for each in found] == ["cn-beijing-h"]
 
 
 async def test_it_is_told_what_was_looked_at_when_there_is_nothing(emulated_client):
     with pytest.raises(CapacityError) as caught:
-        await find_candidates(emulated_client, Wish(types=("ecs.nothing.large", "ecs.none.large")))
+        await find_candidates(emulated_client, MachineRequest(types=("ecs.nothing.large", "ecs.none.large")))
     assert "ecs.nothing.large, ecs.none.large" in caught.value.message
     assert "querygpu" in caught.value.hint
     with pytest.raises(CapacityError, match="cn-beijing") as caught:
-        await find_candidates(emulated_client, Wish(types=(V100,), highest_price=Decimal("0.01")))
+        await find_candidates(emulated_client, MachineRequest(types=(V100,), highest_price=Decimal("0.01")))
     assert "max_price_per_hour" in caught.value.hint
 
 
@@ -174,7 +176,7 @@ candidates = st.builds(
 
 @given(st.lists(candidates), st.booleans(), st.none() | st.just(Decimal(2)))
 def test_what_is_sold_out_or_too_dear_is_never_tried(offers, is_spot, highest):
-    wish = Wish(types=("t1", "t2"), is_spot=is_spot, highest_price=highest)
+    wish = MachineRequest(types=("t1", "t2"), is_spot=is_spot, highest_price=highest)
     ranked = rank(offers, wish)
     assert all(each.level is not Level.NONE for each in ranked)
     assert all(highest is None or each.price is None or each.price.amount <= highest for each in ranked)
@@ -189,16 +191,16 @@ def test_stock_goes_before_price_and_price_before_name():
     plenty = Candidate(zone_id="b", type="t", is_spot=False, level=Level.PLENTY, price=price("3"))
     cheap = replace(plenty, zone_id="c", price=price("1"))
     some = replace(plenty, zone_id="a", level=Level.SOME, price=price("0.5"))
-    assert rank([some, plenty, cheap], Wish(types=("t",))) == (cheap, plenty, some)
+    assert rank([some, plenty, cheap], MachineRequest(types=("t",))) == (cheap, plenty, some)
 
 
 def test_a_place_that_failed_comes_last_for_some_minutes():
     clock = ManualClock()
-    misses = Misses(clock)
+    misses = SoldOutPlaces(clock)
     first = Candidate(zone_id="a", type="t", is_spot=False, level=Level.PLENTY)
     second = replace(first, zone_id="b")
     misses.add(first)
-    wish = Wish(types=("t",))
+    wish = MachineRequest(types=("t",))
     assert rank([first, second], wish, misses=misses) == (second, first)
     clock.advance(timedelta(minutes=6).total_seconds())
     assert rank([first, second], wish, misses=misses) == (first, second)

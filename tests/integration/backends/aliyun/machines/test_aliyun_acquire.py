@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from emulation import Emulation
-from trainyard.backends.aliyun.launch.journal import Entry
+from trainyard.backends.aliyun.launch.journal import JournalEntry
 from trainyard.lib.errors import CapacityError, DeniedError, Error, InvalidError
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.spec.names import task_name
@@ -188,7 +188,7 @@ async def test_the_next_run_finds_the_machine_when_a_client_died_before_the_answ
         await backend.aclose()
 
 
-def _entry_of(yard: Emulation, backend, token: str) -> Entry:
+def _entry_of(yard: Emulation, backend, token: str) -> JournalEntry:
     """What a client that died between the call and its answer leaves."""
     return backend.client.journal.begin(
         purpose=f"machines {yard.region} dead 123 456",

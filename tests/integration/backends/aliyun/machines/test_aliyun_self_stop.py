@@ -13,9 +13,9 @@ import pytest
 from emulation import Emulation, until
 from trainyard.runtime.context import Context
 from trainyard.runtime.job import make_job
-from trainyard.runtime.self_stop import Curfew, Terms
+from trainyard.runtime.self_stop import SelfStop, StopTerms
 from trainyard.runtime.task import Task
-from trainyard.runtime.watch import Care, Watch, stop_when_done
+from trainyard.runtime.watch import Watch, WatchOptions, stop_when_done
 from trainyard.spec.machine import MachineSpec, MachineState
 
 # Machines that boot real sshds, and wait for seconds to pass.
@@ -136,7 +136,7 @@ async def test_a_machine_stops_itself_again_when_idle_after_each_start(yard: Emu
     try:
         job = await make_job(Context(backend, told), name="idle", spec=SPEC)
         await job.run("true")
-        assert await Curfew(job=job, terms=Terms(idle_minutes=0.05)).arrange(), told.lines
+        assert await SelfStop(job=job, terms=StopTerms(idle_minutes=0.05)).arrange(), told.lines
         await held(job.tasks[0], "sleep 4")
         assert statuses(yard) == ["Running"]
         await let_go(job.tasks[0])
@@ -157,8 +157,8 @@ async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_comman
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="busy", num_tasks=2, spec=SPEC)
-        terms = Terms(when_done=True, beat_seconds=0.1)
-        one, other = Curfew(job=job, terms=terms), Curfew(job=job, terms=terms)
+        terms = StopTerms(when_done=True, beat_seconds=0.1)
+        one, other = SelfStop(job=job, terms=terms), SelfStop(job=job, terms=terms)
         assert await one.arrange()
         assert await other.arrange()
         await one.leave()
@@ -180,7 +180,7 @@ async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_las
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="visit", spec=SPEC)
-        curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=0.4))
+        curfew = SelfStop(job=job, terms=StopTerms(when_done=True, beat_seconds=0.4))
         assert await curfew.arrange()
         (task,) = job.tasks
         await held(task, "true")  # the client's own: it keeps the machine until the visitor has come
@@ -206,7 +206,7 @@ async def test_the_client_stops_quiet_machines_at_once_and_leaves_busy_ones(yard
     backend, told = open_client(), Told()
     try:
         job = await make_job(Context(backend, told), name="end", spec=SPEC)
-        curfew = Curfew(job=job, terms=Terms(when_done=True))
+        curfew = SelfStop(job=job, terms=StopTerms(when_done=True))
         assert await curfew.arrange()
         await job.tasks[0].run("sleep 1000", non_blocking=True)
         await stop_when_done(job, curfew)
@@ -231,7 +231,7 @@ async def test_the_reason_is_told_in_a_sentence_when_a_machine_cannot_stop_itsel
         job = await make_job(Context(backend, told), name="denied", spec=spec)
         if lack == "right":
             yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
-        assert not await Curfew(job=job, terms=Terms(when_done=True)).arrange()
+        assert not await SelfStop(job=job, terms=StopTerms(when_done=True)).arrange()
         (line,) = told.lines
         assert line.startswith("task0.denied WARN the machine cannot stop itself: ")
         assert (
@@ -248,7 +248,7 @@ async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(yard
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="later", spec=SPEC)
-        assert await Curfew(job=job, terms=Terms(idle_minutes=0.02)).arrange()
+        assert await SelfStop(job=job, terms=StopTerms(idle_minutes=0.02)).arrange()
         yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
 
         async def said() -> str:
@@ -270,9 +270,9 @@ async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(yard: E
     spec = MachineSpec(type="ecs.g7.large", role=ROLE, spot=True)
     try:
         job = await make_job(Context(backend, Told()), name="again", spec=spec)
-        curfew = Curfew(job=job, terms=Terms(when_done=True))
+        curfew = SelfStop(job=job, terms=StopTerms(when_done=True))
         assert await curfew.arrange()
-        watch = Watch(job=job, spec=spec, care=Care(recover=True), curfew=curfew)
+        watch = Watch(job=job, spec=spec, care=WatchOptions(recover=True), curfew=curfew)
         first = job.tasks[0].machine.id
         yard.control("POST", "interrupt", {"instance": first})
         await watch.look()
@@ -291,7 +291,7 @@ async def test_the_watch_ends_when_somebody_else_has_stopped_the_machines(yard: 
     try:
         job = await make_job(Context(backend, told), name="quiet", spec=SPEC)
         yard.ecs("StopInstances", InstanceId=[job.tasks[0].machine.id])
-        await Watch(job=job, spec=SPEC, care=Care(idle_minutes=60), look_seconds=0.05).run()
+        await Watch(job=job, spec=SPEC, care=WatchOptions(idle_minutes=60), look_seconds=0.05).run()
         assert job.tasks[0].machine.state is MachineState.STOPPED
         assert told.lines == ["task0.quiet WARN the machine has been stopped"]
     finally:

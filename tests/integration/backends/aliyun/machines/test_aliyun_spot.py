@@ -10,7 +10,7 @@ import pytest
 from emulation import Emulation
 from trainyard.runtime.context import Context
 from trainyard.runtime.job import make_job
-from trainyard.runtime.watch import Care, Watch
+from trainyard.runtime.watch import Watch, WatchOptions
 from trainyard.spec.machine import MachineSpec, MachineState
 
 pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(120)]  # machines that boot real sshds
@@ -52,7 +52,7 @@ async def test_the_command_runs_on_another_machine_when_a_spot_machine_was_taken
         (task,) = job.tasks
         logdir = await job.logdir()
         await task.run(f"echo $(date +%s%N) >> {logdir}/starts; sleep 1000", non_blocking=True)
-        care = Care(checkpoint=f"echo saved > {logdir}/checkpoint", recover=True)
+        care = WatchOptions(checkpoint=f"echo saved > {logdir}/checkpoint", recover=True)
         watch = Watch(job=job, spec=SPOT, care=care, install_script="touch installed")
         first = task.machine.id
         await watch.look()
@@ -88,7 +88,7 @@ async def test_no_machine_is_made_when_somebody_has_killed_the_job(yard: Emulati
     try:
         job = await make_job(Context(backend, told), name="killed", spec=spec)
         yard.ecs("DeleteInstances", InstanceId=[job.tasks[0].machine.id], Force=True)
-        await Watch(job=job, spec=spec, care=Care(recover=True)).look()
+        await Watch(job=job, spec=spec, care=WatchOptions(recover=True)).look()
         assert yard.instances() == []
         assert job.tasks == []
         assert any("the machine is gone" in line for line in told.lines)
@@ -102,7 +102,7 @@ async def test_machines_are_stopped_when_nothing_has_run_for_long(open_client, t
     try:
         job = await make_job(Context(backend, told), name="idle", spec=spec)
         await job.run("true")
-        watch = Watch(job=job, spec=spec, care=Care(idle_minutes=0.001), look_seconds=0.05)
+        watch = Watch(job=job, spec=spec, care=WatchOptions(idle_minutes=0.001), look_seconds=0.05)
         await watch.run()
         assert job.tasks[0].machine.state is MachineState.STOPPED
         assert (await backend.machines())[0].state is MachineState.STOPPED

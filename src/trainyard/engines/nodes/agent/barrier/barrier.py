@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from .barrier_keeper import Keeper, MissingError
+from .barrier_keeper import BarrierKeeper, MissingError
 from .barrier_proof import derive
 from .barrier_report import Reporter
 from .ssh_ports import choices, find
@@ -51,7 +51,7 @@ def meet(entry: dict[str, Any], name: str, own: dict[str, str], until: float) ->
     if entry["waits_for"]:
         known.update(_await_ssh(entry, until))
     if entry["meets"]:
-        known = Keeper(entry, known, until).keep()
+        known = BarrierKeeper(entry, known, until).keep()
     return known
 
 

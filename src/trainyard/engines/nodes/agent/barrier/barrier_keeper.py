@@ -42,7 +42,7 @@ class MissingError(Exception):
         self.why = why
 
 
-class Unproved:
+class UnprovedConnection:
     """One who has connected and has not proved that it is a task of the attempt."""
 
     def __init__(self, connection: socket.socket, door: str) -> None:
@@ -54,7 +54,7 @@ class Unproved:
         self.session: proofs.Session | None = None  # since it has been told who we are
 
 
-class Keeper:
+class BarrierKeeper:
     """The gate of one attempt."""
 
     def __init__(self, entry: dict[str, Any], known: Ports, until: float) -> None:
@@ -63,7 +63,7 @@ class Keeper:
         self._until = until
         self._wanted = set(entry["meets"])
         self._doors: dict[int, tuple[str, socket.socket]] = {}  # by descriptor, as all of these
-        self._unproved: dict[int, Unproved] = {}  # who came first is first
+        self._unproved: dict[int, UnprovedConnection] = {}  # who came first is first
         self._arrived: dict[str, tuple[socket.socket, proofs.Session]] = {}  # by the task's name
         self._names: dict[int, str] = {}
         self._poll = select.poll()  # select() has no room for a thousand
@@ -166,22 +166,22 @@ class Keeper:
                     self._dismiss_one()
                 return
             connection.setblocking(False)
-            self._unproved[connection.fileno()] = Unproved(connection, door)
+            self._unproved[connection.fileno()] = UnprovedConnection(connection, door)
             self._poll.register(connection, select.POLLIN)
 
     def _dismiss_one(self) -> None:
         most, _ = Counter(one.peer for one in self._unproved.values()).most_common(1)[0]
         self._dismiss(next(one for one in self._unproved.values() if one.peer == most))
 
-    def _dismiss(self, one: Unproved) -> None:
+    def _dismiss(self, one: UnprovedConnection) -> None:
         self._forget(one)
         one.connection.close()
 
-    def _forget(self, one: Unproved) -> None:
+    def _forget(self, one: UnprovedConnection) -> None:
         del self._unproved[one.connection.fileno()]
         self._poll.unregister(one.connection)
 
-    def _hear(self, one: Unproved) -> None:
+    def _hear(self, one: UnprovedConnection) -> None:
         try:
             wanted = self._wanted_of(one)
             data = one.connection.recv(wanted - len(one.said))
@@ -197,13 +197,13 @@ class Keeper:
         except (OSError, ValueError):  # it has gone, or it is none of ours
             self._dismiss(one)
 
-    def _wanted_of(self, one: Unproved) -> int:
+    def _wanted_of(self, one: UnprovedConnection) -> int:
         """How many bytes it has to say in all before it is answered, as far as is known."""
         if one.session is None:
             return proofs.GREETING
         return proofs.frame_size(bytes(one.said[: proofs.HEAD]), proofs.LONGEST_REPORT) or proofs.HEAD
 
-    def _challenge(self, one: Unproved) -> None:
+    def _challenge(self, one: UnprovedConnection) -> None:
         """Prove to it that this is the gate, before it says anything of itself."""
         if not one.said.startswith(proofs.VERSION):
             raise ValueError("a stranger")
@@ -213,7 +213,7 @@ class Keeper:
         one.said.clear()
         one.connection.send(proofs.VERSION + own + one.session.challenge(), proofs.QUIETLY)
 
-    def _admit(self, one: Unproved, session: proofs.Session) -> None:
+    def _admit(self, one: UnprovedConnection, session: proofs.Session) -> None:
         """Take in who has proved that it is a task we wait for. ValueError where it has not."""
         body, proof = proofs.unframed(bytes(one.said))
         if not proofs.is_same(proof, session.report(body)):

@@ -28,7 +28,7 @@ TURN_SECONDS = 1.0
 PIECE = 65536
 
 
-class Place(NamedTuple):
+class BarrierAddress(NamedTuple):
     """A door of the gate as the others reach it."""
 
     name: str
@@ -36,10 +36,10 @@ class Place(NamedTuple):
     address: Any
 
 
-class Door:
+class BarrierAttempt:
     """What is being tried at one place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BarrierAddress) -> None:
         self.place = place
         self.connection: socket.socket | None = None
         self.is_connected = False
@@ -89,15 +89,16 @@ class Reporter:
         self._until = until
         self._keeper = entry["peers"][0]
         self._address = entry["gate_address"] or self._keeper["address"]
-        self._doors = [Door(place) for place in self._places()]
+        self._doors = [BarrierAttempt(place) for place in self._places()]
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[BarrierAddress]:
         ports = [
-            Place(str(port), socket.AF_INET, (self._address, port)) for port in self._entry["gate_ports"]
+            BarrierAddress(str(port), socket.AF_INET, (self._address, port))
+            for port in self._entry["gate_ports"]
         ]
         if not self._entry["gate_address"]:
             return ports
-        return [Place(proofs.LOCAL, socket.AF_UNIX, proofs.local_name(self._entry["token"])), *ports]
+        return [BarrierAddress(proofs.LOCAL, socket.AF_UNIX, proofs.local_name(self._entry["token"])), *ports]
 
     def report(self) -> Ports:
         """Find the gate, say who we are and wait there; the ports of all. MissingError where it does not let us begin in time."""
@@ -140,7 +141,7 @@ class Reporter:
 
     def _turn(self) -> tuple[socket.socket, proofs.Session] | None:
         poll = select.poll()
-        by_number: dict[int, Door] = {}
+        by_number: dict[int, BarrierAttempt] = {}
         now = time.monotonic()
         for door in self._doors:
             if now >= door.due:
@@ -160,7 +161,7 @@ class Reporter:
                 return connection, session
         return None
 
-    def _advance(self, door: Door) -> proofs.Session | None:
+    def _advance(self, door: BarrierAttempt) -> proofs.Session | None:
         """One step at a door; what was agreed upon, where the gate is behind it."""
         one = door.connection
         if one is None:
@@ -188,7 +189,7 @@ class Reporter:
             door.put_off("somebody else is there")
         return session
 
-    def _proved(self, door: Door) -> proofs.Session | None:
+    def _proved(self, door: BarrierAttempt) -> proofs.Session | None:
         """What both sides know of this connection, where the other has proved to be the gate."""
         said, size = bytes(door.said), len(proofs.VERSION)
         theirs, proof = said[size : size + proofs.NONCE], said[size + proofs.NONCE :]

@@ -19,7 +19,7 @@ from typing import Any
 from .. import kernel
 from ..sandbox.capabilities import DOCKER, PODMAN, Runtime, find_runtime, run_briefly
 from ..sandbox.storage_mounts import RefusalError, check
-from ..signals import Hearing
+from ..signals import EndSignal
 from ..tasks.folder import TaskFolder, write_file
 from ..tasks.supervisor import mark_of
 from .containers import (
@@ -84,10 +84,10 @@ def run(attempt: str, name: str, words: str) -> int:
     order = folder.order()
     if order is None:
         return NOT_STARTED
-    return Keeper(folder, order, json.loads(words)).run()
+    return ContainerSupervisor(folder, order, json.loads(words)).run()
 
 
-class Keeper:
+class ContainerSupervisor:
     """One task's container."""
 
     def __init__(self, folder: TaskFolder, order: dict[str, Any], words: list[str]) -> None:
@@ -96,7 +96,7 @@ class Keeper:
         self.view: dict[str, Any] = order["view"]
         self.words = words
         self.name = name_of(order)
-        self.hearing = Hearing()
+        self.hearing = EndSignal()
         self.gate = -1  # what its first process waits at, until we have looked at it
         self.problem = ""
         self.is_lost = False  # who ran it went away, and did not come back

@@ -21,8 +21,8 @@ from ..sandbox.capabilities import DOCKER, RUNTIMES, Runtime, find_runtime, has_
 from ..sandbox.cgroups import limits_of
 from ..sandbox.device_files import device_nodes
 from ..sandbox.sandbox_user import NAMES, user_of
-from ..sandbox.storage_mounts import Placed, RefusalError
-from ..sandbox.view import CONTAINER, NOBODY, Builder, Wrapped, place_of
+from ..sandbox.storage_mounts import MountedStorage, RefusalError
+from ..sandbox.view import CONTAINER, NOBODY, Builder, WrappedCommand, place_of
 from ..tasks.folder import TaskFolder, write_file
 from ..tasks.supervisor import base_environment, end_marked, mark_of
 
@@ -52,14 +52,16 @@ def name_of(order: dict[str, Any]) -> str:
     return f"trainyard-{binascii.crc32(mark):08x}-{words}"
 
 
-def wrap_image(folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]) -> Wrapped:
+def wrap_image(
+    folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
+) -> WrappedCommand:
     """The words of who keeps a container. RefusalError where the node has none."""
     if not has_runtime():
         raise RefusalError(no_runtime(order["view"], ""))
     own = [sys.executable, "-IS", sys.argv[0], "contain", os.getcwd(), folder.attempt, folder.name]
     # What the task was given is for its container: it leads neither us nor what we start on the node.
     ports = {name: env[name] for name in order.get("ports") or {} if name in env}
-    return Wrapped(
+    return WrappedCommand(
         [*own, json.dumps(words)], {**base_environment(), **ports, kernel.MARK: order["mark"]}, CONTAINER
     )
 
@@ -125,7 +127,7 @@ class Box:
         self.kind, self.runtime = runtime.kind, runtime.path
         self.user = user_of(order)  # as whom all in it run; None: as far as that goes, root
         self.home = home_of(order)
-        self.placed: list[Placed] = []  # its storages, held open
+        self.placed: list[MountedStorage] = []  # its storages, held open
 
     def words(self, name: str, options: list[str], inner: list[str]) -> tuple[list[str], dict[str, str]]:
         """What runs it under a name, with `inner` for its shell; and the environment for who does. RefusalError where it cannot be."""

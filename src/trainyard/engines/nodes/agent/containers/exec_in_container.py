@@ -15,7 +15,7 @@ from ..kernel import MARK
 from ..sandbox.capabilities import DOCKER, Runtime, run_briefly
 from ..sandbox.storage_mounts import RefusalError
 from ..sandbox.view import place_of
-from ..signals import Hearing
+from ..signals import EndSignal
 from ..tasks.folder import TaskFolder
 from ..tasks.supervisor import end_marked
 from ..wire import NO_TASK
@@ -68,7 +68,7 @@ def _shell(command: str) -> list[str]:
 
 def _attend(words: list[str], env: dict[str, str], visit: str) -> int:
     """Wait for a command; where we have to go, so has what it started."""
-    hearing = Hearing(signal.SIGTERM, signal.SIGHUP)
+    hearing = EndSignal(signal.SIGTERM, signal.SIGHUP)
     child = subprocess.Popen(words, env=env)
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # it has the terminal, and hears of these by itself

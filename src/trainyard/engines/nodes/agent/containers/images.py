@@ -13,7 +13,7 @@ from typing import Any
 
 from ..sandbox.capabilities import PODMAN, last_line, run_briefly
 from ..sandbox.storage_mounts import RefusalError
-from ..signals import Hearing
+from ..signals import EndSignal
 from ..tasks.folder import TaskFolder, note, read_json, write_file
 
 PULL_TRIES = 3
@@ -53,7 +53,7 @@ class Fetcher:
         self.image: str = view["image"]
         self.kind, self.runtime = runtime
 
-    def ensure(self, hearing: Hearing) -> None:
+    def ensure(self, hearing: EndSignal) -> None:
         """Have it. RefusalError where it cannot be had; whoever was told to go meanwhile gives up."""
         if IS_PLACE.match(self.image):
             raise RefusalError(f"{self.image} is no image of a registry or of this node, but a place")
@@ -72,7 +72,7 @@ class Fetcher:
         self._note("image_failed", f"T{message[1:]}")
         raise RefusalError(message)
 
-    def _fetch(self, hearing: Hearing) -> tuple[int, str]:
+    def _fetch(self, hearing: EndSignal) -> tuple[int, str]:
         """Try until it is there, or there is no use in trying."""
         if self.kind == PODMAN:  # which tries again by itself
             status, said = self._pull(self.image, hearing)
@@ -89,7 +89,7 @@ class Fetcher:
                 break
         return status, said
 
-    def _pull(self, image: str, hearing: Hearing) -> tuple[int, str]:
+    def _pull(self, image: str, hearing: EndSignal) -> tuple[int, str]:
         said = self.folder.file(SAID)
         with self._signed_in() as options, open(said, "wb") as file:
             words = [self.runtime, "pull", "-q", "--", image]

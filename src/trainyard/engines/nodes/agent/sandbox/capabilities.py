@@ -33,7 +33,7 @@ class Runtime:
         self.problem = problem
 
 
-class Ground:
+class Capabilities:
     """What this node can. Found out once, when it is first needed."""
 
     def __init__(self) -> None:

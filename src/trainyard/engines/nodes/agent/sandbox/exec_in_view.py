@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from .. import kernel
 from . import cgroups, storage_mounts, syscall_filter, view
-from .gated_start import Held
+from .gated_start import GatedStart
 from .sandbox_user import UMASK, UNGUARDED, TaskUser, user_of
 
 PR_CAPBSET_DROP = 24
@@ -76,10 +76,10 @@ def become_inside(
     return _wait(child)
 
 
-def run_anew(order: dict[str, Any], wrapped: view.Wrapped) -> int:
+def run_anew(order: dict[str, Any], wrapped: view.WrappedCommand) -> int:
     """Run what has a view around it, held to the task's limits; its status. RefusalError where it sees what it should not."""
     group = cgroups.Trees().group(f"{cgroups.name_of(order['mark'])}.{os.getpid()}")
-    held = Held()
+    held = GatedStart()
     child = os.fork()
     if child == 0:
         try:

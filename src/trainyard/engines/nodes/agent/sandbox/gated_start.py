@@ -9,7 +9,7 @@ import os
 PIECE = 65536
 
 
-class Held:
+class GatedStart:
     """What bubblewrap is asked for to hold a program back."""
 
     def __init__(self) -> None:

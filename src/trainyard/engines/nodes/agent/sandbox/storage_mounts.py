@@ -32,7 +32,7 @@ class RefusalError(Exception):
     """The node cannot give a task what it needs; the message is a sentence for its user."""
 
 
-class Placed:
+class MountedStorage:
     """A storage's folder, held open, and where it is to be seen."""
 
     __slots__ = ("handle", "read_only", "source", "target")
@@ -44,16 +44,16 @@ class Placed:
         self.read_only = read_only
 
 
-class Places:
+class StorageMounts:
     """All storages of one task."""
 
     def __init__(self, view: dict[str, Any], mark: str, user: TaskUser | None) -> None:
         self._view = view
         self._mark = mark
         self._user = user  # whose the folders are that are made for it; None: ours
-        self._placed: list[Placed] | None = None
+        self._placed: list[MountedStorage] | None = None
 
-    def all(self) -> list[Placed]:
+    def all(self) -> list[MountedStorage]:
         """Every storage, upper folders first, each with a place for it. RefusalError where one cannot be shown."""
         if self._placed is None:
             self._placed = []
@@ -67,7 +67,7 @@ class Places:
         """What is held open."""
         return [one.handle for one in self._placed or ()]
 
-    def _place(self, mount: dict[str, Any]) -> Placed:
+    def _place(self, mount: dict[str, Any]) -> MountedStorage:
         options = mount.get("options") or {}
         target = os.path.normpath(mount["target"])
         if not target.startswith("/") or target in SYSTEM:
@@ -102,7 +102,7 @@ class Places:
                 storage_owner.make_private(handle, self._user)
             else:
                 storage_owner.make_shared(handle, is_ours=is_made)
-        return Placed(real, target, handle, read_only=bool(mount["read_only"]))
+        return MountedStorage(real, target, handle, read_only=bool(mount["read_only"]))
 
     def _guard(self, real: str, target: str, handle: int) -> None:
         """What is the platform's own is nobody's storage, whatever led to it."""
@@ -146,7 +146,7 @@ def source_of(mount: dict[str, Any]) -> str:
     return os.path.abspath(str(mount["source"]))
 
 
-def check(pid: int, placed: list[Placed]) -> None:
+def check(pid: int, placed: list[MountedStorage]) -> None:
     """Wait until a view is made, and see that each storage is at its place: what we hold, and nothing that came there meanwhile.
 
     RefusalError where it is not; nothing where its making has failed, which it says by itself.

@@ -15,10 +15,10 @@ from typing import Any
 from .. import kernel
 from ..tasks.folder import TaskFolder
 from . import syscall_filter
-from .capabilities import PATHS, Ground
+from .capabilities import PATHS, Capabilities
 from .device_files import device_nodes
 from .sandbox_user import UNGUARDED, TaskUser, user_of
-from .storage_mounts import NETWORK, Placed, Places, RefusalError, source_of
+from .storage_mounts import NETWORK, MountedStorage, RefusalError, StorageMounts, source_of
 
 CLOSED, OPEN, OFF, REQUIRED = "closed", "open", "off", "required"
 CONTAINER, IGNORE = "container", "ignore"
@@ -51,7 +51,7 @@ RUN_BYTES = 64 << 20  # what a task may keep below /run: it is memory
 MOST_ENTRIES = 500  # of a folder that has to be put together anew, in an open view
 
 
-class Wrapped:
+class WrappedCommand:
     """A program's words with its view around them, the environment for it, and what its user should know."""
 
     def __init__(self, words: list[str], env: dict[str, str], kind: str = "") -> None:
@@ -59,7 +59,7 @@ class Wrapped:
         self.env = env
         self.kind = kind  # empty: it sees the node as it is
         self.notes: list[tuple[str, str]] = []
-        self.placed: list[Placed] = []  # its storages
+        self.placed: list[MountedStorage] = []  # its storages
         self.handles: list[int] = []  # what else it reads from
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Wrapped:
         self.placed, self.handles = [], []
 
 
-def find_out(ground: Ground, order: dict[str, Any]) -> None:
+def find_out(ground: Capabilities, order: dict[str, Any]) -> None:
     """Find out now what the node can, as far as the order needs it: once, for all tasks to come."""
     wanted = order.get("view")
     has_image = wanted is not None and wanted.get("image") and wanted.get("images") != IGNORE
@@ -78,16 +78,16 @@ def find_out(ground: Ground, order: dict[str, Any]) -> None:
 
 
 def wrap(
-    ground: Ground, folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
-) -> Wrapped:
+    ground: Capabilities, folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
+) -> WrappedCommand:
     """Put a task's view around its words. RefusalError where it needs what the node cannot give."""
     view = order.get("view")
     if view is None:
-        return Wrapped(words, env)
+        return WrappedCommand(words, env)
     notes = []
     if view.get("image"):
         if view.get("images") != IGNORE:
-            contained: Wrapped = import_module("..containers.containers", __package__).wrap_image(
+            contained: WrappedCommand = import_module("..containers.containers", __package__).wrap_image(
                 folder, order, words, env
             )
             return contained
@@ -96,19 +96,21 @@ def wrap(
         )
     wanted = view.get("isolation") or CLOSED
     if wanted == OFF or not ground.bwrap:
-        wrapped = _without(ground, wanted, view, Wrapped(words, env))
+        wrapped = _without(ground, wanted, view, WrappedCommand(words, env))
     else:
         builder = Builder(ground, folder, order, env)
         if wanted != OPEN:
             wrapped = builder.closed(words)
         else:
             adds = builder.added() or view.get("shared_memory_mib")
-            wrapped = builder.open(words) if adds else Wrapped(words, env)
+            wrapped = builder.open(words) if adds else WrappedCommand(words, env)
     wrapped.notes += notes
     return wrapped
 
 
-def _without(ground: Ground, wanted: str, view: dict[str, Any], plain: Wrapped) -> Wrapped:
+def _without(
+    ground: Capabilities, wanted: str, view: dict[str, Any], plain: WrappedCommand
+) -> WrappedCommand:
     if wanted == REQUIRED:
         raise RefusalError(f"the node must keep tasks apart and cannot: {ground.why_not}")
     if os.getuid() == 0 and wanted not in UNGUARDED:
@@ -133,7 +135,7 @@ class Builder:
     """Puts the words of bubblewrap together."""
 
     def __init__(
-        self, ground: Ground, folder: TaskFolder, order: dict[str, Any], env: dict[str, str]
+        self, ground: Capabilities, folder: TaskFolder, order: dict[str, Any], env: dict[str, str]
     ) -> None:
         self.ground = ground
         self.folder = folder
@@ -144,14 +146,14 @@ class Builder:
         self.handles: list[int] = []
         self._ways = {"/"}  # folders that are there for the task to go through
         self.user = user_of(order)
-        self.places = Places(self.view, order["mark"], self.user)
+        self.places = StorageMounts(self.view, order["mark"], self.user)
 
     @classmethod
     def for_container(cls, folder: TaskFolder, order: dict[str, Any]) -> Builder:
         """One that only says which folders are to be seen."""
-        return cls(Ground(), folder, order, {})
+        return cls(Capabilities(), folder, order, {})
 
-    def closed(self, words: list[str]) -> Wrapped:
+    def closed(self, words: list[str]) -> WrappedCommand:
         """Only what is the task's own, and the node's programs to read."""
         self.words += ["--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"]
         for name in CAPABILITIES if self.user is not None else ():
@@ -177,7 +179,7 @@ class Builder:
             if not ((mount.get("options") or {}).get("default") and os.path.isdir(mount["target"]))
         ]
 
-    def open(self, words: list[str]) -> Wrapped:
+    def open(self, words: list[str]) -> WrappedCommand:
         """All that the node has, and storages at their places, where it has nothing there itself."""
         self.view["mounts"] = self.added()
         targets = [mount["target"] for mount in self.view["mounts"]]
@@ -193,12 +195,12 @@ class Builder:
             self.env["HOME"] = self.view["home"]
         return self._finished(words, OPEN)
 
-    def _finished(self, words: list[str], kind: str) -> Wrapped:
+    def _finished(self, words: list[str], kind: str) -> WrappedCommand:
         inner = self._enter(words)
         self._set_inside()
         if self.user is not None:
             inner = [*self.user.words(self.ground.setpriv), *inner]
-        wrapped = Wrapped([*self.words, "--", *inner], self.env, kind)
+        wrapped = WrappedCommand([*self.words, "--", *inner], self.env, kind)
         wrapped.placed, wrapped.handles = self.places.all(), self.handles
         return wrapped
 

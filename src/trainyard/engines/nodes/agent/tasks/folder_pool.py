@@ -20,7 +20,7 @@ FILES = frozenset({"command", "task.json", "log", "state"})
 EMPTIED = ("command", "task.json", "log")  # whose words, variables and output may be secret
 
 
-class Spares:
+class FolderPool:
     """What is kept; nothing of it outlives the agent."""
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ from trainyard.lib.remove_tree import remove_tree
 from .. import kernel
 from ..readings.disk_reasons import reason_of
 from ..sandbox import cgroups, storage_mounts, view
-from ..sandbox.capabilities import Ground
-from ..sandbox.gated_start import Held
+from ..sandbox.capabilities import Capabilities
+from ..sandbox.gated_start import GatedStart
 from ..sandbox.sandbox_user import TaskUser, user_of
 from .folder import (
     LONGEST_MESSAGE,
@@ -64,7 +64,7 @@ class Supervisor:
         *,
         shell: str,
         env: dict[str, str],
-        ground: Ground,
+        ground: Capabilities,
     ) -> None:
         # Made in the agent, before the fork: every page that the child touches first is copied for it.
         self.folder = folder
@@ -174,7 +174,7 @@ class Supervisor:
         os.write(self.state, b'{"at":"running","child":%d,"view":"%s"}\n' % (self.child, self.view.encode()))
         self._offer_to_oom()
 
-    def _spawn(self, wrapped: view.Wrapped, writer: int) -> None:
+    def _spawn(self, wrapped: view.WrappedCommand, writer: int) -> None:
         """Start it inside of its group, without being counted there ourselves."""
         try:
             has_group = self._make_group()
@@ -191,18 +191,18 @@ class Supervisor:
         finally:
             wrapped.close()
 
-    def _begin(self, wrapped: view.Wrapped, writer: int) -> int:
+    def _begin(self, wrapped: view.WrappedCommand, writer: int) -> int:
         if self.order.get("entry") and not self.view:  # it is our own program: nothing new has to be loaded
             folder, shell = self.words[-2:]
             return int(import_module(".entry", __package__).begin(folder, shell, wrapped.env, writer))
         return spawn(wrapped.words, wrapped.env, writer, self.user)
 
-    def _spawn_held(self, wrapped: view.Wrapped, writer: int) -> None:
+    def _spawn_held(self, wrapped: view.WrappedCommand, writer: int) -> None:
         """Have its view be made while the kernel moves it into its group, which takes as long.
 
         It begins when both are done, and when it sees of its storages what it should.
         """
-        held = Held()
+        held = GatedStart()
         try:
             try:
                 words = [wrapped.words[0], *held.options, *wrapped.words[1:]]

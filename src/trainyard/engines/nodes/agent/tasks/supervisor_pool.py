@@ -37,7 +37,7 @@ _HANDLE = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")  # of a peer: its process, user and group
 
 
-class Standby:
+class SupervisorPool:
     """The agent's side: who waits for a task."""
 
     def __init__(self) -> None:

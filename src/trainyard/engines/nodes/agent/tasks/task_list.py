@@ -15,13 +15,13 @@ from typing import Any
 
 from .. import kernel
 from ..exec_command import find_shell
-from ..sandbox.capabilities import Ground
+from ..sandbox.capabilities import Capabilities
 from .broken_folders import set_aside
 from .folder import ENDED, TASKS, TaskFolder, all_folders, boot_seconds, find_tombstone, note, write_tombstone
-from .folder_pool import Spares
+from .folder_pool import FolderPool
 from .program_start import SIGNALS
 from .supervisor import Supervisor, base_environment, clear_orphaned, end_marked, mark_of
-from .supervisor_pool import BLOCK, UNBLOCK, Standby, quick_signal, serve
+from .supervisor_pool import BLOCK, UNBLOCK, SupervisorPool, quick_signal, serve
 from .trash import Trash, empty
 
 MOST_FILES = 256  # an agent has a dozen open, and one for each supervisor that stands by
@@ -84,9 +84,9 @@ class Tasks:
         ] = {}  # attempts that have to end, and the grace; there was no room to note it
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
-        self._ground = Ground()
-        self._spares = Spares()
-        self.standby = Standby()
+        self._ground = Capabilities()
+        self._spares = FolderPool()
+        self.standby = SupervisorPool()
         self._trash = Trash()
         self.refusal = ""  # why no task is taken now, see disk_limit.py
 
