@@ -48,14 +48,14 @@ def _instant(counts: tuple[int, ...], rounds: int) -> list[Row]:
     for count in counts:
         samples: dict[str, list[float]] = {"ours": [], "raw": [], "found": [], "processor": []}
         for number in range(rounds if count < 64 else min(rounds, 2)):
-            with _cloud(instant=True) as yard:
+            with _cloud(instant=True) as lab:
                 if number % 2:
-                    samples["raw"].append(_raw(yard, count))
-                    _clear(yard)
-                calls[count] = _sample(yard, count, samples)
+                    samples["raw"].append(_raw(lab, count))
+                    _clear(lab)
+                calls[count] = _sample(lab, count, samples)
                 if not number % 2:
-                    _clear(yard)
-                    samples["raw"].append(_raw(yard, count))
+                    _clear(lab)
+                    samples["raw"].append(_raw(lab, count))
         middle = medians(samples)
         case = f"make_job + run, {count} machine{'s' if count > 1 else ''}"
         rows += [
@@ -66,13 +66,13 @@ def _instant(counts: tuple[int, ...], rounds: int) -> list[Row]:
     return rows + [_call_row(count, calls[count], sum(calls[counts[0]].values())) for count in counts]
 
 
-def _sample(yard: emulation.Emulation, count: int, samples: dict[str, list[float]]) -> dict[str, int]:
+def _sample(lab: emulation.Emulation, count: int, samples: dict[str, list[float]]) -> dict[str, int]:
     """Make machines and find them again; how often each action was called for making them."""
-    yard.control("DELETE", "calls")
+    lab.control("DELETE", "calls")
     used = time.process_time()
     samples["ours"].append(timed(lambda: _make(count)))
     samples["processor"].append(time.process_time() - used)
-    counts = _counts(yard)
+    counts = _counts(lab)
     samples["found"].append(timed(lambda: _make(count)))
     return counts
 
@@ -92,36 +92,36 @@ def _call_row(count: int, counts: dict[str, int], single: int) -> Row:
 
 def _make(count: int, *, name: str = "bench", **words: Any) -> None:
     """A new client: a job, and its first command on every machine."""
-    yard = Runtime(backend="aliyun")
+    lab = Runtime(backend="aliyun")
     try:
-        yard.make_job(name, num_tasks=count, instance_type=KIND, confirm_cost=True, **words).run("true")
+        lab.make_job(name, num_tasks=count, instance_type=KIND, confirm_cost=True, **words).run("true")
     finally:
-        yard.close()
+        lab.close()
 
 
-def _raw(yard: emulation.Emulation, count: int) -> float:
+def _raw(lab: emulation.Emulation, count: int) -> float:
     """The fewest calls that make as many machines, until the sshd of each answers."""
 
     def work() -> None:
-        network = yard.network()
-        yard.launch(network, Amount=count, InternetMaxBandwidthOut=50)
-        emulation.until(lambda: {row["Status"] for row in yard.instances()} == {"Running"})
-        for address in _addresses(yard):
+        network = lab.network()
+        lab.launch(network, Amount=count, InternetMaxBandwidthOut=50)
+        emulation.until(lambda: {row["Status"] for row in lab.instances()} == {"Running"})
+        for address in _addresses(lab):
             _until_answering(address)
 
     return timed(work)
 
 
-def _clear(yard: emulation.Emulation) -> None:
-    ids = [row["InstanceId"] for row in yard.instances()]
+def _clear(lab: emulation.Emulation) -> None:
+    ids = [row["InstanceId"] for row in lab.instances()]
     for begin in range(0, len(ids), 100):
-        yard.ecs("DeleteInstances", InstanceId=ids[begin : begin + 100], Force=True)
-    emulation.until(lambda: not yard.instances())
-    yard.control("POST", "settle", {})
+        lab.ecs("DeleteInstances", InstanceId=ids[begin : begin + 100], Force=True)
+    emulation.until(lambda: not lab.instances())
+    lab.control("POST", "settle", {})
 
 
-def _counts(yard: emulation.Emulation) -> dict[str, int]:
-    found = yard.control("GET", "calls")["counts"]
+def _counts(lab: emulation.Emulation) -> dict[str, int]:
+    found = lab.control("GET", "calls")["counts"]
     return {str(name).rpartition(".")[2]: int(number) for name, number in found.items()}
 
 
@@ -130,9 +130,9 @@ def _counts(yard: emulation.Emulation) -> dict[str, int]:
 
 def _realistic(count: int) -> list[Row]:
     """What we add to the slowest machine: before it is asked for, and after it runs and its sshd answers."""
-    with _cloud(instant=False) as yard:
+    with _cloud(instant=False) as lab:
         courses = [
-            _watched(yard, count, f"real{number}", partial(_make, count, name=f"real{number}"))
+            _watched(lab, count, f"real{number}", partial(_make, count, name=f"real{number}"))
             for number in range(1 + ROUNDS)
         ]
     first, *others = courses
@@ -165,11 +165,11 @@ class Course:
         return self.before + self.after
 
 
-def _watched(yard: emulation.Emulation, count: int, name: str, work: Callable[[], None]) -> Course:
+def _watched(lab: emulation.Emulation, count: int, name: str, work: Callable[[], None]) -> Course:
     """Do it while somebody else looks at the machines."""
-    yard.control("DELETE", "calls")
+    lab.control("DELETE", "calls")
     answered: list[float] = []
-    looker = threading.Thread(target=_look, args=(yard, count, name, answered), daemon=True)
+    looker = threading.Thread(target=_look, args=(lab, count, name, answered), daemon=True)
     looker.start()
     begin = time.time()
     work()
@@ -177,28 +177,28 @@ def _watched(yard: emulation.Emulation, count: int, name: str, work: Callable[[]
     looker.join(timeout=30)
     launches = [
         datetime.fromisoformat(call["at"]).timestamp()
-        for call in yard.control("GET", "calls")["calls"]
+        for call in lab.control("GET", "calls")["calls"]
         if call["action"] == "RunInstances"
     ]
     asked = min(launches)
     return Course(before=asked - begin, machine=answered[0] - asked, after=end - answered[0])
 
 
-def _look(yard: emulation.Emulation, count: int, name: str, answered: list[float]) -> None:
+def _look(lab: emulation.Emulation, count: int, name: str, answered: list[float]) -> None:
     """Note when the last of the machines was called running and answered."""
     running = 0
     while running < count:
         time.sleep(0.05)
-        state = yard.control("GET", "state")["instances"].values()
+        state = lab.control("GET", "state")["instances"].values()
         running = sum(one["name"].endswith(name) and one["status"] == "Running" for one in state)
-    for address in _addresses(yard, name):
+    for address in _addresses(lab, name):
         _until_answering(address)
     answered.append(time.time())
 
 
-def _addresses(yard: emulation.Emulation, name: str = "") -> list[tuple[str, int]]:
-    state = yard.control("GET", "state")["instances"].values()
-    port = int(yard.ready["ssh_port"])
+def _addresses(lab: emulation.Emulation, name: str = "") -> list[tuple[str, int]]:
+    state = lab.control("GET", "state")["instances"].values()
+    port = int(lab.ready["ssh_port"])
     return [
         (one["public_address"], port) for one in state if one["name"].endswith(name) and one["public_address"]
     ]
@@ -219,12 +219,12 @@ def _until_answering(address: tuple[str, int]) -> None:
 
 def _phases() -> list[Row]:
     """The steps of the manual's script, one machine, realistic boots; downloads are left out, having no network here."""
-    with _cloud(instant=False) as yard, place.own_folder_of_code() as code:
+    with _cloud(instant=False) as lab, place.own_folder_of_code() as code:
         marks: list[tuple[str, float]] = []
         door = Runtime(backend="aliyun")
         begin = time.time()
         try:
-            course = _watched(yard, 1, "seed", lambda: _deploy(door, code, marks))
+            course = _watched(lab, 1, "seed", lambda: _deploy(door, code, marks))
         finally:
             door.close()
         made = marks[0][1] - begin
@@ -267,6 +267,6 @@ def _deploy(door: Runtime, code: Path, marks: list[tuple[str, float]]) -> None:
 @contextmanager
 def _cloud(*, instant: bool) -> Iterator[emulation.Emulation]:
     """An emulator and a home of its own, in the environment."""
-    with place.own_home() as home, emulation.emulated(home / "cloud", instant=instant) as yard:
-        os.environ.update(yard.environ() | REGION_SETTINGS)
-        yield yard
+    with place.own_home() as home, emulation.emulated(home / "cloud", instant=instant) as lab:
+        os.environ.update(lab.environ() | REGION_SETTINGS)
+        yield lab

@@ -26,8 +26,8 @@ def measure(*, quick: bool = False) -> list[Row]:
     """Rows for warm and cold."""
     count = 8 if quick else 32
     with place.own_home() as folder, place.real_hosts(count, folder) as hosts:
-        yard = Runtime(backend="ssh")
-        job = yard.make_job(JOB, num_tasks=count)
+        lab = Runtime(backend="ssh")
+        job = lab.make_job(JOB, num_tasks=count)
         try:
             warm = _warm(job.run, hosts, folder, rounds=3 if quick else 15)
             cold = _cold(hosts, folder, rounds=2 if quick else 7)
@@ -35,7 +35,7 @@ def measure(*, quick: bool = False) -> list[Row]:
             return rows if quick else [*rows, _ansible(hosts, folder, cold["make_job"], rounds=3)]
         finally:
             job.kill()
-            yard.close()
+            lab.close()
 
 
 def _rows(count: int, warm: dict[str, float], cold: dict[str, float]) -> list[Row]:

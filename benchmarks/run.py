@@ -33,8 +33,8 @@ def measure(*, quick: bool = False) -> list[Row]:
 
 def _local(rounds: int) -> list[Row]:
     with place.own_home() as folder:
-        yard = Runtime()
-        task = yard.make_task("bench")
+        lab = Runtime()
+        task = lab.make_task("bench")
         typing = _Typing(folder)
         try:
             samples = take_turns(
@@ -47,7 +47,7 @@ def _local(rounds: int) -> list[Row]:
             )
         finally:
             task.kill()
-            yard.close()
+            lab.close()
     middle = medians(samples)
     case = 'task.run("true"), local'
     return [
@@ -59,8 +59,8 @@ def _local(rounds: int) -> list[Row]:
 
 def _ssh(rounds: int) -> list[Row]:
     with place.own_home() as folder, place.real_hosts(1, folder) as hosts:
-        yard = Runtime(backend="ssh")
-        task = yard.make_task("bench")
+        lab = Runtime(backend="ssh")
+        task = lab.make_task("bench")
         portal = Portal()
         connection = portal.call(connect(hosts[0]))
         typing = portal.call(_RemoteTyping.start(connection, folder))
@@ -75,7 +75,7 @@ def _ssh(rounds: int) -> list[Row]:
             )
         finally:
             task.kill()
-            yard.close()
+            lab.close()
             portal.call(_close(connection))
             portal.close()
     middle = medians(samples)

@@ -45,7 +45,7 @@ class Cast:
 
     async def again(self, actor: Actor) -> Actor:
         """The same person, as the server knows them now."""
-        return await self.services.signing.authenticate(self.tokens[actor.name])
+        return await self.services.authentication.authenticate(self.tokens[actor.name])
 
 
 async def assemble(db: Database, clock: Clock, folder: Path, **settings: object) -> Cast:
@@ -86,5 +86,5 @@ async def assemble(db: Database, clock: Clock, folder: Path, **settings: object)
         )
 
     await db.write(work)
-    actors = {name: await services.signing.authenticate(token) for name, token in secrets.items()}
+    actors = {name: await services.authentication.authenticate(token) for name, token in secrets.items()}
     return Cast(services, db, clock, first, actors.pop("admin"), **actors, tokens=secrets)

@@ -40,15 +40,15 @@ class Rig:
         folder.mkdir(parents=True, exist_ok=True)
         self.settings = replace(ServerSettings(data=folder), sign_in_attempts=1000, **settings)
         self.clock = SystemClock()
-        self.hints = Wakeups()
+        self.wakeups = Wakeups()
         self.db = Database(self.settings.database_url)
         upgrade.ensure(self.db)
         self.admin = ensure_admin(self.db, self.clock) or FirstAdmin("admin", "", token)
         self.logs = LogStore(folder / "logs", limit_bytes=64 << 20)
-        self.services = Services(self.db, self.clock, self.hints, settings=self.settings)
+        self.services = Services(self.db, self.clock, self.wakeups, settings=self.settings)
         self.engine: Any = None
-        visitor = NodeExecClient("p-test")
-        self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings, visitor)
+        exec_client = NodeExecClient("p-test")
+        self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings, exec_client)
         self.doors = DlcDispatch(self.app, self.app.state.parts)  # with that of the vendor's clients
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Rig:
             return record
 
         record = self.db.write_now(work)
-        self.hints.wake(EVENTS)
+        self.wakeups.wake(EVENTS)
         return record
 
     def start(self, job: str, *names: str, node: str = "local") -> WorkloadRecord:

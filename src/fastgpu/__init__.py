@@ -6,25 +6,25 @@ Importing prints nothing, installs no hooks and reads no environment variable.
 from __future__ import annotations
 
 from fastgpu import aliyun_backend, aliyun_util, backend, fastgpu_globals, local_backend, util
-from fastgpu._door import yard
+from fastgpu._door import runtime
 from trainyard.launch import gen_command_file, get_mpi_prefix
 
-add_authorized_keys = yard.add_authorized_keys
-get_backend = yard.get_backend
-get_logdir_root = yard.get_logdir_root
-get_region = yard.get_region
-get_zone = yard.get_zone
-join = yard.join
-make_job = yard.make_job
-make_run = yard.make_run
-make_task = yard.make_task
-running_locally = yard.running_locally
-running_on_aws = yard.running_on_aws
-set_backend = yard.set_backend
-set_logdir_root = yard.set_logdir_root
-use_aliyun = yard.use_aliyun
-use_aws = yard.use_aws
-use_local = yard.use_local
+add_authorized_keys = runtime.add_authorized_keys
+get_backend = runtime.get_backend
+get_logdir_root = runtime.get_logdir_root
+get_region = runtime.get_region
+get_zone = runtime.get_zone
+join = runtime.join
+make_job = runtime.make_job
+make_run = runtime.make_run
+make_task = runtime.make_task
+running_locally = runtime.running_locally
+running_on_aws = runtime.running_on_aws
+set_backend = runtime.set_backend
+set_logdir_root = runtime.set_logdir_root
+use_aliyun = runtime.use_aliyun
+use_aws = runtime.use_aws
+use_local = runtime.use_local
 
 __all__ = [
     "add_authorized_keys",

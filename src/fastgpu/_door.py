@@ -1,7 +1,7 @@
-"""The Yard behind this package: Alibaba Cloud unless told otherwise, logs under /fastgpu/runs."""
+"""The Runtime behind this package: Alibaba Cloud unless told otherwise, logs under /fastgpu/runs."""
 
 from __future__ import annotations
 
 from trainyard.sync import Runtime
 
-yard = Runtime(backend="aliyun", logdir_root="/fastgpu/runs")
+runtime = Runtime(backend="aliyun", logdir_root="/fastgpu/runs")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fastgpu._door import yard
+from fastgpu._door import runtime
 
-get_region = yard.get_region
-get_zone = yard.get_zone
+get_region = runtime.get_region
+get_zone = runtime.get_zone
 
 __all__ = ["get_region", "get_zone"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ncluster._door import yard
+from ncluster._door import runtime
 from trainyard.compat import Globals
 
-_globals = Globals(yard)
+_globals = Globals(runtime)
 
 
 def __getattr__(name: str) -> Any:

@@ -54,25 +54,25 @@ if TYPE_CHECKING:
     from trainyard.sync import Instance as Instance
     from trainyard.sync import Job as Job
     from trainyard.sync import Run as Run
-    from trainyard.sync import Runtime as Yard
+    from trainyard.sync import Runtime as Runtime
     from trainyard.sync import Task as Task
     from trainyard.transport.copy import CopyOptions as CopyOptions
 
-    _yard = Runtime()
-    add_authorized_keys = _yard.add_authorized_keys
-    get_backend = _yard.get_backend
-    get_logdir_root = _yard.get_logdir_root
-    get_region = _yard.get_region
-    get_zone = _yard.get_zone
-    join = _yard.join
-    make_job = _yard.make_job
-    make_run = _yard.make_run
-    make_task = _yard.make_task
-    running_locally = _yard.running_locally
-    set_backend = _yard.set_backend
-    set_logdir_root = _yard.set_logdir_root
-    use_aliyun = _yard.use_aliyun
-    use_local = _yard.use_local
+    _runtime = Runtime()
+    add_authorized_keys = _runtime.add_authorized_keys
+    get_backend = _runtime.get_backend
+    get_logdir_root = _runtime.get_logdir_root
+    get_region = _runtime.get_region
+    get_zone = _runtime.get_zone
+    join = _runtime.join
+    make_job = _runtime.make_job
+    make_run = _runtime.make_run
+    make_task = _runtime.make_task
+    running_locally = _runtime.running_locally
+    set_backend = _runtime.set_backend
+    set_logdir_root = _runtime.set_logdir_root
+    use_aliyun = _runtime.use_aliyun
+    use_local = _runtime.use_local
 
     gen_command_file = launch.gen_command_file
     get_mpi_prefix = launch.get_mpi_prefix
@@ -83,7 +83,7 @@ _ERRORS = (
     "CapacityError", "CommandError", "ConflictError", "DeniedError", "DiskFullError", "Error", "InvalidError", "NotFoundError",
     "QuotaError", "StaleError", "StillRunningError", "TaskErrors", "UnreachableError", "UnsupportedError",
 )  # fmt: skip
-_YARD = (
+_RUNTIME = (
     "add_authorized_keys", "get_backend", "get_logdir_root", "get_region", "get_zone", "join", "make_job", "make_run",
     "make_task", "running_locally", "set_backend", "set_logdir_root", "use_aliyun", "use_local",
 )  # fmt: skip
@@ -94,7 +94,7 @@ _PLACES = {
     "CopyOptions": "trainyard.transport.copy",
 }
 
-__all__ = ["__version__", "launch", *sorted({*_PLACES, *_YARD})]  # noqa: PLE0604  # names of strings, made above
+__all__ = ["__version__", "launch", *sorted({*_PLACES, *_RUNTIME})]  # noqa: PLE0604  # names of strings, made above
 
 
 def __getattr__(name: str) -> object:
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> object:
     value: object
     if name == "launch":
         value = import_module("trainyard.launch")
-    elif name in _YARD:
+    elif name in _RUNTIME:
         value = getattr(_door(), name)
     else:
         value = getattr(import_module(_PLACES[name]), name)
@@ -119,9 +119,9 @@ def __dir__() -> list[str]:
 
 
 def _door() -> object:
-    """The Yard of this package, made by its first use."""
-    if "_yard" not in globals():
+    """The Runtime of this package, made by its first use."""
+    if "_runtime" not in globals():
         from trainyard.sync import Runtime  # noqa: PLC0415  # see __getattr__
 
-        globals()["_yard"] = Runtime()
-    return globals()["_yard"]
+        globals()["_runtime"] = Runtime()
+    return globals()["_runtime"]

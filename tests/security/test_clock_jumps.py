@@ -123,18 +123,18 @@ def stepped(tmp_path_factory: pytest.TempPathFactory, clocks: Clocks) -> Iterato
 
 
 @pytest.fixture
-def yard(stepped: Stepped) -> Iterator[Stepped]:
+def lab(stepped: Stepped) -> Iterator[Stepped]:
     stepped.clock.set(0.0)
     yield stepped
     stepped.clock.set(0.0)
 
 
-def test_a_job_runs_on_once_when_the_clock_is_set_ahead_and_back_again_and_again(yard: Stepped):
-    _job, end = yard.submit_waiting(max_run_seconds=1800)
+def test_a_job_runs_on_once_when_the_clock_is_set_ahead_and_back_again_and_again(lab: Stepped):
+    _job, end = lab.submit_waiting(max_run_seconds=1800)
     for ahead in (HOUR, YEAR, -10 * MINUTE, -2 * HOUR, to_1970(), 0.0):
-        yard.clock.set(ahead)
-        shown = moment(yard.run_one()["submitted_at"])
-        assert abs(shown - seen(yard.up, ahead)) < timedelta(seconds=30)
+        lab.clock.set(ahead)
+        shown = moment(lab.run_one()["submitted_at"])
+        assert abs(shown - seen(lab.up, ahead)) < timedelta(seconds=30)
     end()
 
 
@@ -149,23 +149,23 @@ def test_a_job_runs_on_once_when_the_clock_is_set_ahead_and_back_again_and_again
         (-2 * HOUR, 0.0),
     ]
 )  # fmt: skip
-def test_a_job_has_run_for_as_long_as_it_ran_when_the_clock_is_set_meanwhile(yard: Stepped, before, after):
-    yard.clock.set(before)
+def test_a_job_has_run_for_as_long_as_it_ran_when_the_clock_is_set_meanwhile(lab: Stepped, before, after):
+    lab.clock.set(before)
     began = time.monotonic()
-    job, end = yard.submit_waiting()
-    yard.clock.set(after)
+    job, end = lab.submit_waiting()
+    lab.clock.set(after)
     end()
     took = time.monotonic() - began
-    found = until(lambda: (one := yard.up.job(job))["state"] == "succeeded" and one)
+    found = until(lambda: (one := lab.up.job(job))["state"] == "succeeded" and one)
     assert 0.0 <= seconds_of(found) <= took + 1.0
-    tasks = yard.up.call("GET", f"/api/v1/jobs/{job}/tasks")["items"]
+    tasks = lab.up.call("GET", f"/api/v1/jobs/{job}/tasks")["items"]
     for task in tasks:
         ran = (moment(task["ended_at"]) - moment(task["started_at"])).total_seconds()
         assert 0.0 <= ran <= took + 1.0
 
 
-def test_sessions_end_when_they_should_and_nobody_is_locked_out_when_the_clock_is_set(yard: Stepped):
-    up = yard.up
+def test_sessions_end_when_they_should_and_nobody_is_locked_out_when_the_clock_is_set(lab: Stepped):
+    up = lab.up
     sign_in = {"username": "admin", "password": up.own_password(), "kind": "token"}
 
     def status(token: str) -> int:
@@ -186,43 +186,43 @@ def test_sessions_end_when_they_should_and_nobody_is_locked_out_when_the_clock_i
         (to_1970(), 200),
         (599.0 + 30, 401),
     ):
-        yard.clock.set(ahead)
+        lab.clock.set(ahead)
         assert (status(short), status(gone["token"])) == (wanted, 401), ahead
         made = up.call("POST", "/api/v1/session", sign_in)["token"]
         assert status(made) == 200
         # Of those made now, none lives longer than was said by more than the clock was set.
         brief = up.call("POST", "/api/v1/tokens", {"name": "brief", "expires_in_seconds": 60})["token"]
-        yard.clock.set(ahead + 61)
+        lab.clock.set(ahead + 61)
         assert (status(brief), status(made)) == (401, 200)
 
 
-def test_a_signed_request_is_taken_once_when_the_clock_is_set_back_to_its_time(yard: Stepped):
-    key = yard.up.call("POST", "/api/v1/access-keys", {"name": "mine"})
+def test_a_signed_request_is_taken_once_when_the_clock_is_set_back_to_its_time(lab: Stepped):
+    key = lab.up.call("POST", "/api/v1/access-keys", {"name": "mine"})
 
     def send(request: bytes) -> int:
-        return asyncio.run(statuses(yard.up.port, [request]))[0]
+        return asyncio.run(statuses(lab.up.port, [request]))[0]
 
     def at(ahead: float) -> bytes:
-        date = seen(yard.up, ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
+        date = seen(lab.up, ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
         return as_bytes(signed(key["id"], key["secret"], x_acs_date=date))
 
     for ahead in (0.0, YEAR, -2 * HOUR, to_1970()):
-        yard.clock.set(ahead)
+        lab.clock.set(ahead)
         request = at(ahead)
         assert (send(request), send(request)) == (200, 401)
         for later in (ahead + 2 * HOUR, ahead + 5 * MINUTE, ahead - 5 * MINUTE, ahead):
-            yard.clock.set(later)
+            lab.clock.set(later)
             assert send(request) == 401
         assert send(at(ahead)) == 200  # who signs anew is served
-    yard.clock.set(YEAR)
+    lab.clock.set(YEAR)
     assert send(at(0.0)) == 401  # it is not fresh
-    yard.clock.set(0.0)
+    lab.clock.set(0.0)
     assert send(at(0.0)) == 200
 
 
-def test_a_schedule_submits_one_job_for_a_year_and_goes_on_when_the_clock_is_set_back(yard: Stepped):
-    up = yard.up
-    yard.clock.set(to_half_past(0.0))
+def test_a_schedule_submits_one_job_for_a_year_and_goes_on_when_the_clock_is_set_back(lab: Stepped):
+    up = lab.up
+    lab.clock.set(to_half_past(0.0))
     spec = {"name": "hourly", "command": "true", "roles": [{"cpu": 0.1}], "env": {"LD_PRELOAD": ""}}
     made = up.call(
         "POST", "/api/v1/schedules", {"name": "每时", "cron": "0 * * * *", "overlap": "allow", "job": spec}
@@ -244,7 +244,7 @@ def test_a_schedule_submits_one_job_for_a_year_and_goes_on_when_the_clock_is_set
     try:
         for ahead, jobs in ((YEAR, 1), (0.0, 1), (to_1970(), 1), (0.0, 2)):
             there = to_half_past(ahead)
-            yard.clock.set(there)
+            lab.clock.set(there)
             until(lambda jobs=jobs: number() == jobs)
             until(lambda there=there: is_next_soon(there))
             time.sleep(1.5)  # one more look of the leader at the clock
@@ -263,13 +263,13 @@ def test_a_server_that_started_a_year_ahead_recovers_when_its_clock_is_set_right
         pytest.skip("there is no C compiler")
     clock.set(YEAR)
     with platform(tmp_path / "yard", env=clock.env) as up:
-        yard = Stepped(up, clock, tmp_path)
-        yard.run_one()
+        lab = Stepped(up, clock, tmp_path)
+        lab.run_one()
         clock.set(0.0)
-        assert abs(moment(yard.run_one()["submitted_at"]) - seen(up, 0.0)) < timedelta(seconds=30)
+        assert abs(moment(lab.run_one()["submitted_at"]) - seen(up, 0.0)) < timedelta(seconds=30)
         up.kill()  # its lease is good for a year
         up.start()
-        yard.run_one()
+        lab.run_one()
 
 
 # -- without processes: what takes a server hours

@@ -111,19 +111,19 @@ def refused(answer: Answer) -> bool:
     return answer.status == 503 and answer.code == "ServiceUnavailable"
 
 
-def group_names(yard: Emulation) -> list[str]:
-    rows: list[dict[str, Any]] = yard.ecs("DescribeSecurityGroups", MaxResults=100)["SecurityGroups"][
+def group_names(lab: Emulation) -> list[str]:
+    rows: list[dict[str, Any]] = lab.ecs("DescribeSecurityGroups", MaxResults=100)["SecurityGroups"][
         "SecurityGroup"
     ]
     return sorted(row["SecurityGroupName"] for row in rows)
 
 
-def make_group(yard: Emulation, vpc: str, name: str) -> Answer:
-    return yard.raw(
+def make_group(lab: Emulation, vpc: str, name: str) -> Answer:
+    return lab.raw(
         "ecs",
         "CreateSecurityGroup",
         timeout=SECONDS,
-        RegionId=yard.region,
+        RegionId=lab.region,
         VpcId=vpc,
         SecurityGroupName=name,
         ClientToken=f"token-{name}",
@@ -134,36 +134,36 @@ def make_group(yard: Emulation, vpc: str, name: str) -> Answer:
 def test_every_call_is_refused_in_seconds_and_done_once_when_there_is_room_again(
     disk: SmallDisk, cloud: Clouds
 ):
-    yard = cloud.now
-    network = yard.network()
-    assert make_group(yard, network["VpcId"], "before").status == 200
+    lab = cloud.now
+    network = lab.network()
+    assert make_group(lab, network["VpcId"], "before").status == 200
     disk.fill()
     for _ in range(3):  # the first meets the full disk with its effect done, the others before it
-        assert refused(make_group(yard, network["VpcId"], "during"))
-    assert refused(make_group(yard, network["VpcId"], "later"))
+        assert refused(make_group(lab, network["VpcId"], "during"))
+    assert refused(make_group(lab, network["VpcId"], "later"))
     # What nobody was told of is not shown either.
-    assert refused(yard.raw("ecs", "DescribeSecurityGroups", timeout=SECONDS, RegionId=yard.region))
+    assert refused(lab.raw("ecs", "DescribeSecurityGroups", timeout=SECONDS, RegionId=lab.region))
     assert refused(
-        yard.raw("sts", "AssumeRole", timeout=SECONDS, RoleArn="acs:ram::1:role/r", RoleSessionName="s")
+        lab.raw("sts", "AssumeRole", timeout=SECONDS, RoleArn="acs:ram::1:role/r", RoleSessionName="s")
     )
     with pytest.raises(Refused, match="503"):
-        yard.control("POST", "options", {"timing": {"pending": 0}})
+        lab.control("POST", "options", {"timing": {"pending": 0}})
     disk.free()
-    until(lambda: make_group(yard, network["VpcId"], "during").status == 200, SECONDS)
-    assert make_group(yard, network["VpcId"], "later").status == 200
-    names = group_names(yard)
+    until(lambda: make_group(lab, network["VpcId"], "during").status == 200, SECONDS)
+    assert make_group(lab, network["VpcId"], "later").status == 200
+    names = group_names(lab)
     assert [names.count(name) for name in ("before", "during", "later")] == [1, 1, 1]
-    yard = cloud.crash()
-    assert group_names(yard) == names
-    assert make_group(yard, network["VpcId"], "during").status == 200
-    assert group_names(yard) == names
+    lab = cloud.crash()
+    assert group_names(lab) == names
+    assert make_group(lab, network["VpcId"], "during").status == 200
+    assert group_names(lab) == names
 
 
 def test_it_heals_by_itself_when_there_is_room_and_nobody_calls(disk: SmallDisk, cloud: Clouds):
-    yard = cloud.now
-    network = yard.network()
+    lab = cloud.now
+    network = lab.network()
     disk.fill()
-    assert refused(make_group(yard, network["VpcId"], "during"))
+    assert refused(make_group(lab, network["VpcId"], "during"))
     disk.free()
     file = disk.folder / "emulator.json"
     until(lambda: '"during"' in file.read_text(encoding="utf-8"), SECONDS)
@@ -173,29 +173,29 @@ def test_it_heals_by_itself_when_there_is_room_and_nobody_calls(disk: SmallDisk,
 def test_what_was_acknowledged_is_there_when_it_is_killed_on_a_disk_that_filled_up(
     disk: SmallDisk, cloud: Clouds, leave: int
 ):
-    yard = cloud.now
-    network = yard.network()
+    lab = cloud.now
+    network = lab.network()
     size = (disk.folder / "emulator.json").stat().st_size
     disk.fill(leave=size + leave if leave else 0)  # the old file, a new one, and so much that it may grow
     acknowledged = []
     for number in range(40):
-        answer = make_group(yard, network["VpcId"], f"group{number:02}")
+        answer = make_group(lab, network["VpcId"], f"group{number:02}")
         if answer.status != 200:
             assert refused(answer)
             break
         acknowledged.append(f"group{number:02}")
     else:
         pytest.fail("the disk never filled up")
-    yard = cloud.crash()
-    assert [name for name in group_names(yard) if name.startswith("group")] == acknowledged
+    lab = cloud.crash()
+    assert [name for name in group_names(lab) if name.startswith("group")] == acknowledged
     leftovers = list(disk.folder.glob(".emulator.json.*"))
     assert leftovers == []
 
 
 def test_it_says_so_when_it_is_started_on_a_full_disk(disk: SmallDisk, cloud: Clouds):
-    yard = cloud.now
-    network = yard.network()
-    yard.stop()
+    lab = cloud.now
+    network = lab.network()
+    lab.stop()
     disk.fill()
     with pytest.raises(AssertionError, match="No space left on device"):
         cloud.start()
@@ -206,12 +206,12 @@ def test_it_says_so_when_it_is_started_on_a_full_disk(disk: SmallDisk, cloud: Cl
 
 def test_it_ends_with_all_machines_when_the_disk_is_full(disk: SmallDisk, cloud: Clouds):
     cloud.end()
-    yard = cloud.start("--set", "machines=true")
-    (instance,) = yard.launch(yard.network(), RamRoleName="stopper")
-    yard.control("POST", "settle", {})
+    lab = cloud.start("--set", "machines=true")
+    (instance,) = lab.launch(lab.network(), RamRoleName="stopper")
+    lab.control("POST", "settle", {})
     disk.fill()
     # The machine asks for keys of its role, which would have to be written down.
-    base = f"http://{yard.ready['metadata']}/{instance}/latest/meta-data/ram/security-credentials/stopper"
+    base = f"http://{lab.ready['metadata']}/{instance}/latest/meta-data/ram/security-credentials/stopper"
     with pytest.raises(urllib.error.HTTPError) as answer:
         urllib.request.urlopen(base, timeout=SECONDS)
     assert answer.value.code == 503
@@ -219,24 +219,24 @@ def test_it_ends_with_all_machines_when_the_disk_is_full(disk: SmallDisk, cloud:
     (folder,) = (disk.folder / "machines" / "machines").iterdir()
     init = int((folder / "init").read_text().split()[0])
     assert lives(init)
-    assert yard.stop() == 0
+    assert lab.stop() == 0
     assert not lives(init)
 
 
 def test_a_script_is_run_once_when_its_end_could_not_be_written_down(disk: SmallDisk, cloud: Clouds):
     cloud.end()
-    yard = cloud.start("--set", "machines=true")
-    (instance,) = yard.launch(yard.network())
-    yard.control("POST", "settle", {})
+    lab = cloud.start("--set", "machines=true")
+    (instance,) = lab.launch(lab.network())
+    lab.control("POST", "settle", {})
     script = "echo ran >> /run/trainyard/ran; sleep 1"
-    invocation = yard.ecs("RunCommand", Type="RunShellScript", CommandContent=script, InstanceId=[instance])
+    invocation = lab.ecs("RunCommand", Type="RunShellScript", CommandContent=script, InstanceId=[instance])
     disk.fill()
     time.sleep(2)
     disk.free()
 
     def outcome() -> Any:
-        answer = yard.raw(
-            "ecs", "DescribeInvocationResults", RegionId=yard.region, InvokeId=invocation["InvokeId"]
+        answer = lab.raw(
+            "ecs", "DescribeInvocationResults", RegionId=lab.region, InvokeId=invocation["InvokeId"]
         )
         rows = answer.body.get("Invocation", {}).get("InvocationResults", {}).get("InvocationResult", [])
         return rows and rows[0]["InvocationStatus"] not in {"Pending", "Running"} and rows[0]
@@ -248,14 +248,14 @@ def test_a_script_is_run_once_when_its_end_could_not_be_written_down(disk: Small
 
 def test_a_machine_boots_when_there_is_room_again(disk: SmallDisk, cloud: Clouds):
     cloud.end()
-    yard = cloud.start("--set", "machines=true")
-    network = yard.network()
+    lab = cloud.start("--set", "machines=true")
+    network = lab.network()
     size = (disk.folder / "emulator.json").stat().st_size
     disk.fill(leave=size + 32 * 1024)  # room for the state, and not for a machine
-    answer = yard.raw(
+    answer = lab.raw(
         "ecs",
         "RunInstances",
-        RegionId=yard.region,
+        RegionId=lab.region,
         ImageFamily="acs:ubuntu_22_04_x64",
         InstanceType="ecs.g7.large",
         SystemDisk={"Category": "cloud_essd"},
@@ -267,7 +267,7 @@ def test_a_machine_boots_when_there_is_room_again(disk: SmallDisk, cloud: Clouds
     disk.free()
 
     def running() -> bool:
-        machines = yard.control("GET", "state")["machines"].values()
+        machines = lab.control("GET", "state")["machines"].values()
         return bool(machines) and all(one["running"] and not one["problem"] for one in machines)
 
     until(running)

@@ -57,38 +57,38 @@ Open = Callable[..., AliyunBackend]
 
 
 @pytest.fixture(scope="module")
-def module_yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
+def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
     with emulated(tmp_path_factory.mktemp("cloud") / "state") as emulation:
         yield emulation
 
 
 @pytest.fixture
-def yard(module_yard: Emulation) -> Iterator[Emulation]:
-    module_yard.control("DELETE", "calls")
-    yield module_yard
+def lab(module_lab: Emulation) -> Iterator[Emulation]:
+    module_lab.control("DELETE", "calls")
+    yield module_lab
     usual = {"account": {"denied": []}, "timing": {"agent": 0}, "images_without_assistant": []}
-    module_yard.control("POST", "options", usual)
-    left = [row["InstanceId"] for row in module_yard.instances()]
+    module_lab.control("POST", "options", usual)
+    left = [row["InstanceId"] for row in module_lab.instances()]
     if left:
-        module_yard.ecs("DeleteInstances", InstanceId=left, Force=True)
+        module_lab.ecs("DeleteInstances", InstanceId=left, Force=True)
 
 
 @pytest.fixture
-def open_client(yard: Emulation, tmp_path: Path) -> Open:
+def open_client(lab: Emulation, tmp_path: Path) -> Open:
     """Opens a client; the same name is the same computer."""
 
     def opened(computer: str = "laptop") -> AliyunBackend:
-        return AliyunBackend(settings.load(environ_of(yard, tmp_path / computer)))
+        return AliyunBackend(settings.load(environ_of(lab, tmp_path / computer)))
 
     return opened
 
 
-def environ_of(yard: Emulation, home: Path) -> dict[str, str]:
+def environ_of(lab: Emulation, home: Path) -> dict[str, str]:
     return {
         "HOME": str(home),
         "USER": "alice",
         "TRAINYARD_HOME": str(home / ".trainyard"),
-        **yard.environ(),
+        **lab.environ(),
     }
 
 
@@ -107,15 +107,15 @@ async def say(backend: AliyunBackend, machine: Machine, script: str) -> str:
     return done.stdout.decode()
 
 
-def forbid(yard: Emulation, *actions: str) -> None:
-    yard.control("POST", "options", {"account": {"denied": list(actions)}})
+def forbid(lab: Emulation, *actions: str) -> None:
+    lab.control("POST", "options", {"account": {"denied": list(actions)}})
 
 
-def called(yard: Emulation, action: str) -> int:
-    return int(yard.control("GET", "calls")["counts"].get(f"ecs.{action}", 0))
+def called(lab: Emulation, action: str) -> int:
+    return int(lab.control("GET", "calls")["counts"].get(f"ecs.{action}", 0))
 
 
-async def test_each_machine_has_a_key_of_its_own_when_they_are_made_together(yard: Emulation, open_client):
+async def test_each_machine_has_a_key_of_its_own_when_they_are_made_together(lab: Emulation, open_client):
     backend = open_client()
     async with closing(backend):
         machines = await backend.acquire(SPEC, ["task0.own", "task1.own", "task2.own"])
@@ -129,21 +129,21 @@ async def test_each_machine_has_a_key_of_its_own_when_they_are_made_together(yar
             assert "boot.sh" in told
             assert "PRIVATE KEY" not in told
             assert "ssh_keys" not in told
-        for row in yard.instances():
-            said = yard.ecs("DescribeUserData", InstanceId=row["InstanceId"])["UserData"]
+        for row in lab.instances():
+            said = lab.ecs("DescribeUserData", InstanceId=row["InstanceId"])["UserData"]
             assert said
             assert not [tag for tag in row["Tags"]["Tag"] if tag["TagKey"] == "trainyard-host-key"]
 
 
-async def test_few_calls_are_made_when_many_machines_show_their_keys(yard: Emulation, open_client):
+async def test_few_calls_are_made_when_many_machines_show_their_keys(lab: Emulation, open_client):
     backend = open_client()
     async with closing(backend):
         machines = await backend.acquire(SPEC, [f"task{number}.few" for number in range(6)])
         # Each answers before anybody asks, as machines do that boot alike.
-        yard.control("POST", "settle", {})
+        lab.control("POST", "settle", {})
         ways = [backend.transport(machine) for machine in machines]
         await asyncio.gather(*(way.prepare() for way in ways))
-        assert called(yard, "RunCommand") == 1
+        assert called(lab, "RunCommand") == 1
 
 
 @asynccontextmanager
@@ -171,7 +171,7 @@ async def impostor(machine: Machine) -> AsyncIterator[list[str]]:
 
 @pytest.mark.parametrize("computer", ["laptop", "another"])
 async def test_a_machine_in_the_middle_is_refused_when_it_shows_a_key_of_its_own(
-    yard: Emulation, open_client, computer: str
+    lab: Emulation, open_client, computer: str
 ):
     maker = open_client("laptop")
     client = open_client(computer)  # the laptop knows the key already, the other one has never seen it
@@ -179,8 +179,8 @@ async def test_a_machine_in_the_middle_is_refused_when_it_shows_a_key_of_its_own
         (machine,) = await maker.acquire(SPEC, [f"task0.middle-{computer}"])
         await say(maker, machine, "true")
         await maker.aclose()
-        yard.ecs("StopInstances", InstanceId=[machine.id], ForceStop=True)
-        yard.control("POST", "settle", {})
+        lab.ecs("StopInstances", InstanceId=[machine.id], ForceStop=True)
+        lab.control("POST", "settle", {})
         async with impostor(machine) as tried:
             with pytest.raises(DeniedError) as refused:
                 await client.transport(machine).run("true")
@@ -190,12 +190,12 @@ async def test_a_machine_in_the_middle_is_refused_when_it_shows_a_key_of_its_own
 
 
 async def test_the_next_client_pins_the_key_when_the_one_that_made_the_machine_was_killed(
-    yard: Emulation, open_client, tmp_path: Path
+    lab: Emulation, open_client, tmp_path: Path
 ):
-    env = {**os.environ, **environ_of(yard, tmp_path / "laptop")}
+    env = {**os.environ, **environ_of(lab, tmp_path / "laptop")}
     subprocess.run([sys.executable, "-c", MAKE_ONLY, "task0.killed"], env=env, check=False, timeout=60)
     pins = tmp_path / "laptop" / ".trainyard" / "aliyun" / "known_hosts"
-    assert len(yard.instances()) == 1
+    assert len(lab.instances()) == 1
     assert not pins.exists()
     # Also for ssh itself, which learns nothing by itself.
     words = [*PROGRAM, "ssh", "--backend", "aliyun", "task0.killed", "echo", "hello"]
@@ -205,42 +205,42 @@ async def test_the_next_client_pins_the_key_when_the_one_that_made_the_machine_w
     async with closing(backend):
         (machine,) = await backend.machines()
         assert (pins / machine.id).stat().st_mode & 0o777 == 0o600
-        asked = called(yard, "RunCommand")
+        asked = called(lab, "RunCommand")
         assert await say(backend, machine, "echo again") == "again\n"
-        assert called(yard, "RunCommand") == asked
+        assert called(lab, "RunCommand") == asked
 
 
 async def test_the_key_is_read_when_the_assistant_comes_up_late_and_nobody_may_see_the_console(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
-    yard.control("POST", "options", {"timing": {"agent": 4}})
-    forbid(yard, "ecs:GetInstanceConsoleOutput")
+    lab.control("POST", "options", {"timing": {"agent": 4}})
+    forbid(lab, "ecs:GetInstanceConsoleOutput")
     backend = open_client()
     async with closing(backend):
         (machine,) = await backend.acquire(SPEC, ["task0.late"])
         assert await say(backend, machine, "echo here") == "here\n"
 
 
-async def test_the_key_is_read_from_the_console_when_the_image_has_no_assistant(yard: Emulation, open_client):
-    image = yard.ecs("DescribeImageFromFamily", ImageFamily=IMAGE_FAMILY)["Image"]["ImageId"]
-    yard.control("POST", "options", {"images_without_assistant": [image]})
+async def test_the_key_is_read_from_the_console_when_the_image_has_no_assistant(lab: Emulation, open_client):
+    image = lab.ecs("DescribeImageFromFamily", ImageFamily=IMAGE_FAMILY)["Image"]["ImageId"]
+    lab.control("POST", "options", {"images_without_assistant": [image]})
     backend, other = open_client(), open_client("another")
     async with closing(backend, other):
         (machine,) = await backend.acquire(SPEC, ["task0.bare"])
         shown = await backend.transport(machine).host_key()
-        status = yard.ecs("DescribeCloudAssistantStatus", InstanceId=[machine.id])
+        status = lab.ecs("DescribeCloudAssistantStatus", InstanceId=[machine.id])
         (row,) = status["InstanceCloudAssistantStatusSet"]["InstanceCloudAssistantStatus"]
         assert row["CloudAssistantStatus"] == "false"
         # At a later boot the console shows it again, to a computer that has not seen it.
-        yard.ecs("RebootInstance", InstanceId=machine.id)
-        yard.control("POST", "settle", {})
+        lab.ecs("RebootInstance", InstanceId=machine.id)
+        lab.control("POST", "settle", {})
         await other.transport(machine).prepare()
         (pin,) = (other.client.folder / "known_hosts").iterdir()
         assert pin.read_text().endswith(f" {shown}\n")
 
 
-async def test_nobody_is_believed_when_no_channel_is_open(yard: Emulation, open_client):
-    forbid(yard, *CHANNELS)
+async def test_nobody_is_believed_when_no_channel_is_open(lab: Emulation, open_client):
+    forbid(lab, *CHANNELS)
     backend = open_client()
     async with closing(backend):
         (machine,) = await backend.acquire(SPEC, ["task0.mute"])
@@ -251,25 +251,25 @@ async def test_nobody_is_believed_when_no_channel_is_open(yard: Emulation, open_
     assert not (backend.client.folder / "known_hosts").exists()
 
 
-async def test_the_key_stays_when_a_machine_is_stopped_and_started_and_rebooted(yard: Emulation, open_client):
+async def test_the_key_stays_when_a_machine_is_stopped_and_started_and_rebooted(lab: Emulation, open_client):
     backend = open_client()
     async with closing(backend):
         (machine,) = await backend.acquire(SPEC, ["task0.stays"])
         shown = await backend.transport(machine).host_key()
-        asked = called(yard, "RunCommand")
+        asked = called(lab, "RunCommand")
         await backend.stop([machine])
         (again,) = await backend.acquire(SPEC, ["task0.stays"])
         assert again.public_address != machine.public_address
         assert await backend.transport(again).host_key() == shown
-        yard.ecs("RebootInstance", InstanceId=machine.id)
-        yard.control("POST", "settle", {})
+        lab.ecs("RebootInstance", InstanceId=machine.id)
+        lab.control("POST", "settle", {})
         await backend.aclose()
         assert await backend.transport(again).host_key() == shown
-        assert called(yard, "RunCommand") == asked
+        assert called(lab, "RunCommand") == asked
 
 
 async def test_a_new_key_is_believed_when_the_provider_tells_it_too_after_a_new_system_disk(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend = open_client()
     async with closing(backend):
@@ -277,19 +277,19 @@ async def test_a_new_key_is_believed_when_the_provider_tells_it_too_after_a_new_
         old = await backend.transport(machine).host_key()
         await say(backend, machine, "touch was-here")
         await backend.stop([machine])
-        yard.ecs("ReplaceSystemDisk", InstanceId=machine.id, ImageId=machine.image)
+        lab.ecs("ReplaceSystemDisk", InstanceId=machine.id, ImageId=machine.image)
         (machine,) = await backend.acquire(SPEC, ["task0.anew"])
-        forbid(yard, *CHANNELS)
+        forbid(lab, *CHANNELS)
         with pytest.raises(DeniedError) as refused:
             await backend.transport(machine).run("true")
         assert "not that of task0.anew" in refused.value.message
-        forbid(yard)
+        forbid(lab)
         assert await say(backend, machine, "ls was-here 2>/dev/null || echo new") == "new\n"
         assert await backend.transport(machine).host_key() != old
 
 
 async def test_the_key_in_the_tag_stays_valid_when_an_earlier_version_made_the_machine(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend, other, deceived = open_client(), open_client("another"), open_client("third")
     async with closing(backend, other, deceived):
@@ -298,10 +298,10 @@ async def test_the_key_in_the_tag_stays_valid_when_an_earlier_version_made_the_m
         wrong = " ".join(
             asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().split()[:2]
         )
-        forbid(yard, *CHANNELS)
+        forbid(lab, *CHANNELS)
         for client, key in ((other, shown), (deceived, wrong)):
             tag = [{"Key": "trainyard-host-key", "Value": key}]
-            yard.ecs("TagResources", ResourceType="instance", ResourceId=[machine.id], Tag=tag)
+            lab.ecs("TagResources", ResourceType="instance", ResourceId=[machine.id], Tag=tag)
             (seen,) = await client.machines()
             with pytest.raises(DeniedError) as refused:
                 await client.transport(seen).run("true")
@@ -339,12 +339,12 @@ async def test_a_key_that_cannot_be_kept_is_told_and_the_configuration_of_ssh_is
         await way.aclose()
 
 
-async def test_the_key_of_a_machine_is_read_when_another_one_has_gone_meanwhile(yard: Emulation, open_client):
+async def test_the_key_of_a_machine_is_read_when_another_one_has_gone_meanwhile(lab: Emulation, open_client):
     backend = open_client()
     reader = HostKeyReader(backend.client)
     async with closing(backend):
         (machine,) = await backend.acquire(SPEC, ["task0.left"])
-        yard.control("POST", "settle", {})
+        lab.control("POST", "settle", {})
         asked = [reader.read(each, patience=60) for each in (machine.id, "i-gone")]
         key, problem = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(problem, NotFoundError)
@@ -352,15 +352,15 @@ async def test_the_key_of_a_machine_is_read_when_another_one_has_gone_meanwhile(
         await reader.aclose()
 
 
-async def test_who_waits_is_told_when_the_client_is_closed(yard: Emulation, open_client):
-    forbid(yard, "ecs:GetInstanceConsoleOutput")
-    yard.control("POST", "options", {"timing": {"agent": 600}})
+async def test_who_waits_is_told_when_the_client_is_closed(lab: Emulation, open_client):
+    forbid(lab, "ecs:GetInstanceConsoleOutput")
+    lab.control("POST", "options", {"timing": {"agent": 600}})
     backend = open_client()
     async with closing(backend):
         (machine,) = await backend.acquire(SPEC, ["task0.closed"])
-        yard.control("POST", "settle", {})
+        lab.control("POST", "settle", {})
         waiting = asyncio.ensure_future(backend.transport(machine).prepare())
-        while not called(yard, "RunCommand"):
+        while not called(lab, "RunCommand"):
             await asyncio.sleep(0.05)
         cancelled = asyncio.ensure_future(backend._fetch_host_key(machine, 60))
         await asyncio.sleep(0.1)
@@ -385,8 +385,8 @@ async def test_all_keys_are_asked_for_in_two_pages_when_there_are_more_machines_
     assert {row["InstanceId"] for row in rows} == set(ids)
 
 
-async def test_a_process_that_is_not_root_finds_no_key_when_it_looks_everywhere(yard: Emulation, open_client):
-    if yard.ready["isolation"] != "root":
+async def test_a_process_that_is_not_root_finds_no_key_when_it_looks_everywhere(lab: Emulation, open_client):
+    if lab.ready["isolation"] != "root":
         pytest.skip("machines have one account here")
     backend = open_client()
     async with closing(backend):
@@ -398,8 +398,8 @@ async def test_a_process_that_is_not_root_finds_no_key_when_it_looks_everywhere(
         assert "404" in await say(backend, machine, role)
 
 
-async def test_the_console_is_closed_to_processes_that_are_not_root(yard: Emulation, open_client):
-    if yard.ready["isolation"] != "root":
+async def test_the_console_is_closed_to_processes_that_are_not_root(lab: Emulation, open_client):
+    if lab.ready["isolation"] != "root":
         pytest.skip("machines have one account here")
     backend = open_client()
     async with closing(backend):

@@ -93,7 +93,7 @@ def held(text: str, *, least: int) -> None:
     assert lines and lines[-1].startswith("tried ") and int(lines[-1].split()[1]) >= least, lines[-1:]
 
 
-def surroundings(lab: EngineLab, listener: socket.socket) -> dict[str, str]:
+def launch_facts(lab: EngineLab, listener: socket.socket) -> dict[str, str]:
     """What of the host the attempts are aimed at."""
     secret = lab.home / "secret"
     secret.write_text("the host's own")
@@ -123,7 +123,7 @@ def listener() -> Iterator[socket.socket]:
 
 async def test_nothing_gets_out_of_a_view(lab: EngineLab, listener: socket.socket):
     server = await lab.start()
-    env = surroundings(lab, listener)
+    env = launch_facts(lab, listener)
     if not IS_ROOT:
         env["PROBE_HOST_PORT"] = "0"  # the same user's
     await lab.launch(server, launch_of(probing(), view=View(uid=2_000_007), env=env))
@@ -138,7 +138,7 @@ async def test_nothing_gets_out_of_a_view_of_an_ordinary_users_node(
     others_lab: EngineLab, listener: socket.socket
 ):
     server = await others_lab.start()
-    env = {**surroundings(others_lab, listener), "PROBE_ROOTS": "0"}
+    env = {**launch_facts(others_lab, listener), "PROBE_ROOTS": "0"}
     await others_lab.launch(server, launch_of(probing(), view=View(uid=2_000_007), env=env))
     ended = await server.ended("w1.1")
     text = server.log("w1.1").decode()
@@ -193,7 +193,7 @@ async def test_a_command_beside_a_task_shows_it_nothing_when_the_node_is_an_ordi
 
 async def test_nothing_gets_out_of_a_command_beside_a_task(lab: EngineLab, listener: socket.socket):
     server = await lab.start()
-    env = surroundings(lab, listener)
+    env = launch_facts(lab, listener)
     if not IS_ROOT:
         env["PROBE_HOST_PORT"] = "0"
     await lab.launch(server, launch_of("echo on; sleep 60", view=View(uid=2_000_007), env=env))
@@ -220,7 +220,7 @@ async def test_nothing_gets_out_of_a_container(lab: EngineLab, listener: socket.
     view = View(
         uid=2_000_007, image=WITH_PYTHON, mounts=(Mount(source=str(tmp_path / "scratch"), target="/scratch"),)
     )
-    env = {**surroundings(lab, listener), "PROBE_CONTAINER": "1"}
+    env = {**launch_facts(lab, listener), "PROBE_CONTAINER": "1"}
     plant = "cat /bin/sh > /scratch/b; chmod 4755 /scratch/b 2>/dev/null"
     await lab.launch(server, launch_of(f"{plant}\n{probing()}", view=view, env=env))
     ended = await server.ended("w1.1")

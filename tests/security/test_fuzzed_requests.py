@@ -30,7 +30,7 @@ def fresh_token(rig: Rig) -> str:
         return made.token
 
     token = rig.db.write_now(work)
-    rig.services.signing.forget()
+    rig.services.authentication.forget()
     return token
 
 
@@ -44,7 +44,7 @@ async def prepared(rig: Rig, seed: int) -> Maker:
         ).json()["id"]
     rig.start(job, node="n")
     rig.print(job, "worker-0", "one\ntwo \N{SNOWMAN}\n".encode() + b"\xff\x00\n")
-    key = await rig.services.keys.create(await rig.services.signing.authenticate(rig.admin.token))
+    key = await rig.services.keys.create(await rig.services.authentication.authenticate(rig.admin.token))
     known = {
         "job_id": job, "pod": f"{job}-worker-0", "name": "n", "user": "ann", "workspace": "default", "template_id": template,
     }  # fmt: skip

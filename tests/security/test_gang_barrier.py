@@ -74,7 +74,7 @@ def attack(targets: list[dict[str, Any]]) -> Iterator[Attack]:
 
 def _target(up: platforms.Up, job: str) -> dict[str, Any]:
     seed = rendezvous.seed_of(Seal(up.data / "sealing.key").derive("launches"), f"{job}.1")
-    ports = rendezvous.gate_ports_of(seed)
+    ports = rendezvous.barrier_ports_of(seed)
     # All but the last are taken: a gate that is not at its first port has neighbours on both sides.
     return {"address": rendezvous.own_address(seed, 0), "ports": ports[-1:], "taken": ports[:-1]}
 

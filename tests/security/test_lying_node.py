@@ -34,7 +34,7 @@ HONEST, LIAR = NodeAddress(name="honest"), NodeAddress(name="liar")
 ENDED = {"started": 1.0, "ended": 2.0, "code": 7, "signal": 0, "message": "forged"}
 
 
-class Yard:
+class Lab:
     """An honest node with a real agent, and a liar; what was placed where is known as a server's store knows it."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,23 +61,23 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
-    made = Yard(tmp_path)
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    made = Lab(tmp_path)
     yield made
     made.liar.says()
     await made.lab.aclose()
 
 
-async def honest_job(yard: Yard, server: Watched, attempt: str) -> None:
+async def honest_job(lab: Lab, server: Watched, attempt: str) -> None:
     """The honest node works on."""
-    await yard.lab.launch(server, launch_of("echo true; exit 3", attempt, nodes=["honest"]))
+    await lab.lab.launch(server, launch_of("echo true; exit 3", attempt, nodes=["honest"]))
     assert (await server.ended(attempt)).exit_code == 3
     assert server.log(attempt) == b"true\n"
 
 
-async def test_nothing_is_believed_when_a_node_speaks_of_tasks_of_another(yard, caplog):
+async def test_nothing_is_believed_when_a_node_speaks_of_tasks_of_another(lab, caplog):
     caplog.set_level(logging.WARNING)
-    yard.past = {"liar": {("w7.1", "worker-0")}}
+    lab.past = {"liar": {("w7.1", "worker-0")}}
     reading = {"a": "w1.1", "t": "worker-0", "d": "", "npu": False, "v": [1.0] * 7}
     own = {**reading, "a": "w7.1"}
     forged = (
@@ -85,22 +85,22 @@ async def test_nothing_is_believed_when_a_node_speaks_of_tasks_of_another(yard, 
         frame_of({"op": "logs", "parts": [["w1.1", "worker-0", 0, 5], ["w7.1", "worker-0", 0, 5]]}, "LIES\nmine\n"),
         frame_of({"op": "samples", "time": time.time(), "devices": "", "tasks": [reading, own]}),
     )  # fmt: skip
-    yard.liar.says(tasks=[said("w7.1")], after=forged)
-    server = await yard.start(HONEST)
-    await yard.lab.launch(
+    lab.liar.says(tasks=[said("w7.1")], after=forged)
+    server = await lab.start(HONEST)
+    await lab.lab.launch(
         server,
         launch_of("while [ ! -e ~/go ]; do sleep 0.01; done; echo true; exit 3", nodes=["honest"]),
     )
     await server.see(TaskStarted, "w1.1")
-    yard.lab.addresses["liar"] = LIAR
+    lab.lab.addresses["liar"] = LIAR
     await server.engine.add_node(LIAR)
-    server.engine._links["liar"]._meter = yard
-    await server.until(lambda: ("w7.1", "worker-0") in yard.readings, "the liar has said it all")
-    (yard.lab.home / "go").write_text("")
+    server.engine._links["liar"]._meter = lab
+    await server.until(lambda: ("w7.1", "worker-0") in lab.readings, "the liar has said it all")
+    (lab.lab.home / "go").write_text("")
     assert (await server.ended("w1.1")).exit_code == 3
     assert server.log("w1.1") == b"true\n"
     assert server.log("w7.1") == b"mine\n"
-    assert list(yard.readings) == [("w7.1", "worker-0")]
+    assert list(lab.readings) == [("w7.1", "worker-0")]
     assert [one.exit_code for one in server.find(TaskEnded, "w1.1")] == [3]
     assert any("liar" in line and "not placed on it" in line for line in caplog.messages)
     counts = server.engine._links["liar"].reports.refusals.counts
@@ -114,26 +114,26 @@ def told(server: Watched, words: str) -> bool:
     return any(words in notice for one in seen for notice in one.facts.notices)
 
 
-async def test_attempts_that_are_to_come_are_not_refused_when_a_node_names_them(yard):
-    yard.liar.says(tasks=[said("w2.1"), said("w2.2"), said("gone.1")])
-    server = await yard.start()
-    await server.until(lambda: len(yard.liar.asked("forget")) > 0, "it is told to remove what is not its own")
-    assert {one for order in yard.liar.asked("forget") for one in order["attempts"]} == {
+async def test_attempts_that_are_to_come_are_not_refused_when_a_node_names_them(lab):
+    lab.liar.says(tasks=[said("w2.1"), said("w2.2"), said("gone.1")])
+    server = await lab.start()
+    await server.until(lambda: len(lab.liar.asked("forget")) > 0, "it is told to remove what is not its own")
+    assert {one for order in lab.liar.asked("forget") for one in order["attempts"]} == {
         "w2.1",
         "w2.2",
         "gone.1",
     }
     assert not server.find(TaskStarted)
-    await honest_job(yard, server, "w2.1")
-    await honest_job(yard, server, "w2.2")
+    await honest_job(lab, server, "w2.1")
+    await honest_job(lab, server, "w2.2")
 
 
-async def test_no_log_of_another_workload_is_written_when_a_node_gives_its_task_another_name(yard):
-    yard.past = {"liar": {("w7.1", "worker-0")}}
+async def test_no_log_of_another_workload_is_written_when_a_node_gives_its_task_another_name(lab):
+    lab.past = {"liar": {("w7.1", "worker-0")}}
     false = {**said("w7.1"), "w": "w1", "n": 1}
     part = frame_of({"op": "logs", "parts": [["w7.1", "worker-0", 0, 4]]}, "LIES")
-    yard.liar.says(tasks=[false], after=(part,))
-    server = await yard.start()
+    lab.liar.says(tasks=[false], after=(part,))
+    server = await lab.start()
     await server.until(lambda: server.log("w7.1"), "its own log")
     assert {key[0] for key in server.sink.logs} == {"w7"}
     assert not server.find(TaskStarted)
@@ -177,31 +177,31 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-async def test_the_connection_is_closed_and_the_node_named_when_it_says_what_no_agent_says(yard, what):
-    yard.past = {"liar": {MINE}}
-    yard.liar.says(before=(frame_of({"op": "tasks", "tasks": [NEW]}), BROKEN[what]))
+async def test_the_connection_is_closed_and_the_node_named_when_it_says_what_no_agent_says(lab, what):
+    lab.past = {"liar": {MINE}}
+    lab.liar.says(before=(frame_of({"op": "tasks", "tasks": [NEW]}), BROKEN[what]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    server = await yard.start(sees=False)
+    server = await lab.start(sees=False)
     lost = await server.see(NodeLost)
     assert isinstance(lost, NodeLost)
     assert lost.node == "liar"
     assert "liar" in lost.reason
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 * 1024, "KiB"
     await server.until(lambda: "honest" in {one.node for one in server.find(NodeSeen)}, "the other is seen")
-    await honest_job(yard, server, "w1.1")
+    await honest_job(lab, server, "w1.1")
     assert "liar" not in {one.node for one in server.find(NodeSeen)}
     assert server.log("w7.1") == b""
-    yard.liar.says()
+    lab.liar.says()
     await server.until(lambda: "liar" in {one.node for one in server.find(NodeSeen)}, "believed again")
 
 
-async def test_texts_of_a_node_can_be_stored_when_they_hold_nuls_and_halves_of_characters(yard):
-    yard.past = {"liar": {MINE}}
+async def test_texts_of_a_node_can_be_stored_when_they_hold_nuls_and_halves_of_characters(lab):
+    lab.past = {"liar": {MINE}}
     odd = "a\0b\x1b[2J\ud800c" + "x" * 100_000
     task = said("w7.1", at="ended", notes=[["image_fetched", odd, 1.0]], **{**ENDED, "message": odd})
-    yard.liar.says(tasks=[said("w7.1")], welcome={"notices": [odd]}, pong={"notices": [odd], "refusal": odd}, after=(frame_of({"op": "tasks", "tasks": [task]}),))  # fmt: skip
-    yard.liar.probe |= {"kernel": odd, "os": odd, "user": odd, "device_errors": [odd] * 1000}
-    server = await yard.start()
+    lab.liar.says(tasks=[said("w7.1")], welcome={"notices": [odd]}, pong={"notices": [odd], "refusal": odd}, after=(frame_of({"op": "tasks", "tasks": [task]}),))  # fmt: skip
+    lab.liar.probe |= {"kernel": odd, "os": odd, "user": odd, "device_errors": [odd] * 1000}
+    server = await lab.start()
     ended = await server.see(TaskEnded, "w7.1")
     assert isinstance(ended, TaskEnded)
     (seen,) = {one.node: one for one in server.find(NodeSeen) if one.node == "liar"}.values()
@@ -216,9 +216,9 @@ async def test_texts_of_a_node_can_be_stored_when_they_hold_nuls_and_halves_of_c
     {"cpu_milli": -5}, {"cpu_milli": 2**70}, {"memory_mib": "1"}, {"address": "1.2.3.4 evil\n5.6.7.8 db"},
     {"devices": [["gpu", -1, "V100"]]}, {"devices": [["gpu", i, "V100"] for i in range(5000)]}, {"cpu_milli": [[[[[[[[[[1]]]]]]]]]]},
 ])  # fmt: skip
-async def test_a_node_is_not_taken_when_it_says_that_it_is_what_none_can_be(yard, probe):
-    yard.liar.probe |= probe
-    server = await yard.start(sees=False)
+async def test_a_node_is_not_taken_when_it_says_that_it_is_what_none_can_be(lab, probe):
+    lab.liar.probe |= probe
+    server = await lab.start(sees=False)
     lost = await server.see(NodeLost)
     assert isinstance(lost, NodeLost)
     assert "liar" in lost.reason
@@ -230,11 +230,11 @@ async def test_a_node_is_not_taken_when_it_says_that_it_is_what_none_can_be(yard
     {}, {"results": None}, {"results": []}, {"results": {"w5.1": 7}}, {"results": {"w5.1": ["worker-0"]}},
     {"results": {"w5.1": ["capacity", {}]}}, {"results": {"w5.1": ["surprise", "x"]}}, {"results": {"w5.1": [[[]], "x"]}},
 ])  # fmt: skip
-async def test_an_order_fails_with_the_nodes_name_when_its_answer_is_nonsense(yard, answer):
-    yard.liar.says(answers={"launch": answer, "end": answer})
-    server = await yard.start()
+async def test_an_order_fails_with_the_nodes_name_when_its_answer_is_nonsense(lab, answer):
+    lab.liar.says(answers={"launch": answer, "end": answer})
+    server = await lab.start()
     both = [launch_of("true", "w5.1", nodes=["liar"]), launch_of("exit 4", "w6.1", nodes=["honest"])]
-    yard.lab._attempts.add("w6.1")
+    lab.lab._attempts.add("w6.1")
     if (
         answer == {"results": None}
         or answer == {"results": []}
@@ -253,11 +253,11 @@ async def test_an_order_fails_with_the_nodes_name_when_its_answer_is_nonsense(ya
     assert (await server.ended("w6.1")).exit_code == 4
 
 
-async def test_the_log_is_not_filled_when_a_node_lies_all_the_time(yard, caplog):
+async def test_the_log_is_not_filled_when_a_node_lies_all_the_time(lab, caplog):
     caplog.set_level(logging.WARNING)
     parts = [[f"w{number}.1", "worker-0", 0, 0] for number in range(500)]
-    yard.liar.says(after=tuple(frame_of({"op": "logs", "parts": parts}) for _ in range(20)))
-    server = await yard.start()
+    lab.liar.says(after=tuple(frame_of({"op": "logs", "parts": parts}) for _ in range(20)))
+    server = await lab.start()
     refusals = server.engine._links["liar"].reports.refusals
     await server.until(lambda: refusals.counts["logs"] == 10_000, "all are counted")
     assert len([line for line in caplog.messages if "liar" in line]) < 20
@@ -273,20 +273,20 @@ def test_brackets_in_texts_are_not_depth(header):
     check_header(header)
 
 
-async def test_the_log_of_a_lost_attempt_arrives_when_server_and_node_are_back(yard):
+async def test_the_log_of_a_lost_attempt_arrives_when_server_and_node_are_back(lab):
     """A new engine, as after a restart of the server, is told nothing of the attempt but what the store knows."""
-    server = await yard.start(HONEST)
+    server = await lab.start(HONEST)
     command = "echo begun; while [ ! -e ~/go ]; do sleep 0.01; done; seq 2000000"
-    await yard.lab.launch(server, launch_of(command, nodes=["honest"]))
+    await lab.lab.launch(server, launch_of(command, nodes=["honest"]))
     await server.until(lambda: server.log("w1.1"), "it has begun")
-    supervisor = yard.lab.supervisor_pid("w1.1", node="honest")
-    await yard.lab.stop(server, leaves=False)
-    (yard.lab.home / "go").write_text("")
+    supervisor = lab.lab.supervisor_pid("w1.1", node="honest")
+    await lab.lab.stop(server, leaves=False)
+    (lab.lab.home / "go").write_text("")
     async with asyncio.timeout(30):
         while alive(supervisor):
             await asyncio.sleep(0.01)
-    yard.past = {"honest": {("w1.1", "worker-0")}}
-    server = await yard.lab.start(HONEST, epoch=2, sees=False)
+    lab.past = {"honest": {("w1.1", "worker-0")}}
+    server = await lab.lab.start(HONEST, epoch=2, sees=False)
     # What the leader does at once about an attempt that is over; more of its log is to come than is ever on the way.
     await server.see(TaskEnded, "w1.1")
     await server.engine.end("w1.1", ["honest"], grace_seconds=0)
@@ -295,7 +295,7 @@ async def test_the_log_of_a_lost_attempt_arrives_when_server_and_node_are_back(y
     assert server.log("w1.1") == b"begun\n" + b"".join(b"%d\n" % number for number in range(1, 2_000_001))
     assert not server.engine._links["honest"].reports.refusals.counts
     await server.engine.forget(["w1.1"], ["honest"])
-    yard.lab._attempts.discard("w1.1")
+    lab.lab._attempts.discard("w1.1")
 
 
 @pytest.mark.slow  # a platform of its own, started twice

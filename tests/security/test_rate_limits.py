@@ -12,7 +12,7 @@ SPECS = "/api/v1/ecsspecs"
 
 
 async def make_key(rig):
-    return await rig.services.keys.create(await rig.services.signing.authenticate(rig.admin.token))
+    return await rig.services.keys.create(await rig.services.authentication.authenticate(rig.admin.token))
 
 
 async def test_the_owner_of_a_key_is_served_when_strangers_name_it(make_rig):
@@ -24,7 +24,7 @@ async def test_the_owner_of_a_key_is_served_when_strangers_name_it(make_rig):
             for _ in range(LIMIT * 3)
         ]
         assert forged == [401] * LIMIT + [429] * LIMIT * 2
-        rig.services.signing.forget()
+        rig.services.authentication.forget()
         for _ in range(LIMIT // 2):
             assert (await http.get(SPECS, headers=signed(key.id, key.secret))).status_code == 200
 

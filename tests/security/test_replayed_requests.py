@@ -134,7 +134,7 @@ async def test_a_request_is_refused_when_its_nonce_cannot_be_kept(tmp_path):
 )
 async def test_a_request_is_refused_when_it_could_be_sent_again_for_ever(make_rig, changes):
     rig = make_rig()
-    key = await rig.services.keys.create(await rig.services.signing.authenticate(rig.admin.token))
+    key = await rig.services.keys.create(await rig.services.authentication.authenticate(rig.admin.token))
     async with rig.vendor_http() as http:
         assert (await http.get("/api/v1/ecsspecs", headers=signed(key.id, key.secret))).status_code == 200
         answer = await http.get("/api/v1/ecsspecs", headers=signed(key.id, key.secret, **changes))

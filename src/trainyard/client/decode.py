@@ -31,7 +31,7 @@ def decode(shape: type[T], value: object) -> T:
 
 
 @cache
-def _hints(shape: type) -> dict[str, Any]:
+def _wakeups(shape: type) -> dict[str, Any]:
     return get_type_hints(shape)
 
 
@@ -53,9 +53,9 @@ def _decode(shape: Any, value: Any) -> Any:
 
 def _plain(shape: type, value: Any) -> Any:
     if is_dataclass(shape):
-        hints = _hints(shape)
+        wakeups = _wakeups(shape)
         return shape(
-            **{each.name: _decode(hints[each.name], value[each.name]) for each in fields(shape)
+            **{each.name: _decode(wakeups[each.name], value[each.name]) for each in fields(shape)
                if each.name in value or (each.default is MISSING and each.default_factory is MISSING)}
         )  # fmt: skip
     if shape is datetime:

@@ -86,8 +86,8 @@ class Entry:
     reports: bool = False  # to the first of `peers`, which lets it begin
     waits_for: tuple[str, ...] = ()  # tasks whose ssh has to answer before the command
     ready_seconds: float = 600.0
-    gate_ports: tuple[int, ...] = ()  # the first of these that is free
-    gate_address: str = (
+    barrier_ports: tuple[int, ...] = ()  # the first of these that is free
+    barrier_address: str = (
         ""  # only there; empty: at all addresses of the node, and the others come by the first peer's
     )
     token: str = field(

@@ -45,7 +45,7 @@ class Watch:
     care: WatchOptions
     install_script: str = ""
     skip_setup: bool = False
-    curfew: SelfStop | None = None  # where the machines stop themselves; new ones must be told
+    self_stop: SelfStop | None = None  # where the machines stop themselves; new ones must be told
     look_seconds: float = LOOK_SECONDS
     _warned: set[str] = field(default_factory=set)
     _busy_at: float = 0.0
@@ -127,8 +127,8 @@ class Watch:
         for task, new in zip(self.job.tasks, fresh.tasks, strict=True):
             await task.adopt(new)
         await self._keep_logdir()
-        if self.curfew is not None:
-            await self.curfew.arrange()
+        if self.self_stop is not None:
+            await self.self_stop.arrange()
         for task in self.job.tasks:
             if task.name in standing:
                 task.log("starting again: %s", standing[task.name])
@@ -158,18 +158,18 @@ class Watch:
         return not self.job.tasks or any(task.machine.state in ended for task in self.job.tasks)
 
 
-async def stop_when_done(job: Job, curfew: SelfStop | None = None) -> None:
+async def stop_when_done(job: Job, self_stop: SelfStop | None = None) -> None:
     """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error.
 
     Machines with a curfew are not waited for: they stop themselves when their commands have ended.
     """
     if not job.tasks or any(task.machine.state is not MachineState.RUNNING for task in job.tasks):
         return
-    if curfew is None:
+    if self_stop is None:
         await job.stop()
-    elif await curfew.is_quiet():
-        await curfew.withdraw()
+    elif await self_stop.is_quiet():
+        await self_stop.withdraw()
         await job.stop()
     else:
-        await curfew.leave()
+        await self_stop.leave()
         job.log("the machines stop themselves when their commands have ended")

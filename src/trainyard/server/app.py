@@ -74,17 +74,17 @@ class Platform:
     def __init__(self, settings: ServerSettings, *, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.hints = Wakeups()
+        self.wakeups = Wakeups()
         self.disk = disk_of(settings)
         if self.disk.is_full():
             self.disk.give_up()  # there must be room to begin with
         self.db = Database(settings.database_url, disk=self.disk)
         self.logs = LogStore(settings.data / "logs", limit_bytes=settings.log_limit_mib * 2**20)
-        self.services = Services(self.db, self.clock, self.hints, settings=settings)
+        self.services = Services(self.db, self.clock, self.wakeups, settings=settings)
         self.first_admin: FirstAdmin | None = None
         self.engine: NodeEngine | None = None
         self.changes: Changes | None = None
-        self.visitor: NodeExecClient  # since it was prepared
+        self.exec_client: NodeExecClient  # since it was prepared
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
 
@@ -101,7 +101,7 @@ class Platform:
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
         if self.settings.is_embedded:
             self.db.write_now(lambda c: ensure_defaults(c, self.clock.now().timestamp()))
-        self.visitor = NodeExecClient(platform_id(self.db), folder=self.nodes_folder)
+        self.exec_client = NodeExecClient(platform_id(self.db), folder=self.nodes_folder)
 
     @property
     def nodes_folder(self) -> Path:
@@ -123,7 +123,7 @@ class Platform:
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
         ours = create_api(
-            self.services, self.logs, lambda: self.engine, self.settings, self.visitor, disk=self.disk
+            self.services, self.logs, lambda: self.engine, self.settings, self.exec_client, disk=self.disk
         )
         self.changes = ours.state.parts.changes
         return DlcDispatch(ours, ours.state.parts)
@@ -140,7 +140,7 @@ class Platform:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-            await self.visitor.aclose()
+            await self.exec_client.aclose()
             self.services.close()
             if self.changes is not None:
                 self.changes.close()
@@ -182,47 +182,47 @@ class Platform:
 
     async def _conduct(self, term: LeaderTerm) -> None:
         await self._hide_secrets()
-        metering = SampleWriter(term, sample_seconds=self.settings.sample_seconds)
-        pulse = ActivityMeter(self.clock, metering)
+        sample_writer = SampleWriter(term, sample_seconds=self.settings.sample_seconds)
+        pulse = ActivityMeter(self.clock, sample_writer)
         engine = self._make_engine(term, pulse)
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:
                 overcommit = self.settings.cpu_overcommit
-                conductor = Reconciler(
+                reconciler = Reconciler(
                     term,
                     engine,
-                    self.hints,
+                    self.wakeups,
                     policy=Policy(longest_grace=self.settings.preemption_grace_seconds),
                     cpu_overcommit=overcommit,
                     secret=self.services.seal.derive("launches"),
                     seal=self.services.seal,
                     views=self._view_facts,
                 )
-                group.create_task(conductor.run())
+                group.create_task(reconciler.run())
                 still = HangDetector(
                     self.clock,
-                    lambda: list(conductor.memory.held.values()),
+                    lambda: list(reconciler.memory.held.values()),
                     self.logs.size,
-                    conductor.arrived,
+                    reconciler.arrived,
                     pulse,
                 )
                 group.create_task(still.run())
-                shop = PoolProvider(platform_id(self.db), cpu_overcommit=overcommit)
+                pool_provider = PoolProvider(platform_id(self.db), cpu_overcommit=overcommit)
                 group.create_task(
                     Pools(
                         term,
-                        PoolChannel(conductor),
-                        self.hints,
-                        shop,
+                        PoolChannel(reconciler),
+                        self.wakeups,
+                        pool_provider,
                         look_seconds=self.settings.pool_seconds,
                     ).run()
                 )
-                group.create_task(metering.run())
+                group.create_task(sample_writer.run())
                 group.create_task(ScheduleLoop(term, self.services.context).run())
                 books = BillingLoop(
                     term,
-                    self.hints,
+                    self.wakeups,
                     sample_seconds=self.settings.sample_seconds,
                     pause=self.settings.book_seconds,
                 )

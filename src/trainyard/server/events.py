@@ -88,14 +88,14 @@ class Events:
         seq = await self.last_seq() if after_seq is None else after_seq
         quiet = self._context.clock.monotonic()
         while True:
-            mark = self._context.hints.mark(EVENTS)
+            mark = self._context.wakeups.mark(EVENTS)
             found, seq = await self._since(seq, mark, criteria, matches)
             now = self._context.clock.monotonic()
             if found or now - quiet >= idle_seconds:
                 quiet = now
                 yield found
             if not found:
-                await self._context.hints.wait(EVENTS, timeout=LOOK_SECONDS, since=mark)
+                await self._context.wakeups.wait(EVENTS, timeout=LOOK_SECONDS, since=mark)
 
     async def _since(
         self, seq: int, mark: int, criteria: dict[str, Any], matches: Callable[[Event], bool]
@@ -119,7 +119,7 @@ class Events:
             now = self._context.clock.monotonic()
             if self._read_to is not None and self._mark >= mark and now - self._read_at < LOOK_SECONDS / 2:
                 return
-            before = self._context.hints.mark(EVENTS)
+            before = self._context.wakeups.mark(EVENTS)
             if self._read_to is None:
                 self._read_to = await self._context.db.read(events.last_seq)
             while len(await self._read_new(self._read_to)) == PAGE:

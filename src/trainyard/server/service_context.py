@@ -40,7 +40,7 @@ class Context:
 
     db: Database
     clock: Clock
-    hints: Wakeups
+    wakeups: Wakeups
     seal: Seal
     _denials: Limiter = field(init=False)
 
@@ -61,7 +61,7 @@ class Context:
             await self.note_denied(actor, action, subject, error)
             raise
         if wakes:
-            self.hints.wake(CONDUCTOR, EVENTS)
+            self.wakeups.wake(CONDUCTOR, EVENTS)
         return result
 
     async def note_denied(self, actor: Actor, action: str, subject: str, error: DeniedError) -> None:

@@ -41,22 +41,22 @@ if TYPE_CHECKING:
 class Services:
     """Every verb that people have, by noun."""
 
-    def __init__(self, db: Database, clock: Clock, hints: Wakeups, *, settings: ServerSettings) -> None:
+    def __init__(self, db: Database, clock: Clock, wakeups: Wakeups, *, settings: ServerSettings) -> None:
         self.db = db
         self.clock = clock
-        self.hints = hints
+        self.wakeups = wakeups
         self.settings = settings
         self.seal = Seal(settings.sealing_key)
-        context = Context(db, clock, hints, self.seal)
+        context = Context(db, clock, wakeups, self.seal)
         self.passwords = Passwords()
-        self.signing = Authentication(
+        self.authentication = Authentication(
             context,
             self.passwords,
             session_seconds=settings.session_hours * 3600.0,
             attempts=settings.sign_in_attempts,
             requests=settings.requests_per_minute,
         )
-        self.keys = Keys(context, self.signing, self.seal)
+        self.keys = Keys(context, self.authentication, self.seal)
         self.nonces = Nonces(db)
         self.jobs = Jobs(context)
         self.metrics = Metrics(context, self.jobs, sample_seconds=settings.sample_seconds)
@@ -70,18 +70,18 @@ class Services:
         self.pools = Pools(context)
         self.storages = Storages(context)
         self.registries = Registries(context, self.seal)
-        self.workspaces = Workspaces(context, self.signing)
-        self.users = Users(context, self.passwords, self.signing)
-        self.tokens = Tokens(context, self.signing)
+        self.workspaces = Workspaces(context, self.authentication)
+        self.users = Users(context, self.passwords, self.authentication)
+        self.tokens = Tokens(context, self.authentication)
         self.requests = Requests(
-            context, self.passwords, self.signing, self_registration=settings.self_registration
+            context, self.passwords, self.authentication, self_registration=settings.self_registration
         )
         self.quota = Quotas(context)
         self.usage = Usage(context)
         self.events = Events(context)
         self.audit = Audit(context)
         self.names = Names(context)
-        self.federation = _federation(context, self.signing, settings)
+        self.oidc_login = _oidc_login(context, self.authentication, settings)
 
     def close(self) -> None:
         """Let go of threads; the database is its owner's to close."""
@@ -89,13 +89,15 @@ class Services:
         self.passwords.close()
 
 
-def _federation(context: Context, signing: Authentication, settings: ServerSettings) -> OidcLogin | None:
+def _oidc_login(
+    context: Context, authentication: Authentication, settings: ServerSettings
+) -> OidcLogin | None:
     """Signing in through an identity provider, where one is set; what it needs is imported only then."""
     if not settings.oidc_issuer:
         return None
     try:
         oidc = import_module("trainyard.server.auth.oidc")
-        federation = import_module("trainyard.server.auth.oidc_login")
+        oidc_login = import_module("trainyard.server.auth.oidc_login")
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             f"Signing in by {settings.oidc_issuer} needs the package {error.name}.",
@@ -104,9 +106,9 @@ def _federation(context: Context, signing: Authentication, settings: ServerSetti
     provider = oidc.Provider(
         settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, context.clock
     )
-    made: OidcLogin = federation.Federation(
+    made: OidcLogin = oidc_login.Federation(
         context,
-        signing,
+        authentication,
         provider,
         name_claim=settings.oidc_name_claim,
         creates_users=settings.oidc_creates_users,

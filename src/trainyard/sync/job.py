@@ -174,8 +174,8 @@ class Job:
 class Run:
     """Jobs that belong together and share a log folder."""
 
-    def __init__(self, yard: Runtime, name: str, **kwargs: Any) -> None:
-        self._yard = yard
+    def __init__(self, runtime: Runtime, name: str, **kwargs: Any) -> None:
+        self._runtime = runtime
         self.name = name
         self.kwargs = kwargs
         self.jobs: list[Job] = []
@@ -184,11 +184,11 @@ class Run:
     @property
     def logdir(self) -> str:
         """The folder of this run, on the first task that was made."""
-        return self._yard.chief(self.name).logdir
+        return self._runtime.chief(self.name).logdir
 
     def make_job(self, name: str = "", **kwargs: Any) -> Job:
         """Make a job of this run, called `name.run`."""
-        return self._yard.make_job(f"{name}.{self.name}" if name else self.name, self.name, **kwargs)
+        return self._runtime.make_job(f"{name}.{self.name}" if name else self.name, self.name, **kwargs)
 
     def run(self, cmd: Commands, **kwargs: Any) -> list[list[str]]:
         """Run a command on every task of every job, job by job in parallel."""
@@ -215,4 +215,4 @@ class Run:
             twins = [job._job for job in self.jobs]  # noqa: SLF001  # the same family
             return await on_each(twins, lambda twin: getattr(twin, verb)(*args, **kwargs))
 
-        return self._yard.portal.call(together())
+        return self._runtime.portal.call(together())

@@ -1,4 +1,4 @@
-"""One process's door: which backend, which portal, which names were given. Each public package has its own Yard."""
+"""One process's door: which backend, which portal, which names were given. Each public package has its own Runtime."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class Runtime:
         context, self._context = self._context, None
         if portal is not None:
             done, self._to_stop = self._to_stop, []
-            for job, curfew in done:
-                portal.call(stop_when_done(job, curfew))
+            for job, self_stop in done:
+                portal.call(stop_when_done(job, self_stop))
             if context is not None:
                 portal.call(_let_go(context, [task._task for task in self._tasks]))  # noqa: SLF001
             portal.close()
@@ -307,18 +307,18 @@ class Runtime:
         skip_setup = self._skips_setup(kwargs)
         idle_minutes = float(kwargs.get("autostop_idle") or 0)
         terms = StopTerms(when_done=bool(kwargs.get("stop_when_done")), idle_minutes=idle_minutes)
-        curfew: SelfStop | None = None
+        self_stop: SelfStop | None = None
         # Machines that do not know each other cannot agree on when all are done.
         if terms.is_needed and spec.role and (not skip_setup or len(job.tasks) == 1):
-            curfew = SelfStop(job=job, terms=terms)
-            if self.portal.call(curfew.arrange()):
-                self.portal.submit(curfew.beat())
+            self_stop = SelfStop(job=job, terms=terms)
+            if self.portal.call(self_stop.arrange()):
+                self.portal.submit(self_stop.beat())
             else:
-                curfew = None
+                self_stop = None
         care = WatchOptions(
             checkpoint=str(kwargs.get("checkpoint") or ""),
             recover=bool(kwargs.get("recover")),
-            idle_minutes=0.0 if curfew else idle_minutes,
+            idle_minutes=0.0 if self_stop else idle_minutes,
         )
         if care.is_needed:
             watch = Watch(
@@ -327,11 +327,11 @@ class Runtime:
                 care=care,
                 install_script=install_script,
                 skip_setup=skip_setup,
-                curfew=curfew,
+                self_stop=self_stop,
             )
             self.portal.submit(watch.run())
         if terms.when_done:
-            self._to_stop.append((job, curfew))
+            self._to_stop.append((job, self_stop))
 
     def _skips_setup(self, kwargs: dict[str, Any]) -> bool:
         return bool(kwargs.get("skip_setup", self.skip_setup))

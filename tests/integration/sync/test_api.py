@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow  # real machines with real tmux: 0.2 to 2 s each
 
 
 @pytest.fixture
-def yard(isolation):
+def lab(isolation):
     made = Runtime()
     yield made
     for run in made.runs.values():
@@ -39,8 +39,8 @@ def yard(isolation):
     made.close()
 
 
-def test_job_gives_one_output_per_task_in_order(yard):
-    job = yard.make_job(name="x", num_tasks=3)
+def test_job_gives_one_output_per_task_in_order(lab):
+    job = lab.make_job(name="x", num_tasks=3)
 
     assert job.run("echo $NODE_RANK of $NNODES") == ["0 of 3\n", "1 of 3\n", "2 of 3\n"]
     assert [task.name for task in job.tasks] == ["task0.x", "task1.x", "task2.x"]
@@ -48,8 +48,8 @@ def test_job_gives_one_output_per_task_in_order(yard):
     assert job.tasks[0].run("echo one") == "one\n"
 
 
-def test_failures_of_several_tasks_come_as_one_group_and_the_healthy_finish(yard):
-    job = yard.make_job(name="x", num_tasks=3)
+def test_failures_of_several_tasks_come_as_one_group_and_the_healthy_finish(lab):
+    job = lab.make_job(name="x", num_tasks=3)
 
     with pytest.raises(TaskErrors, match=r"2 of 3 tasks failed: task0\.x, task2\.x") as caught:
         job.run("[ $NODE_RANK = 1 ] || exit $((NODE_RANK + 40)); sleep 0.2; echo fine > healthy")
@@ -59,8 +59,8 @@ def test_failures_of_several_tasks_come_as_one_group_and_the_healthy_finish(yard
     assert job.exists("healthy") == [False, True, False]
 
 
-def test_failure_of_one_task_is_a_runtime_error_with_its_output(yard, capfd):
-    task = yard.make_task(name="solo")
+def test_failure_of_one_task_is_a_runtime_error_with_its_output(lab, capfd):
+    task = lab.make_task(name="solo")
 
     with pytest.raises(RuntimeError, match="returned status 3 on solo") as caught:
         task.run("echo why; exit 3")
@@ -72,8 +72,8 @@ def test_failure_of_one_task_is_a_runtime_error_with_its_output(yard, capfd):
     assert task.last_status == 4
 
 
-def test_same_name_is_the_same_job_and_its_shell(yard):
-    first = yard.make_job(name="x", num_tasks=2)
+def test_same_name_is_the_same_job_and_its_shell(lab):
+    first = lab.make_job(name="x", num_tasks=2)
     first.run("export SEEN=yes; cd /")
     again = Runtime()
     second = again.make_job(name="x", num_tasks=2)
@@ -83,25 +83,25 @@ def test_same_name_is_the_same_job_and_its_shell(yard):
     again.close()
 
 
-def test_name_with_another_type_is_an_error_and_not_a_second_machine(yard):
-    yard.make_job(name="x", instance_type="ecs.gn6v-c8g1.2xlarge")
+def test_name_with_another_type_is_an_error_and_not_a_second_machine(lab):
+    lab.make_job(name="x", instance_type="ecs.gn6v-c8g1.2xlarge")
 
     with pytest.raises(ConflictError, match=r"task0\.x"):
-        yard.make_job(name="x", instance_type="ecs.gn6i-c4g1.xlarge")
+        lab.make_job(name="x", instance_type="ecs.gn6i-c4g1.xlarge")
 
 
-def test_job_is_all_or_none_when_there_are_not_enough_devices(yard, monkeypatch):
+def test_job_is_all_or_none_when_there_are_not_enough_devices(lab, monkeypatch):
     monkeypatch.setenv("TRAINYARD_LOCAL_GPUS", "3")
     with pytest.raises(CapacityError):
-        yard.make_job(name="x", num_tasks=2, gpus=2)
+        lab.make_job(name="x", num_tasks=2, gpus=2)
 
-    job = yard.make_job(name="y", num_tasks=3, gpus=1)
+    job = lab.make_job(name="y", num_tasks=3, gpus=1)
     assert sorted(job.run("echo $CUDA_VISIBLE_DEVICES")) == ["0\n", "1\n", "2\n"]
     assert [task.num_gpus for task in job.tasks] == [1, 1, 1]
 
 
-def test_stop_waits_for_what_was_started_then_kill_just_works(yard):
-    job = yard.make_job(name="x", num_tasks=2)
+def test_stop_waits_for_what_was_started_then_kill_just_works(lab):
+    job = lab.make_job(name="x", num_tasks=2)
     job.run("sleep 0.5; echo trained > result", non_blocking=True)
 
     job.stop()
@@ -114,31 +114,31 @@ def test_stop_waits_for_what_was_started_then_kill_just_works(yard):
     job.stop()
     job.kill()
     job.kill()
-    assert yard.make_job(name="x").exists("result") == [False]
+    assert lab.make_job(name="x").exists("result") == [False]
 
 
-def test_changed_install_script_runs_again_and_the_same_does_not(yard):
+def test_changed_install_script_runs_again_and_the_same_does_not(lab):
     for script in (
         "echo 1 >> installed\n",
         "echo 1 >> installed\n",
         "cat >> installed <<END\n2 \\\n3\nEND\n",
     ):
-        task = yard.make_task(name="solo", install_script=script)
+        task = lab.make_task(name="solo", install_script=script)
 
     assert task.read("installed") == "1\n2 3\n" or task.read("installed") == "1\n2 \\\n3\n"
     with pytest.raises(CommandError, match="status 5"):
-        yard.make_task(name="solo", install_script="exit 5")
+        lab.make_task(name="solo", install_script="exit 5")
 
 
-def test_unknown_arguments_warn_and_go_on(yard):
+def test_unknown_arguments_warn_and_go_on(lab):
     with pytest.warns(UserWarning, match="does not know the argument 'colour'"):
-        job = yard.make_job(name="x", colour="blue", disable_nas=True, spot=True, confirm_cost=True)
+        job = lab.make_job(name="x", colour="blue", disable_nas=True, spot=True, confirm_cost=True)
 
     assert job.run("echo ok") == ["ok\n"]
 
 
-def test_time_limit_raises_and_the_command_runs_on(yard):
-    task = yard.make_task(name="solo")
+def test_time_limit_raises_and_the_command_runs_on(lab):
+    task = lab.make_task(name="solo")
 
     with pytest.raises(
         StillRunningError, match=r"`sleep 0\.6; echo late > f`: command 1 still runs on solo"
@@ -150,8 +150,8 @@ def test_time_limit_raises_and_the_command_runs_on(yard):
     assert task.read("f") == "late\n"
 
 
-def test_non_blocking_commands_queue_and_join_waits_for_the_last(yard):
-    task = yard.make_task(name="solo")
+def test_non_blocking_commands_queue_and_join_waits_for_the_last(lab):
+    task = lab.make_task(name="solo")
 
     assert task.run("sleep 0.3; echo a >> f", non_blocking=True) == "0"
     assert task.run("echo b >> f", non_blocking=True) == "0"
@@ -163,8 +163,8 @@ def test_non_blocking_commands_queue_and_join_waits_for_the_last(yard):
     assert task.join(ignore_errors=True) == 9
 
 
-def test_list_of_commands_ends_at_the_first_failure(yard):
-    task = yard.make_task(name="solo")
+def test_list_of_commands_ends_at_the_first_failure(lab):
+    task = lab.make_task(name="solo")
 
     assert task.run(["cd /", "pwd", "echo 'a # b'"]) == "/\na # b\n"
     with pytest.raises(CommandError):
@@ -172,8 +172,8 @@ def test_list_of_commands_ends_at_the_first_failure(yard):
     assert not task.exists("reached")
 
 
-def test_output_streams_apart(yard):
-    task = yard.make_task(name="solo")
+def test_output_streams_apart(lab):
+    task = lab.make_task(name="solo")
 
     assert task.run_with_output("echo out; echo err >&2; cd /") == ("out\n", "err\n")
     assert task.run("pwd") == "/\n"
@@ -181,8 +181,8 @@ def test_output_streams_apart(yard):
         task.run_with_output("echo bad >&2; false")
 
 
-def test_realtime_output_is_shown_as_it_comes(yard, capfd):
-    job = yard.make_job(name="x", num_tasks=2)
+def test_realtime_output_is_shown_as_it_comes(lab, capfd):
+    job = lab.make_job(name="x", num_tasks=2)
 
     assert job.run("echo live $NODE_RANK", show_realtime=True) == ["live 0\n", "live 1\n"]
     assert job.tasks[0].run("echo single; cd /", show_realtime=True) == "single\n"
@@ -193,16 +193,16 @@ def test_realtime_output_is_shown_as_it_comes(yard, capfd):
     assert job.tasks[0].run("pwd") == "/\n"  # the live shell itself, not one around the command
 
 
-def test_bytes_that_are_not_text_come_back_readable(yard):
-    task = yard.make_task(name="solo")
+def test_bytes_that_are_not_text_come_back_readable(lab):
+    task = lab.make_task(name="solo")
 
     assert task.run("printf 'a\\377b\\000c'") == "a\\xffb\0c"
     assert task.read_bytes(task._out_fn) == b"a\xffb\0c"
 
 
-def test_files_go_both_ways(yard, tmp_path, monkeypatch):
+def test_files_go_both_ways(lab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    job = yard.make_job(name="x", num_tasks=2)
+    job = lab.make_job(name="x", num_tasks=2)
     folder = tmp_path / "code 中文"
     (folder / "sub").mkdir(parents=True)
     (folder / "run.sh").write_text("#!/bin/sh\nprintf ran")
@@ -227,9 +227,9 @@ def test_files_go_both_ways(yard, tmp_path, monkeypatch):
     assert job.tasks[0].ssh_client.exec_command("echo hi")[1].read() == b"hi\n"
 
 
-def test_variables_propagate_to_all_later_commands(yard, monkeypatch):
+def test_variables_propagate_to_all_later_commands(lab, monkeypatch):
     monkeypatch.setenv("WANDB_NAME", 'it\'s "me" $(x)\nsecond line')
-    task = yard.make_task(name="solo")
+    task = lab.make_task(name="solo")
 
     task.propagate_env(["WANDB_NAME", "NOT_SET"])
 
@@ -238,9 +238,9 @@ def test_variables_propagate_to_all_later_commands(yard, monkeypatch):
     assert task.run('printf %s "$WANDB_NAME"').startswith("it's")
 
 
-def test_log_folder_is_made_once_and_never_shared(yard, isolation):
-    job = yard.make_job(name="x", run_name="a", num_tasks=1)
-    other = yard.make_job(name="y", run_name="ab", num_tasks=1)
+def test_log_folder_is_made_once_and_never_shared(lab, isolation):
+    job = lab.make_job(name="x", run_name="a", num_tasks=1)
+    other = lab.make_job(name="y", run_name="ab", num_tasks=1)
 
     assert job.logdir == job.tasks[0].logdir == job.logdir
     assert Path(job.logdir).is_dir()
@@ -250,8 +250,8 @@ def test_log_folder_is_made_once_and_never_shared(yard, isolation):
     later.close()
 
 
-def test_second_window_is_a_second_shell(yard):
-    task = yard.make_task(name="solo")
+def test_second_window_is_a_second_shell(lab):
+    task = lab.make_task(name="solo")
     task.run("sleep 600", non_blocking=True)
     task.switch_window(1)
 
@@ -262,8 +262,8 @@ def test_second_window_is_a_second_shell(yard):
     assert task.join(ignore_errors=True) == 130
 
 
-def test_runs_collect_their_jobs(yard):
-    run = yard.make_run("r")
+def test_runs_collect_their_jobs(lab):
+    run = lab.make_run("r")
     run.make_job("a", num_tasks=1)
     run.make_job("b", num_tasks=2)
 
@@ -272,26 +272,26 @@ def test_runs_collect_their_jobs(yard):
     run.kill()
 
 
-def test_works_inside_a_running_event_loop(yard):
+def test_works_inside_a_running_event_loop(lab):
     async def notebook_cell() -> list[str]:
-        return yard.make_job(name="x").run("echo from a notebook")
+        return lab.make_job(name="x").run("echo from a notebook")
 
     assert asyncio.run(notebook_cell()) == ["from a notebook\n"]
 
 
-def test_bad_names_and_numbers_are_refused_in_one_sentence(yard):
+def test_bad_names_and_numbers_are_refused_in_one_sentence(lab):
     with pytest.raises(InvalidError, match="0 tasks"):
-        yard.make_job(name="x", num_tasks=0)
+        lab.make_job(name="x", num_tasks=0)
     with pytest.raises(InvalidError, match="cannot be a job name"):
-        yard.make_job(name="a b/c")
+        lab.make_job(name="a b/c")
     with pytest.raises(InvalidError, match="more than one dot"):
-        yard.make_job(name="a.b.c")
+        lab.make_job(name="a.b.c")
     with pytest.raises(InvalidError, match="there is no backend 'gcp'"):
-        yard.set_backend("gcp")
+        lab.set_backend("gcp")
     with pytest.raises(InvalidError, match="NUL"):
-        yard.make_task(name="solo").run("echo \0")
+        lab.make_task(name="solo").run("echo \0")
     with pytest.raises(InvalidError, match="after machines were made"):
-        yard.set_backend("ssh")
+        lab.set_backend("ssh")
 
 
 def script(text: str, **env: str) -> subprocess.Popen[str]:
@@ -319,9 +319,9 @@ print(job.run("echo begun >> begun; until [ -e ~/go ]; do sleep 0.05; done; echo
 """
 
 
-def test_client_killed_with_9_then_the_same_script_adopts_what_runs(yard, isolation):
+def test_client_killed_with_9_then_the_same_script_adopts_what_runs(lab, isolation):
     first = script(TRAINING)
-    job = yard.make_job(name="x", num_tasks=2)
+    job = lab.make_job(name="x", num_tasks=2)
     homes = [Path(task.homedir) for task in job.tasks]
     wait_until(lambda: all((home / "begun").exists() for home in homes), "the first client began")
     first.send_signal(signal.SIGKILL)
@@ -338,7 +338,7 @@ def test_client_killed_with_9_then_the_same_script_adopts_what_runs(yard, isolat
     assert [(home / "begun").read_text() for home in homes] == ["begun\n", "begun\n"]
 
 
-def test_ctrl_c_interrupts_the_commands_then_raises(yard):
+def test_ctrl_c_interrupts_the_commands_then_raises(lab):
     client = script(
         """
         import trainyard
@@ -350,7 +350,7 @@ def test_ctrl_c_interrupts_the_commands_then_raises(yard):
         print(job.run("ls"), flush=True)
         """
     )
-    job = yard.make_job(name="x", num_tasks=2)
+    job = lab.make_job(name="x", num_tasks=2)
     wait_until(lambda: all(Path(task.homedir, "begun").exists() for task in job.tasks), "both began")
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=30)

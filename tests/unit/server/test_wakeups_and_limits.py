@@ -14,54 +14,54 @@ from trainyard.server.wakeups import Wakeups
 
 
 async def test_everybody_wakes_when_a_hint_comes_from_a_thread():
-    hints = Wakeups()
-    waiting = [asyncio.create_task(hints.wait("a", timeout=10)) for _ in range(5)]
-    other = asyncio.create_task(hints.wait("b", timeout=0.05))
+    wakeups = Wakeups()
+    waiting = [asyncio.create_task(wakeups.wait("a", timeout=10)) for _ in range(5)]
+    other = asyncio.create_task(wakeups.wait("b", timeout=0.05))
     await asyncio.sleep(0)
-    thread = threading.Thread(target=hints.wake, args=("a",))
+    thread = threading.Thread(target=wakeups.wake, args=("a",))
     thread.start()
     assert await asyncio.gather(*waiting) == [True] * 5
     assert await other is False
     thread.join()
-    assert hints._waiting == {}
+    assert wakeups._waiting == {}
 
 
 async def test_no_hint_is_missed_when_it_comes_between_looking_and_waiting():
-    hints = Wakeups()
-    mark = hints.mark("a")
-    hints.wake("a")
-    assert await hints.wait("a", timeout=10, since=mark)
-    assert await hints.wait("a", timeout=0.01, since=hints.mark("a")) is False
+    wakeups = Wakeups()
+    mark = wakeups.mark("a")
+    wakeups.wake("a")
+    assert await wakeups.wait("a", timeout=10, since=mark)
+    assert await wakeups.wait("a", timeout=0.01, since=wakeups.mark("a")) is False
 
 
 async def test_nothing_is_kept_when_who_waited_was_cancelled():
-    hints = Wakeups()
-    task = asyncio.create_task(hints.wait("a"))
+    wakeups = Wakeups()
+    task = asyncio.create_task(wakeups.wait("a"))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert hints._waiting == {}
-    hints.wake("a")
+    assert wakeups._waiting == {}
+    wakeups.wake("a")
 
 
 def test_a_hint_does_no_harm_when_the_loop_of_who_waited_has_closed():
-    hints = Wakeups()
+    wakeups = Wakeups()
 
     async def leave() -> None:
-        asyncio.ensure_future(hints.wait("a"))  # noqa: RUF006  # left behind on purpose
+        asyncio.ensure_future(wakeups.wait("a"))  # noqa: RUF006  # left behind on purpose
         await asyncio.sleep(0)
-        hints._waiting["a"] = list(hints._waiting["a"])
+        wakeups._waiting["a"] = list(wakeups._waiting["a"])
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())
-    kept = dict(hints._waiting)
+    kept = dict(wakeups._waiting)
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    hints._waiting = kept
-    hints.wake("a")
+    wakeups._waiting = kept
+    wakeups.wake("a")
 
 
 def test_a_bucket_fills_again_when_time_passes():

@@ -87,7 +87,7 @@ class AliyunBackend:
         self.clock = clock or SystemClock()
         self.client = Client.from_settings(settings, clock=self.clock)
         self._misses = SoldOutPlaces(self.clock)
-        self._leash = AutoRelease(self.client)
+        self._auto_release = AutoRelease(self.client)
         self._login: Login | None = None
         self._learning = asyncio.Lock()
         self._has_sight = False
@@ -123,7 +123,7 @@ class AliyunBackend:
 
     async def release(self, machines: Sequence[Machine]) -> None:
         """Delete machines with their disks, and wait until they are gone."""
-        self._leash.let_go([machine.id for machine in machines])
+        self._auto_release.let_go([machine.id for machine in machines])
         for region, part in by_region(machines):
             await power.delete(self._client(region), [machine.id for machine in part])
         for machine in machines:
@@ -151,7 +151,7 @@ class AliyunBackend:
         ways = [*self._ways.values(), *self._old_ways]
         self._ways.clear()
         self._old_ways.clear()
-        await finish(self._leash.aclose())
+        await finish(self._auto_release.aclose())
         readers = list(self._host_keys.values())
         self._host_keys.clear()
         await finish(gather_all([reader.aclose() for reader in readers]))
@@ -170,7 +170,7 @@ class AliyunBackend:
             await self._note_spending(client, ids)
             await power.stop(client, ids)
             # Whoever stops a machine wants its files back one day: it is not released meanwhile.
-            self._leash.let_go(ids)
+            self._auto_release.let_go(ids)
             await renew(client, [machine.id for machine in part if "release_time" in machine.details], 0)
             for machine in await self._fetch_in(client):
                 if machine.id in ids and machine.details.get("stopped_mode") == "KeepCharging":
@@ -248,10 +248,10 @@ class AliyunBackend:
     def stop_program(self, machines: Sequence[Machine]) -> StopProgram:
         """How machines stop themselves by their RAM role; they need one that may."""
         region = machines[0].region or self.client.region
-        is_leashed = any("max_hours" in machine.details for machine in machines)
+        is_auto_released = any("max_hours" in machine.details for machine in machines)
         return StopProgram(
             text=STOP_SELF.read_text(encoding="utf-8"),
-            arguments=[*(["--leash"] if is_leashed else []), self._client(region).url("ecs"), region],
+            arguments=[*(["--leash"] if is_auto_released else []), self._client(region).url("ecs"), region],
         )
 
     async def machine_types(self) -> Sequence[dict[str, str]]:
@@ -264,10 +264,10 @@ class AliyunBackend:
 
     async def hold(self, machines: Sequence[Machine]) -> None:
         """Renew the release time of machines that another client made, and go on with it."""
-        leashed = [machine for machine in machines if "max_hours" in machine.details]
-        for hours in {float(machine.details["max_hours"]) for machine in leashed}:
-            ids = [machine.id for machine in leashed if float(machine.details["max_hours"]) == hours]
-            self._leash.hold(await renew(self.client, ids, hours), hours)
+        auto_released = [machine for machine in machines if "max_hours" in machine.details]
+        for hours in {float(machine.details["max_hours"]) for machine in auto_released}:
+            ids = [machine.id for machine in auto_released if float(machine.details["max_hours"]) == hours]
+            self._auto_release.hold(await renew(self.client, ids, hours), hours)
 
     async def figures(self, types: Sequence[str]) -> Mapping[str, Figures]:
         """Cores, memory and GPUs of types."""
@@ -350,7 +350,7 @@ class AliyunBackend:
         if spec.max_hours:
             ids = [there[name].id for name in names]
             await renew(self.client, [each for each in ids if each not in made.ids], spec.max_hours)
-            self._leash.hold(ids, spec.max_hours)
+            self._auto_release.hold(ids, spec.max_hours)
         return [there[name] for name in names]
 
     async def _make(

@@ -148,7 +148,7 @@ def check(endpoint: str, region: str, keys: "dict[str, str]") -> None:
             raise
 
 
-def take_off_leash(endpoint: str, region: str, keys: "dict[str, str]", ids: "list[str]") -> None:
+def take_off_auto_release(endpoint: str, region: str, keys: "dict[str, str]", ids: "list[str]") -> None:
     """Let the provider delete none of them by itself. Where that is forbidden they are stopped all the same."""
     for each in ids:
         try:
@@ -179,7 +179,7 @@ def main(words: "list[str]") -> int:
         check(endpoint, region, keys)
         if "--check" not in flags:
             if "--leash" in flags:
-                take_off_leash(endpoint, region, keys, ids)
+                take_off_auto_release(endpoint, region, keys, ids)
             stop(endpoint, region, keys, ids)
     except Impossible as error:
         sys.stdout.write(str(error) + "\n")

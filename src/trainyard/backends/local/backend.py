@@ -307,7 +307,7 @@ class LocalBackend:
         if not wishes:
             return
         others = [folder for folder in self._folders() if folder.name not in wishes]
-        birth = Provisioning(
+        provisioning = Provisioning(
             self._root,
             settings=self._settings,
             inherited=self._inherited,
@@ -316,21 +316,21 @@ class LocalBackend:
             now=self._clock.now(),
         )
         try:
-            await finish(asyncio.to_thread(birth.bring_up, wishes, others))
+            await finish(asyncio.to_thread(provisioning.bring_up, wishes, others))
         except OSError as error:
-            await finish(self._undo(birth))
+            await finish(self._undo(provisioning))
             raise _translated(error, self._root) from error
         except BaseException:
-            await finish(self._undo(birth))
+            await finish(self._undo(provisioning))
             raise
 
-    async def _undo(self, birth: Provisioning) -> None:
-        touched = [*birth.created, *birth.started]
+    async def _undo(self, provisioning: Provisioning) -> None:
+        touched = [*provisioning.created, *provisioning.started]
         await end_all(roots_of(touched), grace_seconds=0, clock=self._clock)
-        for folder, record in birth.started.items():
+        for folder, record in provisioning.started.items():
             folder.keeper_file.unlink(missing_ok=True)
             folder.save_record(record)
-        await asyncio.to_thread(self._delete, birth.created)
+        await asyncio.to_thread(self._delete, provisioning.created)
 
     def _delete(self, folders: Iterable[MachineFolder]) -> None:
         for folder in folders:

@@ -195,14 +195,14 @@ async def _make(machines: MachineLookup, place: str, options: dict[str, Any]) ->
             spec=spec,
         )
         if options.get("autostop_idle") and place not in WITHOUT_CLOUD:
-            await _set_curfew(SelfStop(job=job, terms=StopTerms(idle_minutes=options["autostop_idle"])))
+            await _set_self_stop(SelfStop(job=job, terms=StopTerms(idle_minutes=options["autostop_idle"])))
     finally:
         bar.close()
     return [task.machine for task in job.tasks]
 
 
-async def _set_curfew(curfew: SelfStop) -> None:
-    if not await curfew.arrange():
+async def _set_self_stop(self_stop: SelfStop) -> None:
+    if not await self_stop.arrange():
         raise DeniedError(
             "the machines were made, but cannot stop themselves when idle",
             hint="Give the role the right to stop machines and run the same command again, or release them with `trainyard kill`.",

@@ -139,18 +139,18 @@ class Output:
         """An error as `error: …` and `hint: …`; several tasks' errors one after the other."""
         if isinstance(error, TaskErrors):
             self._remark("error: ", error.message, "red")
-            hints = []
+            wakeups = []
             for inner in error.exceptions:
                 where = "".join(f"{note.removeprefix('on ')}: " for note in getattr(inner, "__notes__", []))
                 self._remark("", f"  {where}{_message(inner)}", "")
-                hints.append(getattr(inner, "hint", ""))
-            self._hints(hint for hint in dict.fromkeys(hints) if hint)
+                wakeups.append(getattr(inner, "hint", ""))
+            self._wakeups(hint for hint in dict.fromkeys(wakeups) if hint)
             return
         self._remark("error: ", _message(error), "red")
-        self._hints([error.hint] if isinstance(error, Error) and error.hint else [])
+        self._wakeups([error.hint] if isinstance(error, Error) and error.hint else [])
 
-    def _hints(self, hints: Iterable[str]) -> None:
-        for hint in hints:
+    def _wakeups(self, wakeups: Iterable[str]) -> None:
+        for hint in wakeups:
             self._remark("hint: ", hint, "cyan")
 
     def _remark(self, label: str, text: str, style: str) -> None:

@@ -33,7 +33,7 @@ class AssistantRun:
     """Name, TargetDir, Content (base64), FileMode, FileOwner, FileGroup, Overwrite; empty for a script."""
 
 
-def errands(estate: CloudState, now: datetime) -> list[AssistantRun]:
+def errands(cloud_state: CloudState, now: datetime) -> list[AssistantRun]:
     """What waits for an instance whose agent answers."""
     return [
         AssistantRun(
@@ -45,36 +45,36 @@ def errands(estate: CloudState, now: datetime) -> list[AssistantRun]:
             username=invocation.username,
             file=invocation.file,
         )
-        for invocation in estate.invocations.values()
+        for invocation in cloud_state.invocations.values()
         for target in invocation.targets
         if target.status in UNDELIVERED
-        and target.instance in estate.instances
-        and agent_answers(estate.instances[target.instance], now)
+        and target.instance in cloud_state.instances
+        and agent_answers(cloud_state.instances[target.instance], now)
     ]
 
 
-def _target(estate: CloudState, invocation: str, instance: str) -> Target | None:
-    found = estate.invocations.get(invocation)
+def _target(cloud_state: CloudState, invocation: str, instance: str) -> Target | None:
+    found = cloud_state.invocations.get(invocation)
     return next((one for one in found.targets if one.instance == instance), None) if found else None
 
 
-def begin(estate: CloudState, invocation: str, instance: str, now: datetime) -> bool:
+def begin(cloud_state: CloudState, invocation: str, instance: str, now: datetime) -> bool:
     """Mark an errand as running; False: it is no longer wanted."""
-    target = _target(estate, invocation, instance)
+    target = _target(cloud_state, invocation, instance)
     if target is None or target.status not in UNDELIVERED:
         return False
     target.status, target.started = "Running", now
     return True
 
 
-def is_wanted(estate: CloudState, invocation: str, instance: str) -> bool:
+def is_wanted(cloud_state: CloudState, invocation: str, instance: str) -> bool:
     """Whether a running errand should go on; False after StopInvocation and when its instance is gone."""
-    target = _target(estate, invocation, instance)
+    target = _target(cloud_state, invocation, instance)
     return target is not None and target.status == "Running"
 
 
 def finish(
-    estate: CloudState,
+    cloud_state: CloudState,
     invocation: str,
     instance: str,
     now: datetime,
@@ -89,7 +89,7 @@ def finish(
     `exit_code` None: it never ran to its end. Then `error_code` says why, such as ExecutionTimeout, ExecutionException,
     AccountNotExists or DirectoryNotExists.
     """
-    target = _target(estate, invocation, instance)
+    target = _target(cloud_state, invocation, instance)
     if target is None or target.finished is not None:
         return
     target.output = base64.b64encode(output[-OUTPUT_LIMIT:]).decode()
@@ -107,9 +107,9 @@ def finish(
         target.error_code, target.error = "ExitCodeNonzero", f"The exit code is {exit_code}, not 0."
 
 
-def abandon(estate: CloudState, now: datetime) -> None:
+def abandon(cloud_state: CloudState, now: datetime) -> None:
     """End what was running when the emulator died; call it once after loading a world."""
-    for invocation in estate.invocations.values():
+    for invocation in cloud_state.invocations.values():
         for target in invocation.targets:
             if target.finished is None and target.status not in UNDELIVERED:
                 target.status, target.finished = "Failed", now

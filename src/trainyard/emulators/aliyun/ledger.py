@@ -37,24 +37,26 @@ class Line:
     cost: Decimal
 
 
-def bill_instance(estate: CloudState, instance: Instance, now: datetime, *, protected: bool = False) -> None:
+def bill_instance(
+    cloud_state: CloudState, instance: Instance, now: datetime, *, protected: bool = False
+) -> None:
     """Begin to bill the machine, and its bandwidth if that is paid by the hour."""
     charge = Charge(thing=instance.id, kind="instance", what=instance.type, start=now)
     if instance.is_spot:
         charge.spot_zone = instance.zone
-        charge.rate = spot_price(estate, instance.zone, instance.type, now)
+        charge.rate = spot_price(cloud_state, instance.zone, instance.type, now)
         charge.fixed_until = instance.protected_until if protected else None
     else:
         charge.rate = instance_price(TYPES[instance.type], instance.region)
-    estate.charges.append(charge)
-    bill_bandwidth(estate, instance, now)
+    cloud_state.charges.append(charge)
+    bill_bandwidth(cloud_state, instance, now)
 
 
-def bill_bandwidth(estate: CloudState, instance: Instance, now: datetime) -> None:
+def bill_bandwidth(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Bill fixed bandwidth anew, at its present size; traffic is not measured here."""
-    close(estate, instance.id, now, kind="bandwidth")
+    close(cloud_state, instance.id, now, kind="bandwidth")
     if instance.public_address and instance.internet_charge == "PayByBandwidth":
-        estate.charges.append(
+        cloud_state.charges.append(
             Charge(
                 thing=instance.id,
                 kind="bandwidth",
@@ -65,38 +67,38 @@ def bill_bandwidth(estate: CloudState, instance: Instance, now: datetime) -> Non
         )
 
 
-def bill_disk(estate: CloudState, disk: Disk, now: datetime) -> None:
+def bill_disk(cloud_state: CloudState, disk: Disk, now: datetime) -> None:
     """Begin to bill a disk; attaching and detaching change nothing."""
     rate = disk_price(disk.category, disk.size, disk.performance_level, disk.region)
     what = f"{disk.size} GiB {disk.category}"
-    estate.charges.append(Charge(thing=disk.id, kind="disk", what=what, start=now, rate=rate))
+    cloud_state.charges.append(Charge(thing=disk.id, kind="disk", what=what, start=now, rate=rate))
 
 
-def bill_snapshot(estate: CloudState, snapshot: Snapshot, now: datetime) -> None:
+def bill_snapshot(cloud_state: CloudState, snapshot: Snapshot, now: datetime) -> None:
     """Begin to bill a snapshot."""
     rate = SNAPSHOT_PRICE * snapshot.size / HOURS_PER_MONTH
-    estate.charges.append(
+    cloud_state.charges.append(
         Charge(thing=snapshot.id, kind="snapshot", what=f"{snapshot.size} GiB", start=now, rate=rate)
     )
 
 
-def bill_eip(estate: CloudState, eip: Eip, now: datetime) -> None:
+def bill_eip(cloud_state: CloudState, eip: Eip, now: datetime) -> None:
     """Bill an elastic address anew: a fee while it is bound to nothing, its bandwidth if that is fixed."""
-    close(estate, eip.id, now)
+    close(cloud_state, eip.id, now)
     rate = Decimal(0) if eip.instance else EIP_PRICE
     if eip.internet_charge == "PayByBandwidth":
         rate += BANDWIDTH_PRICE * eip.bandwidth
-    estate.charges.append(Charge(thing=eip.id, kind="address", what=eip.address, start=now, rate=rate))
+    cloud_state.charges.append(Charge(thing=eip.id, kind="address", what=eip.address, start=now, rate=rate))
 
 
-def close(estate: CloudState, thing: str, now: datetime, *, kind: str = "") -> None:
+def close(cloud_state: CloudState, thing: str, now: datetime, *, kind: str = "") -> None:
     """End what a thing costs, or one kind of it."""
-    for charge in estate.charges:
+    for charge in cloud_state.charges:
         if charge.thing == thing and charge.end is None and kind in {"", charge.kind}:
             charge.end = max(charge.start, now)
 
 
-def cost(estate: CloudState, charge: Charge, now: datetime) -> Decimal:
+def cost(cloud_state: CloudState, charge: Charge, now: datetime) -> Decimal:
     """What a charge has come to."""
     end = now if charge.end is None else min(charge.end, now)
     if end <= charge.start:
@@ -105,7 +107,7 @@ def cost(estate: CloudState, charge: Charge, now: datetime) -> Decimal:
         return charge.rate * _seconds(end - charge.start) / _HOUR
     fixed = min(end, max(charge.start, charge.fixed_until or charge.start))
     total = charge.rate * _seconds(fixed - charge.start)
-    for start, stop, price in stretches(estate, charge.spot_zone, charge.what, fixed, end):
+    for start, stop, price in stretches(cloud_state, charge.spot_zone, charge.what, fixed, end):
         total += price * _seconds(stop - start)
     return total / _HOUR
 
@@ -114,24 +116,25 @@ def _seconds(span: timedelta) -> Decimal:
     return Decimal(span // timedelta(microseconds=1)) / 1_000_000
 
 
-def spent(estate: CloudState, now: datetime, thing: str = "") -> Decimal:
+def spent(cloud_state: CloudState, now: datetime, thing: str = "") -> Decimal:
     """What a thing has cost so far; without one, everything that ever was."""
     return sum(
-        (cost(estate, charge, now) for charge in estate.charges if thing in {"", charge.thing}), Decimal(0)
+        (cost(cloud_state, charge, now) for charge in cloud_state.charges if thing in {"", charge.thing}),
+        Decimal(0),
     )
 
 
-def rate(estate: CloudState, now: datetime, thing: str = "") -> Decimal:
+def rate(cloud_state: CloudState, now: datetime, thing: str = "") -> Decimal:
     """What a thing costs per hour at this moment; without one, everything."""
     total = Decimal(0)
-    for charge in estate.charges:
+    for charge in cloud_state.charges:
         if charge.start <= now and (charge.end is None or charge.end > now) and thing in {"", charge.thing}:
             is_market = charge.spot_zone and not (charge.fixed_until and now < charge.fixed_until)
-            total += spot_price(estate, charge.spot_zone, charge.what, now) if is_market else charge.rate
+            total += spot_price(cloud_state, charge.spot_zone, charge.what, now) if is_market else charge.rate
     return total
 
 
-def statement(estate: CloudState, now: datetime) -> list[Line]:
+def statement(cloud_state: CloudState, now: datetime) -> list[Line]:
     """The whole bill, in the order in which things began to cost."""
     return [
         Line(
@@ -140,7 +143,7 @@ def statement(estate: CloudState, now: datetime) -> list[Line]:
             what=charge.what,
             start=charge.start,
             end=charge.end,
-            cost=cost(estate, charge, now),
+            cost=cost(cloud_state, charge, now),
         )
-        for charge in estate.charges
+        for charge in cloud_state.charges
     ]

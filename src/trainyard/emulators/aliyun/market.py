@@ -31,25 +31,25 @@ def next_hour(moment: datetime) -> datetime:
     return hour_of(moment) + HOUR
 
 
-def spot_price(estate: CloudState, zone: str, kind: str, moment: datetime) -> Decimal:
+def spot_price(cloud_state: CloudState, zone: str, kind: str, moment: datetime) -> Decimal:
     """What one hour costs on the spot market."""
     listed = instance_price(TYPES[kind], ZONES[zone].id)
-    for point in reversed(estate.price_points.get(f"{zone}/{kind}", ())):
+    for point in reversed(cloud_state.price_points.get(f"{zone}/{kind}", ())):
         if point.start <= moment:
             if point.price is not None:
                 return point.price
             break
-    return (listed * Decimal(str(_fraction(estate, zone, kind, moment)))).quantize(Decimal("0.001"))
+    return (listed * Decimal(str(_fraction(cloud_state, zone, kind, moment)))).quantize(Decimal("0.001"))
 
 
-def _fraction(estate: CloudState, zone: str, kind: str, moment: datetime) -> float:
-    base = 0.1 + 0.1 * _noise(estate.seed, zone, kind)
-    if not estate.options.market:
+def _fraction(cloud_state: CloudState, zone: str, kind: str, moment: datetime) -> float:
+    base = 0.1 + 0.1 * _noise(cloud_state.seed, zone, kind)
+    if not cloud_state.options.market:
         return round(base, 4)
     hours = int((hour_of(moment) - _EPOCH) / HOUR)
-    day = 1 + 0.15 * math.sin(math.tau * ((hours % 24) / 24 + _noise(estate.seed, zone)))
-    step = 0.9 + 0.2 * _noise(estate.seed, zone, kind, str(hours // 3))
-    spike = 3 if _noise(estate.seed, zone, kind, "spike", str(hours)) < 1 / _SPIKE else 1
+    day = 1 + 0.15 * math.sin(math.tau * ((hours % 24) / 24 + _noise(cloud_state.seed, zone)))
+    step = 0.9 + 0.2 * _noise(cloud_state.seed, zone, kind, str(hours // 3))
+    spike = 3 if _noise(cloud_state.seed, zone, kind, "spike", str(hours)) < 1 / _SPIKE else 1
     return round(min(_MOST, max(_LEAST, base * day * step * spike)), 4)
 
 
@@ -59,16 +59,18 @@ def _noise(*parts: str) -> float:
 
 
 def stretches(
-    estate: CloudState, zone: str, kind: str, start: datetime, end: datetime
+    cloud_state: CloudState, zone: str, kind: str, start: datetime, end: datetime
 ) -> Iterator[tuple[datetime, datetime, Decimal]]:
     """The time between two moments cut where the price may change: from, to, price per hour."""
-    cuts = [point.start for point in estate.price_points.get(f"{zone}/{kind}", ())]
+    cuts = [point.start for point in cloud_state.price_points.get(f"{zone}/{kind}", ())]
     while start < end:
         stop = min([next_hour(start), end, *(cut for cut in cuts if cut > start)])
-        yield start, stop, spot_price(estate, zone, kind, start)
+        yield start, stop, spot_price(cloud_state, zone, kind, start)
         start = stop
 
 
-def set_spot_price(estate: CloudState, zone: str, kind: str, price: Decimal | None, now: datetime) -> None:
+def set_spot_price(
+    cloud_state: CloudState, zone: str, kind: str, price: Decimal | None, now: datetime
+) -> None:
     """Fix the spot price from now on; None gives it back to the market."""
-    estate.price_points.setdefault(f"{zone}/{kind}", []).append(PricePoint(start=now, price=price))
+    cloud_state.price_points.setdefault(f"{zone}/{kind}", []).append(PricePoint(start=now, price=price))

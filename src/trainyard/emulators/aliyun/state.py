@@ -86,8 +86,8 @@ def _checked(kind: Any) -> Decode:
 
 
 def _record(kind: Any, strict: bool) -> Decode:
-    hints = typing.get_type_hints(kind)
-    decoders = {name: _decoder(hints[name], strict) for name in _names(kind)}
+    wakeups = typing.get_type_hints(kind)
+    decoders = {name: _decoder(wakeups[name], strict) for name in _names(kind)}
 
     def read(value: Any) -> Any:
         unknown = [name for name in value if name not in decoders]

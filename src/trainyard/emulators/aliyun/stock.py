@@ -28,64 +28,66 @@ def holds(instance: Instance) -> bool:
     return instance.status != "Stopped" or instance.stopped_mode != "StopCharging"
 
 
-def held(estate: CloudState) -> Counter[str]:
+def held(cloud_state: CloudState) -> Counter[str]:
     """How many machines of each pool are taken."""
     return Counter(
-        key(one.zone, one.type, spot=one.is_spot) for one in estate.instances.values() if holds(one)
+        key(one.zone, one.type, spot=one.is_spot) for one in cloud_state.instances.values() if holds(one)
     )
 
 
-def capacity(estate: CloudState, zone: str, kind: str, *, spot: bool) -> int:
+def capacity(cloud_state: CloudState, zone: str, kind: str, *, spot: bool) -> int:
     """How many machines a pool has in all."""
-    own = estate.capacity.get(key(zone, kind, spot=spot))
+    own = cloud_state.capacity.get(key(zone, kind, spot=spot))
     if own is not None:
         return own
-    return estate.options.stock if is_sold(TYPES[kind], zone) else 0
+    return cloud_state.options.stock if is_sold(TYPES[kind], zone) else 0
 
 
-def free(estate: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str] | None = None) -> int:
+def free(
+    cloud_state: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str] | None = None
+) -> int:
     """How many machines of a pool are left; `taken` saves counting again."""
-    taken = held(estate) if taken is None else taken
-    return max(0, capacity(estate, zone, kind, spot=spot) - taken[key(zone, kind, spot=spot)])
+    taken = held(cloud_state) if taken is None else taken
+    return max(0, capacity(cloud_state, zone, kind, spot=spot) - taken[key(zone, kind, spot=spot)])
 
 
-def set_free(estate: CloudState, zone: str, kind: str, *, spot: bool, count: int) -> None:
+def set_free(cloud_state: CloudState, zone: str, kind: str, *, spot: bool, count: int) -> None:
     """Leave exactly `count` machines in a pool; what is held stays held."""
     pool = key(zone, kind, spot=spot)
-    estate.capacity[pool] = held(estate)[pool] + count
+    cloud_state.capacity[pool] = held(cloud_state)[pool] + count
 
 
-def set_advice(estate: CloudState, zone: str, kind: str, *, spot: bool, category: str | None) -> None:
+def set_advice(cloud_state: CloudState, zone: str, kind: str, *, spot: bool, category: str | None) -> None:
     """Let DescribeAvailableResource say so whatever is true; None lets it be honest again."""
     pool = key(zone, kind, spot=spot)
     if category is None:
-        estate.advice.pop(pool, None)
+        cloud_state.advice.pop(pool, None)
     elif category in CATEGORIES:
-        estate.advice[pool] = category
+        cloud_state.advice[pool] = category
     else:
         raise Problem("InvalidParameter", f"{category} is none of {', '.join(CATEGORIES)}.")
 
 
-def advice(estate: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str]) -> str:
+def advice(cloud_state: CloudState, zone: str, kind: str, *, spot: bool, taken: Counter[str]) -> str:
     """The StatusCategory that is shown."""
-    lie = estate.advice.get(key(zone, kind, spot=spot))
+    lie = cloud_state.advice.get(key(zone, kind, spot=spot))
     if lie is not None:
         return lie
-    left = free(estate, zone, kind, spot=spot, taken=taken)
+    left = free(cloud_state, zone, kind, spot=spot, taken=taken)
     return WITH_STOCK if left >= _FEW else LAST_STOCK if left else WITHOUT_STOCK
 
 
-def require_on_sale(zone: str, kind: str, estate: CloudState) -> None:
+def require_on_sale(zone: str, kind: str, cloud_state: CloudState) -> None:
     """Refuse a type that the zone doesn't sell."""
     if not is_sold(TYPES[kind], zone) and not any(
-        estate.capacity.get(key(zone, kind, spot=spot)) for spot in (True, False)
+        cloud_state.capacity.get(key(zone, kind, spot=spot)) for spot in (True, False)
     ):
         raise denied("Zone.NotOnSale", "The specified zone is not available for purchase.")
 
 
-def grant(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
+def grant(cloud_state: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
     """How many of the wanted machines can be had: at least `least`, or a refusal."""
-    number = min(wanted, free(estate, zone, kind, spot=spot))
+    number = min(wanted, free(cloud_state, zone, kind, spot=spot))
     if number < least:
         raise denied(
             "OperationDenied.NoStock",
@@ -95,18 +97,20 @@ def grant(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, 
     return number
 
 
-def used_vcpus(estate: CloudState, region: str, *, spot: bool) -> int:
+def used_vcpus(cloud_state: CloudState, region: str, *, spot: bool) -> int:
     """The cores that count against the quota of a region."""
     return sum(
         TYPES[one.type].cpus
-        for one in estate.instances.values()
+        for one in cloud_state.instances.values()
         if one.region == region and one.is_spot == spot and holds(one)
     )
 
 
-def within_quota(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int) -> int:
+def within_quota(
+    cloud_state: CloudState, zone: str, kind: str, *, spot: bool, wanted: int, least: int
+) -> int:
     """How many of the wanted machines the quota of cores allows: at least `least`, or a refusal."""
-    quotas = estate.options.quotas
+    quotas = cloud_state.options.quotas
     limit = quotas.spot_vcpus if spot else quotas.vcpus
     if limit == 0 and not spot:
         raise Problem(
@@ -114,7 +118,7 @@ def within_quota(estate: CloudState, zone: str, kind: str, *, spot: bool, wanted
             "The maximum number of Pay-as-you-go instances is exceeded: user quota [0].",
         )
     region = ZONES[zone].id
-    left = max(0, limit - used_vcpus(estate, region, spot=spot))
+    left = max(0, limit - used_vcpus(cloud_state, region, spot=spot))
     number = min(wanted, left // TYPES[kind].cpus)
     if number < least:
         market = "spot" if spot else "pay-as-you-go"

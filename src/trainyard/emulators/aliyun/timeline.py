@@ -33,58 +33,58 @@ _SETTLED = {
 }
 
 
-def advance(estate: CloudState, now: datetime) -> None:
+def advance(cloud_state: CloudState, now: datetime) -> None:
     """Apply everything that was due up to `now`; a clock that was set back changes nothing."""
     queue = [
         (due, number, table, name)
-        for number, (table, name, due) in enumerate(_dues(estate))
+        for number, (table, name, due) in enumerate(_dues(cloud_state))
         if due is not None and due <= now
     ]
     heapq.heapify(queue)
     number = len(queue)
     while queue:
         due, _, table, name = heapq.heappop(queue)
-        record = getattr(estate, table).get(name)
-        if record is None or _due(estate, table, record) != due:
+        record = getattr(cloud_state, table).get(name)
+        if record is None or _due(cloud_state, table, record) != due:
             continue  # an earlier step removed or changed it; its new turn is in the queue
-        _step(estate, table, record, due)
-        if name in getattr(estate, table):
-            following = _due(estate, table, record)
+        _step(cloud_state, table, record, due)
+        if name in getattr(cloud_state, table):
+            following = _due(cloud_state, table, record)
             if following is not None and following <= now:
                 number += 1
                 heapq.heappush(queue, (following, len(_TABLES) * 1_000_000 + number, table, name))
-    estate.clock = now if estate.clock is None else max(estate.clock, now)
+    cloud_state.clock = now if cloud_state.clock is None else max(cloud_state.clock, now)
 
 
-def next_change(estate: CloudState) -> datetime | None:
+def next_change(cloud_state: CloudState) -> datetime | None:
     """When `advance` will next have something to do."""
-    return min((due for _, _, due in _dues(estate) if due is not None), default=None)
+    return min((due for _, _, due in _dues(cloud_state) if due is not None), default=None)
 
 
 _TABLES = (*_SETTLED, "file_systems", "invocations", "instances")
 
 
-def _dues(estate: CloudState) -> Iterator[tuple[str, str, datetime | None]]:
+def _dues(cloud_state: CloudState) -> Iterator[tuple[str, str, datetime | None]]:
     for table in _TABLES:
-        for name, record in getattr(estate, table).items():
-            yield table, name, _due(estate, table, record)
+        for name, record in getattr(cloud_state, table).items():
+            yield table, name, _due(cloud_state, table, record)
 
 
-def _due(estate: CloudState, table: str, record: Any) -> datetime | None:
+def _due(cloud_state: CloudState, table: str, record: Any) -> datetime | None:
     if table == "instances":
         return _instance_due(record)
     if table == "file_systems":
         dues = [record.due, *(target.due for target in record.targets)]
         return min((due for due in dues if due is not None), default=None)
     if table == "invocations":
-        return _invocation_due(estate, record)
+        return _invocation_due(cloud_state, record)
     due: datetime | None = record.due
     return due
 
 
-def _step(estate: CloudState, table: str, record: Any, now: datetime) -> None:
+def _step(cloud_state: CloudState, table: str, record: Any, now: datetime) -> None:
     if table == "instances":
-        _step_instance(estate, record, now)
+        _step_instance(cloud_state, record, now)
     elif table == "file_systems":
         _step_file_system(record, now)
     elif table == "invocations":
@@ -102,9 +102,9 @@ def _step_file_system(system: FileSystem, now: datetime) -> None:
             target.status, target.due = "Active", None
 
 
-def _invocation_due(estate: CloudState, invocation: Invocation) -> datetime | None:
+def _invocation_due(cloud_state: CloudState, invocation: Invocation) -> datetime | None:
     if any(target.status in UNDELIVERED for target in invocation.targets):
-        return invocation.created + estate.options.duration("delivery")
+        return invocation.created + cloud_state.options.duration("delivery")
     return None
 
 
@@ -123,39 +123,39 @@ def _instance_due(instance: Instance) -> datetime | None:
     return min((turn for turn in turns if turn is not None), default=None)
 
 
-def _step_instance(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _step_instance(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     if instance.auto_release is not None and instance.auto_release <= now:
-        release(estate, instance, now)
+        release(cloud_state, instance, now)
     elif instance.reclaim is not None and instance.reclaim <= now:
-        _reclaim(estate, instance, now)
+        _reclaim(cloud_state, instance, now)
     elif instance.market_check is not None and instance.market_check <= now:
-        _check_market(estate, instance, now)
+        _check_market(cloud_state, instance, now)
     else:
-        _TURNS[instance.status](estate, instance, now)
+        _TURNS[instance.status](cloud_state, instance, now)
 
 
-def _begin_starting(estate: CloudState, instance: Instance, now: datetime) -> None:
-    boot(estate, instance, now)
+def _begin_starting(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
+    boot(cloud_state, instance, now)
 
 
-def _finish_starting(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _finish_starting(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     instance.status, instance.due = "Running", None
-    if instance.image not in estate.options.images_without_assistant:
-        instance.agent_ready = now + estate.options.duration("agent")
+    if instance.image not in cloud_state.options.images_without_assistant:
+        instance.agent_ready = now + cloud_state.options.duration("agent")
 
 
-def _finish_stopping(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _finish_stopping(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     if instance.deleting:
-        release(estate, instance, now)
+        release(cloud_state, instance, now)
     elif instance.rebooting:
         instance.rebooting = False
-        boot(estate, instance, now)
+        boot(cloud_state, instance, now)
     else:
-        _halt(estate, instance, now)
+        _halt(cloud_state, instance, now)
 
 
-def _finish_stopped(estate: CloudState, instance: Instance, now: datetime) -> None:
-    release(estate, instance, now)  # a stopped instance waits for nothing else
+def _finish_stopped(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
+    release(cloud_state, instance, now)  # a stopped instance waits for nothing else
 
 
 _TURNS: dict[str, Callable[[CloudState, Instance, datetime], None]] = {
@@ -166,46 +166,46 @@ _TURNS: dict[str, Callable[[CloudState, Instance, datetime], None]] = {
 }
 
 
-def boot(estate: CloudState, instance: Instance, now: datetime) -> None:
+def boot(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Let it begin to start; what was changed for the next boot comes true."""
     instance.status = "Starting"
     instance.boot += 1
     instance.started = now
     instance.stopped_mode = NOT_APPLICABLE
     instance.agent_ready = None
-    instance.due = now + estate.options.duration("starting", instance.name)
+    instance.due = now + cloud_state.options.duration("starting", instance.name)
     instance.hostname, instance.next_hostname = instance.next_hostname or instance.hostname, ""
     instance.password, instance.next_password = instance.next_password or instance.password, ""
     if instance.next_keys is not None:
         instance.authorized_keys, instance.next_keys = instance.next_keys, None
 
 
-def start(estate: CloudState, instance: Instance, now: datetime) -> None:
+def start(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Start a stopped instance; after an economical stop it is billed again and has a new public address."""
     was_economical = instance.stopped_mode == STOP_CHARGING
     if was_economical and instance.bandwidth_out and not instance.eip:
-        instance.public_address = estate.new_address()
-    boot(estate, instance, now)
+        instance.public_address = cloud_state.new_address()
+    boot(cloud_state, instance, now)
     if was_economical:
-        ledger.bill_instance(estate, instance, now)
+        ledger.bill_instance(cloud_state, instance, now)
         watch_market(instance, now)
 
 
-def stop(estate: CloudState, instance: Instance, now: datetime, mode: str) -> None:
+def stop(cloud_state: CloudState, instance: Instance, now: datetime, mode: str) -> None:
     """Begin to stop a running instance."""
     instance.status = "Stopping"
     instance.stop_request = mode
-    instance.due = now + estate.options.duration("stopping", instance.name)
-    _end_invocations(estate, instance, now, "ExecutionInterrupted")
+    instance.due = now + cloud_state.options.duration("stopping", instance.name)
+    _end_invocations(cloud_state, instance, now, "ExecutionInterrupted")
 
 
-def reboot(estate: CloudState, instance: Instance, now: datetime) -> None:
+def reboot(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Stop and start in one."""
-    stop(estate, instance, now, KEEP_CHARGING)
+    stop(cloud_state, instance, now, KEEP_CHARGING)
     instance.rebooting = True
 
 
-def _halt(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _halt(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     economical = instance.stop_request == STOP_CHARGING and supports_economical(instance)
     instance.status, instance.due = "Stopped", None
     instance.stopped_mode = STOP_CHARGING if economical else KEEP_CHARGING
@@ -214,7 +214,7 @@ def _halt(estate: CloudState, instance: Instance, now: datetime) -> None:
     instance.stop_request = ""
     instance.agent_ready = None
     if economical:
-        ledger.close(estate, instance.id, now)
+        ledger.close(cloud_state, instance.id, now)
         instance.public_address = ""
         instance.market_check = None
 
@@ -224,43 +224,43 @@ def supports_economical(instance: Instance) -> bool:
     return instance.charge == "PostPaid" and TYPES[instance.type].has_economical_mode
 
 
-def begin_deletion(estate: CloudState, instance: Instance, now: datetime) -> None:
+def begin_deletion(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Delete: billing ends at once, the record lingers a while."""
     if instance.status in {"Running", "Starting"}:  # a start that was on its way does not come to its end
         instance.status = "Stopping"
     instance.deleting = True
-    instance.due = now + estate.options.duration("deleting", instance.name)
+    instance.due = now + cloud_state.options.duration("deleting", instance.name)
     instance.auto_release = instance.reclaim = instance.market_check = None
-    ledger.close(estate, instance.id, now)
-    for disk in estate.disks_of(instance.id):
+    ledger.close(cloud_state, instance.id, now)
+    for disk in cloud_state.disks_of(instance.id):
         if disk.delete_with_instance:
-            ledger.close(estate, disk.id, now)
-    _end_invocations(estate, instance, now, "InstanceReleased")
+            ledger.close(cloud_state, disk.id, now)
+    _end_invocations(cloud_state, instance, now, "InstanceReleased")
 
 
-def release(estate: CloudState, instance: Instance, now: datetime) -> None:
+def release(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Remove an instance: its disks go or are left over as the disks say, its elastic address stays."""
-    for disk in estate.disks_of(instance.id):
+    for disk in cloud_state.disks_of(instance.id):
         if disk.delete_with_instance:
-            ledger.close(estate, disk.id, now)
-            del estate.disks[disk.id]
+            ledger.close(cloud_state, disk.id, now)
+            del cloud_state.disks[disk.id]
         else:
             disk.instance, disk.device, disk.status, disk.due = "", "", "Available", None
             disk.detached = now
-    eip = estate.eips.get(instance.eip)
+    eip = cloud_state.eips.get(instance.eip)
     if eip is not None:
         eip.instance, eip.status, eip.due = "", "Available", None
-        ledger.bill_eip(estate, eip, now)
-    ledger.close(estate, instance.id, now)
-    _end_invocations(estate, instance, now, "InstanceReleased")
-    for event in estate.events:
+        ledger.bill_eip(cloud_state, eip, now)
+    ledger.close(cloud_state, instance.id, now)
+    _end_invocations(cloud_state, instance, now, "InstanceReleased")
+    for event in cloud_state.events:
         if event.instance == instance.id and event.finished is None:
             event.status, event.finished = "Executed", now
-    del estate.instances[instance.id]
+    del cloud_state.instances[instance.id]
 
 
-def _end_invocations(estate: CloudState, instance: Instance, now: datetime, code: str) -> None:
-    for invocation in estate.invocations.values():
+def _end_invocations(cloud_state: CloudState, instance: Instance, now: datetime, code: str) -> None:
+    for invocation in cloud_state.invocations.values():
         for target in invocation.targets:
             if target.instance != instance.id or target.finished is not None:
                 continue
@@ -279,16 +279,16 @@ def watch_market(instance: Instance, now: datetime) -> None:
         instance.market_check = next_hour(now)
 
 
-def _check_market(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _check_market(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     instance.market_check = next_hour(now)
     limit, protected = instance.spot_limit, instance.protected_until
     if limit is None or (protected is not None and now < protected):
         return
-    if spot_price(estate, instance.zone, instance.type, now) > limit:
-        interrupt(estate, instance, now)
+    if spot_price(cloud_state, instance.zone, instance.type, now) > limit:
+        interrupt(cloud_state, instance, now)
 
 
-def interrupt(estate: CloudState, instance: Instance, now: datetime) -> None:
+def interrupt(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     """Give a spot instance notice: it is locked, and goes in five minutes.
 
     A second notice changes nothing; one that gave its machine back already has nothing to lose.
@@ -297,10 +297,10 @@ def interrupt(estate: CloudState, instance: Instance, now: datetime) -> None:
         return
     instance.locks.append(RECYCLING)
     instance.market_check = None
-    instance.reclaim = now + estate.options.duration("recycling")
-    estate.events.append(
+    instance.reclaim = now + cloud_state.options.duration("recycling")
+    cloud_state.events.append(
         SystemEvent(
-            id=estate.new_id("e-", instance.region),
+            id=cloud_state.new_id("e-", instance.region),
             region=instance.region,
             instance=instance.id,
             kind="Instance:PreemptibleInstanceInterruption",
@@ -311,21 +311,21 @@ def interrupt(estate: CloudState, instance: Instance, now: datetime) -> None:
     )
 
 
-def _reclaim(estate: CloudState, instance: Instance, now: datetime) -> None:
+def _reclaim(cloud_state: CloudState, instance: Instance, now: datetime) -> None:
     if instance.spot_behavior != "Stop" or instance.status == "Pending":
-        release(estate, instance, now)
+        release(cloud_state, instance, now)
         return
     instance.reclaim = None
     instance.locks.remove(RECYCLING)
-    for event in estate.events:
+    for event in cloud_state.events:
         if event.instance == instance.id and event.finished is None:
             event.status, event.finished = "Executed", now
     if instance.status in {"Running", "Starting"}:
-        stop(estate, instance, now, STOP_CHARGING)
+        stop(cloud_state, instance, now, STOP_CHARGING)
         return
     instance.stop_request, instance.rebooting = STOP_CHARGING, False
     if instance.status == "Stopped" and holds(instance):
-        _halt(estate, instance, now)
+        _halt(cloud_state, instance, now)
 
 
 def termination_time(instance: Instance) -> str:

@@ -48,11 +48,11 @@ def create_api(
     logs: LogStore,
     engine: Callable[[], Engine | None],
     settings: ServerSettings,
-    visitor: ExecClient,
+    exec_client: ExecClient,
     *,
     disk: DiskSpace | None = None,
 ) -> FastAPI:
-    """The application of one server. `engine` is there while it leads; `visitor` goes to nodes while it does not."""
+    """The application of one server. `engine` is there while it leads; `exec_client` goes to nodes while it does not."""
     bodies, disk = RequestBodies(), disk or DiskSpace()
     app = make_application(bodies=bodies, disk=disk, body_limit=settings.body_limit_mib << 20)
     changes = Changes(services.db)
@@ -60,7 +60,7 @@ def create_api(
         services=services,
         logs=logs,
         engine=engine,
-        terminals=Terminals(services.db, engine, visitor),
+        terminals=Terminals(services.db, engine, exec_client),
         settings=settings,
         changes=changes,
         answers=Answers(changes),

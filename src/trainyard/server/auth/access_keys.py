@@ -34,9 +34,9 @@ class AccessKey:
 class Keys:
     """`services.keys`."""
 
-    def __init__(self, context: Context, signing: Authentication, seal: Seal) -> None:
+    def __init__(self, context: Context, authentication: Authentication, seal: Seal) -> None:
         self._context = context
-        self._signing = signing
+        self._authentication = authentication
         self._seal = seal
 
     async def create(self, actor: Actor, *, name: str = "") -> AccessKey:
@@ -69,14 +69,14 @@ class Keys:
     async def find(self, key_id: str, *, address: str = "") -> tuple[Actor, str]:
         """Whose key it is, and its secret to check a signature with; UnauthenticatedError where it is nobody's.
 
-        Anybody can name a key: who has shown that they have its secret is counted by `signing.count`.
+        Anybody can name a key: who has shown that they have its secret is counted by `authentication.count`.
         """
         try:
-            known = await self._signing.find(digest_of(key_id), address=address)
+            known = await self._authentication.find(digest_of(key_id), address=address)
         except UnauthenticatedError:
             raise _unknown() from None
         if known.record.kind != KIND or known.record.sealed is None:
-            self._signing.note_stranger(address)
+            self._authentication.note_stranger(address)
             raise _unknown()
         return known.actor, self._seal.open_up(known.record.sealed, key_id).decode()
 

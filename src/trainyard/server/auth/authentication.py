@@ -53,7 +53,7 @@ class ValidCredential:
 
 
 class Authentication:
-    """`services.signing`."""
+    """`services.authentication`."""
 
     def __init__(
         self, context: Context, passwords: Passwords, *, session_seconds: float, attempts: int, requests: int

@@ -40,19 +40,19 @@ class LoginStart:
 
 
 class OidcLogin:
-    """`services.federation`; None where no provider is set."""
+    """`services.oidc_login`; None where no provider is set."""
 
     def __init__(
         self,
         context: Context,
-        signing: Authentication,
+        authentication: Authentication,
         provider: Provider,
         *,
         name_claim: str,
         creates_users: bool,
     ) -> None:
         self._context = context
-        self._signing = signing
+        self._authentication = authentication
         self._provider = provider
         self._name_claim = name_claim
         self._creates_users = creates_users
@@ -75,7 +75,7 @@ class OidcLogin:
         found = await self._context.db.write(lambda c: self._account(c, subject, claims, address))
         if not found.is_active:
             raise DeniedError(f"The account {found.name!r} is closed.", hint="Ask an administrator.")
-        return await self._signing.open_session(found, address=address)
+        return await self._authentication.open_session(found, address=address)
 
     def _account(
         self, connection: Connection, subject: str, claims: Mapping[str, Any], address: str

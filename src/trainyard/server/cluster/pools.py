@@ -148,7 +148,7 @@ class Pools:
 
     async def _write(self, actor: Actor, action: str, name: str, work: Callable[[Connection], T]) -> T:
         done = await self._context.write(actor, action, name, work)
-        self._context.hints.wake(POOLS)
+        self._context.wakeups.wake(POOLS)
         return done
 
     def _view(self, connection: Connection, name: str) -> PoolView:

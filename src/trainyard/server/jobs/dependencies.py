@@ -33,29 +33,31 @@ def sentence(needs: Sequence[NeedSpec]) -> str:
 
 
 def follow_needs(
-    draft: TurnChanges, record: WorkloadRecord, ended: Sequence[EndedNeed], now: float, *, left: int
+    turn_changes: TurnChanges, record: WorkloadRecord, ended: Sequence[EndedNeed], now: float, *, left: int
 ) -> WorkloadRecord:
     """Take over that jobs which this one waits for have ended; `left` others have not."""
-    draft.met += [(record.id, one.need.needs_id) for one in ended]
+    turn_changes.met += [(record.id, one.need.needs_id) for one in ended]
     if record.state is not State.HELD:
         return record  # it is over, or somebody let it go on
     for one in ended:
         if not is_met(one.need.condition, one.state):
-            return draft.advance(record, State.CANCELLED, now, reason="need_not_met", message=_why_never(one))
+            return turn_changes.advance(
+                record, State.CANCELLED, now, reason="need_not_met", message=_why_never(one)
+            )
     if left or record.reason != WAITS_FOR_JOBS:
         return record
     if record.desired == Desired.RUN:
-        return draft.advance(
+        return turn_changes.advance(
             record,
             State.WAITING,
             now,
             reason="queued",
             message="What it waited for has ended: it is in the queue.",
         )
-    changed = draft.change(
+    changed = turn_changes.change(
         replace(record, reason="paused", message="What it waited for has ended; it is paused.")
     )
-    draft.tell(changed, now, "needs_met", changed.message)
+    turn_changes.tell(changed, now, "needs_met", changed.message)
     return changed
 
 

@@ -41,7 +41,7 @@ def _ran(job: Job, tick: float) -> float:
     )
 
 
-def enlarge(draft: TurnChanges, job: Job, found: Enlarge, now: float, tick: float) -> None:
+def enlarge(turn_changes: TurnChanges, job: Job, found: Enlarge, now: float, tick: float) -> None:
     """Ask a job to go, for it starts at once again with more replicas. It is neither a failure nor a retry.
 
     Its time limit goes on: it said that it goes on where it was.
@@ -55,7 +55,7 @@ def enlarge(draft: TurnChanges, job: Job, found: Enlarge, now: float, tick: floa
     )
     count, seconds = len(found.slots), round(found.leave_by - now)
     lifecycle.finish(
-        draft,
+        turn_changes,
         job,
         now,
         State.WAITING,

@@ -22,10 +22,10 @@ from trainyard.transport.api import Process, TerminalSize
 class Terminals:
     """The ways from one server into tasks."""
 
-    def __init__(self, db: Database, engine: Callable[[], Engine | None], visitor: ExecClient) -> None:
+    def __init__(self, db: Database, engine: Callable[[], Engine | None], exec_client: ExecClient) -> None:
         self._db = db
         self._engine = engine
-        self._visitor = visitor
+        self._exec_client = exec_client
 
     @asynccontextmanager
     async def run(
@@ -46,5 +46,5 @@ class Terminals:
                 await finish(process.terminate())
             return
         record = await self._db.read(lambda c: nodes.load(c, task.node))
-        async with self._visitor.exec(address_of(record), name, task.name, command, terminal) as process:
+        async with self._exec_client.exec(address_of(record), name, task.name, command, terminal) as process:
             yield process

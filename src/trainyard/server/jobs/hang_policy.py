@@ -22,20 +22,20 @@ class HungAttempt:
     devices_known: bool  # whether the nodes could tell what the devices do
 
 
-def end_hung(draft: TurnChanges, job: Job, found: HungAttempt, now: float) -> None:
+def end_hung(turn_changes: TurnChanges, job: Job, found: HungAttempt, now: float) -> None:
     """End a hung attempt. It counts as a failure, and is tried again where the job's policy and its retries allow it."""
     record = job.record
     if record.state != State.RUNNING or job.attempt_id != found.attempt_id:
         return  # it has ended meanwhile
     spec, message = record.spec, sentence(found, has_devices=any(task.devices for task in job.tasks.values()))
     data = {"seconds": found.seconds, "last_task": found.last_task, "devices_known": found.devices_known}
-    draft.tell(record, now, FOUND, message, data)
+    turn_changes.tell(record, now, FOUND, message, data)
     if spec.restart is not Restart.NEVER and record.failures < spec.max_retries:
         job.record = replace(record, failures=record.failures + 1)
         said = f"{message} Retry {record.failures + 1} of {spec.max_retries}."
-        lifecycle.finish(draft, job, now, State.WAITING, reason=HUNG, message=said)
+        lifecycle.finish(turn_changes, job, now, State.WAITING, reason=HUNG, message=said)
         return
-    lifecycle.finish(draft, job, now, State.FAILED, reason=HUNG, message=message)
+    lifecycle.finish(turn_changes, job, now, State.FAILED, reason=HUNG, message=message)
 
 
 def sentence(found: HungAttempt, *, has_devices: bool) -> str:

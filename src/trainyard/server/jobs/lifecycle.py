@@ -33,12 +33,12 @@ CLEARED = "No process of it is left; its places are free."
 # -- admission
 
 
-def admit(draft: TurnChanges, record: WorkloadRecord, admitted: Admit, now: float) -> Job:
+def admit(turn_changes: TurnChanges, record: WorkloadRecord, admitted: Admit, now: float) -> Job:
     """Give a waiting workload its places, and start it."""
     attempt = record.attempt + 1
     placed = place_tasks(record, attempt, admitted.slots)
     nodes = _listed(sorted({task.node for task in placed}))
-    record = draft.advance(
+    record = turn_changes.advance(
         record,
         State.ADMITTED,
         now,
@@ -46,11 +46,11 @@ def admit(draft: TurnChanges, record: WorkloadRecord, admitted: Admit, now: floa
         message=f"Placed on {nodes}.{_grown(record, placed)}{_fewer(record, placed)}",
         wait=time_run(record),
     )
-    record = draft.advance(
+    record = turn_changes.advance(
         record, State.STARTING, now, reason="starting", message=f"Start {attempt} is under way."
     )
-    draft.new_tasks += placed
-    draft.launches.append(record.id)
+    turn_changes.new_tasks += placed
+    turn_changes.launches.append(record.id)
     return Job(record, {task.name: task for task in placed})
 
 
@@ -97,45 +97,45 @@ def place_tasks(record: WorkloadRecord, attempt: int, slots: Iterable[Slot]) -> 
 # -- what people want
 
 
-def follow_wish(draft: TurnChanges, record: WorkloadRecord, now: float) -> WorkloadRecord:
+def follow_wish(turn_changes: TurnChanges, record: WorkloadRecord, now: float) -> WorkloadRecord:
     """Act on `desired` for a workload that holds nothing: into the queue, out of it, or to its end."""
     state = State(record.state)
     if record.desired == Desired.CANCEL and state in {State.WAITING, State.HELD}:
-        return draft.advance(
+        return turn_changes.advance(
             record, State.CANCELLED, now, reason="stopped", message="Stopped before it started."
         )
     if record.desired == Desired.PAUSE and state is State.WAITING:
         said = _why_paused(record, "Paused: out of the queue until resumed.")
-        return draft.advance(record, State.HELD, now, reason="paused", message=said)
+        return turn_changes.advance(record, State.HELD, now, reason="paused", message=said)
     if record.desired == Desired.RUN and state is State.HELD and record.reason != WAITS_FOR_JOBS:
-        return draft.advance(record, State.WAITING, now, reason="queued", message="In the queue.")
+        return turn_changes.advance(record, State.WAITING, now, reason="queued", message="In the queue.")
     return record
 
 
-def follow_wish_of_holder(draft: TurnChanges, job: Job, now: float) -> None:
+def follow_wish_of_holder(turn_changes: TurnChanges, job: Job, now: float) -> None:
     """Act on `desired` for a workload that holds places."""
     record = job.record
     state = State(record.state)
     if record.desired == Desired.RUN:
         if state is State.FINISHING and record.ending == State.HELD:
-            job.record = draft.change(replace(record, ending=State.WAITING))
+            job.record = turn_changes.change(replace(record, ending=State.WAITING))
         return
     cancelled = record.desired == Desired.CANCEL
     ending = State.CANCELLED if cancelled else State.HELD
     if state is State.FINISHING:
         if record.ending in {State.WAITING, State.HELD} and record.ending != ending:
-            job.record = draft.change(replace(record, ending=ending))
+            job.record = turn_changes.change(replace(record, ending=ending))
         return
     if state is State.RETAINED and not cancelled:
         return  # the program has ended: there is nothing to pause
     if state is State.RETAINED:  # its result stands
-        finish(draft, job, now, State(record.ending), reason=record.reason, message=record.message)
+        finish(turn_changes, job, now, State(record.ending), reason=record.reason, message=record.message)
         return
     if cancelled:
-        finish(draft, job, now, ending, reason="stopped", message="Stopped.")
+        finish(turn_changes, job, now, ending, reason="stopped", message="Stopped.")
     else:
         said = _why_paused(record, "Paused: it starts again when resumed.")
-        finish(draft, job, now, ending, reason="paused", message=said)
+        finish(turn_changes, job, now, ending, reason="paused", message=said)
 
 
 def _why_paused(record: WorkloadRecord, by_a_person: str) -> str:
@@ -147,7 +147,7 @@ def _why_paused(record: WorkloadRecord, by_a_person: str) -> str:
 
 
 def finish(
-    draft: TurnChanges,
+    turn_changes: TurnChanges,
     job: Job,
     now: float,
     ending: State,
@@ -162,33 +162,35 @@ def finish(
     changes: dict[str, Any] = {"ending": ending, "retain_until": None}
     if exit_code is not None:
         changes["exit_code"] = exit_code
-    job.record = draft.advance(
+    job.record = turn_changes.advance(
         record, State.FINISHING, now, reason=reason, message=message, data=data, **changes
     )
-    draft.ends[record.id] = None
-    settle(draft, job, now)
+    turn_changes.ends[record.id] = None
+    settle(turn_changes, job, now)
 
 
-def preempt(draft: TurnChanges, job: Job, now: float, *, for_id: str, leave_by: float, message: str) -> None:
+def preempt(
+    turn_changes: TurnChanges, job: Job, now: float, *, for_id: str, leave_by: float, message: str
+) -> None:
     """Send a workload back to the queue, with its age."""
     job.record = replace(job.record, leave_by=leave_by, leave_for=for_id)
-    finish(draft, job, now, State.WAITING, reason="preempted", message=message)
+    finish(turn_changes, job, now, State.WAITING, reason="preempted", message=message)
 
 
-def settle(draft: TurnChanges, job: Job, now: float) -> None:
+def settle(turn_changes: TurnChanges, job: Job, now: float) -> None:
     """Where nothing of a finishing workload is left, move it on."""
     record = job.record
     if record.state != State.FINISHING or not all(task.is_cleared for task in job.tasks.values()):
         return
-    draft.ends.pop(record.id, None)
-    draft.forgets.append((job.attempt_id, job.nodes))
+    turn_changes.ends.pop(record.id, None)
+    turn_changes.forgets.append((job.attempt_id, job.nodes))
     record = _as_its_tasks_ran(job)
     if record.reason in SENT_BACK and all(_was_done(task) for task in job.tasks.values()):
         # It was done before it heard that it should go: running it again would be running it twice.
         codes = [task.exit_code or 0 for task in job.tasks.values()]
         code = next((code for code in codes if code), 0)
         reached = State.FAILED if code else State.SUCCEEDED
-        job.record = draft.advance(
+        job.record = turn_changes.advance(
             record, reached, now, reason=reached.value, message=f"Ended with {code}.", exit_code=code
         )
         return
@@ -196,8 +198,8 @@ def settle(draft: TurnChanges, job: Job, now: float) -> None:
     # The places of a larger start are its own, until it has them or is wanted no more.
     changes = {"wait": record.wait} if to is State.WAITING and record.leave_for == record.id else {}
     ended = Step(record=record, to=to, reason=record.reason, message=record.message, changes=changes)
-    job.record = draft.change(advanced(ended, now))
-    draft.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
+    job.record = turn_changes.change(advanced(ended, now))
+    turn_changes.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
 
 
 def _as_its_tasks_ran(job: Job) -> WorkloadRecord:
@@ -222,12 +224,12 @@ def _was_done(task: TaskRecord) -> bool:
 # -- time
 
 
-def pass_time(draft: TurnChanges, job: Job, now: float) -> None:
+def pass_time(turn_changes: TurnChanges, job: Job, now: float) -> None:
     """The time of a workload is up: end what has run for as long as it may, and what was kept for a look long enough."""
     record = job.record
     if record.state == State.RUNNING:
         finish(
-            draft,
+            turn_changes,
             job,
             now,
             State.FAILED,
@@ -235,7 +237,7 @@ def pass_time(draft: TurnChanges, job: Job, now: float) -> None:
             message=f"Stopped after its time limit of {record.spec.max_run_seconds} s.",
         )
     elif record.state == State.RETAINED:
-        finish(draft, job, now, State(record.ending), reason=record.reason, message=record.message)
+        finish(turn_changes, job, now, State(record.ending), reason=record.reason, message=record.message)
 
 
 def next_due(job: Job, now: float, tick: float) -> float | None:

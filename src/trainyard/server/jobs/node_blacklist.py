@@ -12,15 +12,15 @@ from trainyard.spec.workload import RoleSpec
 
 
 def relieve(
-    draft: TurnChanges, record: WorkloadRecord, nodes: Sequence[NodeRecord], now: float
+    turn_changes: TurnChanges, record: WorkloadRecord, nodes: Sequence[NodeRecord], now: float
 ) -> WorkloadRecord:
     """The same job, without its black list where the nodes that are left could never have it."""
     if not record.avoid or _could_hold(record, [one for one in nodes if one.name not in record.avoid]):
         return record
     if not _could_hold(record, nodes):
         return record  # the list is not what keeps it
-    changed = draft.change(replace(record, avoid=()))
-    draft.tell(
+    changed = turn_changes.change(replace(record, avoid=()))
+    turn_changes.tell(
         changed,
         now,
         "avoid_lifted",

@@ -37,17 +37,17 @@ LEAST_STEP_SECONDS = 60.0
 OfTask = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown
 
 
-def note(draft: TurnChanges, job: Job, seen: TaskNoted) -> None:
+def note(turn_changes: TurnChanges, job: Job, seen: TaskNoted) -> None:
     """Tell people what a node has to say about a task: each thing once for a whole attempt."""
     if (seen.code, seen.message) not in job.noted:
         job.noted.add((seen.code, seen.message))
-        draft.tell(job.record, seen.time, seen.code, seen.message)
+        turn_changes.tell(job.record, seen.time, seen.code, seen.message)
 
 
-def watch(draft: TurnChanges, job: Job, seen: Observation, now: float) -> None:
+def watch(turn_changes: TurnChanges, job: Job, seen: Observation, now: float) -> None:
     """Take over what a node said about a task of this attempt. Saying it twice changes nothing."""
     if isinstance(seen, TaskNoted):
-        note(draft, job, seen)
+        note(turn_changes, job, seen)
     if not isinstance(seen, TaskStarted | TaskEnded | TaskCleared | TaskUnknown):
         return
     task = job.tasks.get(seen.task)
@@ -82,8 +82,8 @@ def watch(draft: TurnChanges, job: Job, seen: Observation, now: float) -> None:
             ended_at=now,
         )
     if task != job.tasks[task.name]:
-        job.tasks[task.name] = draft.change_task(task)
-        judge(draft, job, now)
+        job.tasks[task.name] = turn_changes.change_task(task)
+        judge(turn_changes, job, now)
 
 
 def _stretch(task: TaskRecord, seen: TaskEnded, now: float) -> tuple[float, float]:
@@ -97,12 +97,12 @@ def _stretch(task: TaskRecord, seen: TaskEnded, now: float) -> tuple[float, floa
     return began, began + ran
 
 
-def judge(draft: TurnChanges, job: Job, now: float) -> None:
+def judge(turn_changes: TurnChanges, job: Job, now: float) -> None:
     """Decide from its tasks where a workload stands."""
     tasks = list(job.tasks.values())
     if job.record.state == State.STARTING and all(task.state != TaskState.PENDING for task in tasks):
         started = min((task.started_at for task in tasks if task.started_at is not None), default=now)
-        job.record = draft.advance(
+        job.record = turn_changes.advance(
             job.record,
             State.RUNNING,
             now,
@@ -112,12 +112,12 @@ def judge(draft: TurnChanges, job: Job, now: float) -> None:
             first_started_at=job.record.first_started_at or started,
         )
     if job.record.state in {State.STARTING, State.RUNNING}:
-        _judge_running(draft, job, tasks, now)
+        _judge_running(turn_changes, job, tasks, now)
     else:
-        settle(draft, job, now)
+        settle(turn_changes, job, now)
 
 
-def _judge_running(draft: TurnChanges, job: Job, tasks: list[TaskRecord], now: float) -> None:
+def _judge_running(turn_changes: TurnChanges, job: Job, tasks: list[TaskRecord], now: float) -> None:
     gone = [
         task
         for task in tasks
@@ -127,7 +127,7 @@ def _judge_running(draft: TurnChanges, job: Job, tasks: list[TaskRecord], now: f
     if gone:
         job.record = shun(job.record, {task.node for task in gone})
         finish(
-            draft,
+            turn_changes,
             job,
             now,
             State.WAITING,
@@ -144,21 +144,21 @@ def _judge_running(draft: TurnChanges, job: Job, tasks: list[TaskRecord], now: f
     failed = [task for task in fatal if task.state == TaskState.ENDED and task.exit_code != 0]
     if failed:
         first = min(failed, key=lambda task: (task.ended_at or now, task.rank))
-        _fail(draft, job, first, now)
+        _fail(turn_changes, job, first, now)
     elif all(task.state == TaskState.ENDED for task in decisive):
-        _succeed(draft, job, now)
+        _succeed(turn_changes, job, now)
 
 
 def _never_began(task: TaskRecord) -> bool:
     return task.state == TaskState.ENDED and task.exit_code in NEVER_BEGAN and bool(task.message)
 
 
-def _succeed(draft: TurnChanges, job: Job, now: float) -> None:
+def _succeed(turn_changes: TurnChanges, job: Job, now: float) -> None:
     spec = job.record.spec
     if spec.restart is Restart.ALWAYS and job.record.failures < spec.max_retries:
         job.record = replace(job.record, failures=job.record.failures + 1)
         finish(
-            draft,
+            turn_changes,
             job,
             now,
             State.WAITING,
@@ -167,10 +167,10 @@ def _succeed(draft: TurnChanges, job: Job, now: float) -> None:
             exit_code=0,
         )
         return
-    _end(draft, job, now, State.SUCCEEDED, reason="succeeded", message="Ended with 0.", exit_code=0)
+    _end(turn_changes, job, now, State.SUCCEEDED, reason="succeeded", message="Ended with 0.", exit_code=0)
 
 
-def _fail(draft: TurnChanges, job: Job, task: TaskRecord, now: float) -> None:
+def _fail(turn_changes: TurnChanges, job: Job, task: TaskRecord, now: float) -> None:
     spec, record = job.record.spec, job.record
     code = task.exit_code if task.exit_code is not None else 1
     which = f"Task {task.name}" if len(job.tasks) > 1 else "It"
@@ -181,7 +181,7 @@ def _fail(draft: TurnChanges, job: Job, task: TaskRecord, now: float) -> None:
     if may and record.failures < spec.max_retries:
         job.record = replace(record, failures=record.failures + 1)
         finish(
-            draft,
+            turn_changes,
             job,
             now,
             State.WAITING,
@@ -192,13 +192,22 @@ def _fail(draft: TurnChanges, job: Job, task: TaskRecord, now: float) -> None:
         return
     if code == NO_PORT and kinds.has_ssh(spec) and record.attempt < MAX_START_FAILURES:
         # Another job on the node has it. The next start has another port, so this is no failure of the job's.
-        finish(draft, job, now, State.WAITING, reason="port_taken", message=f"{said}; it is tried again.")
+        finish(
+            turn_changes, job, now, State.WAITING, reason="port_taken", message=f"{said}; it is tried again."
+        )
         return
-    _end(draft, job, now, State.FAILED, reason="failed", message=f"{said}.", exit_code=code)
+    _end(turn_changes, job, now, State.FAILED, reason="failed", message=f"{said}.", exit_code=code)
 
 
 def _end(
-    draft: TurnChanges, job: Job, now: float, ending: State, *, reason: str, message: str, exit_code: int
+    turn_changes: TurnChanges,
+    job: Job,
+    now: float,
+    ending: State,
+    *,
+    reason: str,
+    message: str,
+    exit_code: int,
 ) -> None:
     spec, record = job.record.spec, job.record
     keeps = (
@@ -207,7 +216,7 @@ def _end(
         or (spec.retain is Retain.ON_SUCCESS and ending is State.SUCCEEDED)
     )
     if spec.retain_seconds and keeps and record.state == State.RUNNING:
-        job.record = draft.advance(
+        job.record = turn_changes.advance(
             record,
             State.RETAINED,
             now,
@@ -217,7 +226,7 @@ def _end(
             exit_code=exit_code,
         )
         return
-    finish(draft, job, now, ending, reason=reason, message=message, exit_code=exit_code)
+    finish(turn_changes, job, now, ending, reason=reason, message=message, exit_code=exit_code)
 
 
 def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
@@ -227,7 +236,7 @@ def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
 
 
 def could_not_start(
-    draft: TurnChanges,
+    turn_changes: TurnChanges,
     job: Job,
     now: float,
     *,
@@ -242,10 +251,10 @@ def could_not_start(
     record = job.record
     for task in list(job.tasks.values()):
         if task.node == unsent and not task.is_cleared:
-            job.tasks[task.name] = draft.change_task(replace(task, is_cleared=True))
+            job.tasks[task.name] = turn_changes.change_task(replace(task, is_cleared=True))
     given_up = record.attempt >= MAX_START_FAILURES and record.first_started_at is None
     finish(
-        draft,
+        turn_changes,
         job,
         now,
         State.FAILED if given_up or is_final else State.WAITING,
@@ -254,18 +263,18 @@ def could_not_start(
     )
 
 
-def lose_node(draft: TurnChanges, job: Job, node: str, now: float) -> None:
+def lose_node(turn_changes: TurnChanges, job: Job, node: str, now: float) -> None:
     """A node is silent. Its tasks may still run, so nothing of them is ended or started again yet."""
     changed = False
     for task in list(job.tasks.values()):
         if task.node == node and task.state in {TaskState.PENDING, TaskState.RUNNING} and not task.is_cleared:
             if task.state == TaskState.RUNNING:
-                job.tasks[task.name] = draft.change_task(
+                job.tasks[task.name] = turn_changes.change_task(
                     replace(task, state=TaskState.LOST, message="Its node does not answer.")
                 )
             changed = True
     if changed:
-        draft.tell(
+        turn_changes.tell(
             job.record,
             now,
             "node_silent",
@@ -273,12 +282,12 @@ def lose_node(draft: TurnChanges, job: Job, node: str, now: float) -> None:
         )
 
 
-def bury(draft: TurnChanges, job: Job, node: str, now: float, why: str) -> None:
+def bury(turn_changes: TurnChanges, job: Job, node: str, now: float, why: str) -> None:
     """A node is gone for good, or has ended its tasks by its fence: what it had is cleared."""
     for task in list(job.tasks.values()):
         if task.node == node and not task.is_cleared:
             state = task.state if task.state == TaskState.ENDED else TaskState.LOST
-            job.tasks[task.name] = draft.change_task(
+            job.tasks[task.name] = turn_changes.change_task(
                 replace(task, state=state, is_cleared=True, message=why, ended_at=task.ended_at or now)
             )
-    judge(draft, job, now)
+    judge(turn_changes, job, now)

@@ -22,41 +22,41 @@ from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
-def launch_of(job: Job, surroundings: LaunchFacts) -> Launch:
+def launch_of(job: Job, launch_facts: LaunchFacts) -> Launch:
     """What the engine is to start. The same job and surroundings give the same, whoever leads."""
     record, spec = job.record, job.record.spec
-    gang = gang_of(job, surroundings)
+    gang = gang_of(job, launch_facts)
     roles = {role.name: role for role in spec.roles}
     return Launch(
         attempt_id=job.attempt_id,
         workload_id=record.id,
         attempt=record.attempt,
-        tasks=tuple(_task(job, gang, place, roles[place.role], surroundings) for place in gang.places),
+        tasks=tuple(_task(job, gang, place, roles[place.role], launch_facts) for place in gang.places),
         workspace_id=record.workspace_id,
         user=record.user_id,
         grace_seconds=spec.grace_seconds,
-        hidden=hidden_of(record, surroundings),
+        hidden=hidden_of(record, launch_facts),
     )
 
 
-def hidden_of(record: WorkloadRecord, surroundings: LaunchFacts) -> tuple[str, ...]:
+def hidden_of(record: WorkloadRecord, launch_facts: LaunchFacts) -> tuple[str, ...]:
     """The secrets of a job that can be opened: what its tasks print of them is not kept."""
     spec = record.spec
     found = {
         value
         for env in (spec.env, *(role.env for role in spec.roles))
-        for value in surroundings.opened_secrets(env, record.user_id)
+        for value in launch_facts.opened_secrets(env, record.user_id)
     }
-    store = surroundings.secrets.get(record.id)
+    store = launch_facts.secrets.get(record.id)
     if store is not None:
         found |= set(store.values.values())
-    source = surroundings.sources.get(spec.code.source) if spec.code is not None else None
+    source = launch_facts.sources.get(spec.code.source) if spec.code is not None else None
     if source is not None and source.token:
         found.add(source.token)
     return tuple(sorted(found))
 
 
-def gang_of(job: Job, surroundings: LaunchFacts) -> TaskGang:
+def gang_of(job: Job, launch_facts: LaunchFacts) -> TaskGang:
     """The tasks of the attempt, as its kind sees them."""
     record, spec = job.record, job.record.spec
     roles = {role.name: role for role in spec.roles}
@@ -68,11 +68,11 @@ def gang_of(job: Job, surroundings: LaunchFacts) -> TaskGang:
             number=task.number,
             rank=task.rank,
             node=task.node,
-            address=surroundings.address_of(task.node),
+            address=launch_facts.address_of(task.node),
             devices=task.devices,
             device_type=roles[task.role].device
-            or (surroundings.device_of(task.node) if task.devices else ""),
-            device_addresses=surroundings.device_addresses(task.node, nodes.index(task.node))
+            or (launch_facts.device_of(task.node) if task.devices else ""),
+            device_addresses=launch_facts.device_addresses(task.node, nodes.index(task.node))
             if task.devices
             else {},
             cpu=roles[task.role].cpu,
@@ -86,28 +86,28 @@ def gang_of(job: Job, surroundings: LaunchFacts) -> TaskGang:
         job_name=record.name,
         spec=spec,
         places=places,
-        person=surroundings.people.get(record.user_id, JobOwner()),
-        workspace=surroundings.workspaces.get(record.workspace_id, ""),
-        token=derive(surroundings.secret, f"token {job.attempt_id}").hex()[:32],
-        seed=rendezvous.seed_of(surroundings.secret, job.attempt_id),
+        person=launch_facts.people.get(record.user_id, JobOwner()),
+        workspace=launch_facts.workspaces.get(record.workspace_id, ""),
+        token=derive(launch_facts.secret, f"token {job.attempt_id}").hex()[:32],
+        seed=rendezvous.seed_of(launch_facts.secret, job.attempt_id),
     )
     return rendezvous.with_ports(gang)
 
 
 def _task(
-    job: Job, gang: TaskGang, place: TaskPlace, role: RoleSpec, surroundings: LaunchFacts
+    job: Job, gang: TaskGang, place: TaskPlace, role: RoleSpec, launch_facts: LaunchFacts
 ) -> TaskLaunch:
     spec = job.record.spec
     part = part_of(gang, place)
-    given = surroundings.opened({**spec.env, **role.env}, job.record.user_id)
-    given.update(job_secrets.variables_of(spec, surroundings.secrets.get(job.record.id)))
+    given = launch_facts.opened({**spec.env, **role.env}, job.record.user_id)
+    given.update(job_secrets.variables_of(spec, launch_facts.secrets.get(job.record.id)))
     part = replace(
         part,
         late={name: text for name, text in part.late.items() if name not in given},
         ports={name: number for name, number in part.ports.items() if name not in given},
     )
-    entry = _entry(gang, place, part, surroundings, secret_files_of(job, surroundings))
-    views, node = surroundings.views, surroundings.nodes.get(place.node)
+    entry = _entry(gang, place, part, launch_facts, secret_files_of(job, launch_facts))
+    views, node = launch_facts.views, launch_facts.nodes.get(place.node)
     return TaskLaunch(
         name=place.name,
         role=place.role,
@@ -166,22 +166,22 @@ def _command(gang: TaskGang, place: TaskPlace, role: RoleSpec, part: TaskPart) -
     return wrap_command(gang.spec.command, gang.spec.launcher, gang.spec.processes)
 
 
-def secret_files_of(job: Job, surroundings: LaunchFacts) -> dict[str, str]:
+def secret_files_of(job: Job, launch_facts: LaunchFacts) -> dict[str, str]:
     """The secrets that every task of a job gets as files, by path."""
-    return job_secrets.files_of(job.record.spec, surroundings.secrets.get(job.record.id))
+    return job_secrets.files_of(job.record.spec, launch_facts.secrets.get(job.record.id))
 
 
 def _entry(
     gang: TaskGang,
     place: TaskPlace,
     part: TaskPart,
-    surroundings: LaunchFacts,
+    launch_facts: LaunchFacts,
     secret_files: Mapping[str, str],
 ) -> Entry | None:
     """What comes before the command; None where nothing does, which is the quickest start."""
     meets = rendezvous.is_met(gang)
     if not (meets or part.late or part.files or secret_files or rendezvous.has_errands(gang.spec)):
         return None
-    entry = rendezvous.entry_of(gang, place, part, find_kind(gang.spec.kind), secret=surroundings.secret)
+    entry = rendezvous.entry_of(gang, place, part, find_kind(gang.spec.kind), secret=launch_facts.secret)
     entry = replace(entry, secret_files=secret_files, env={**_paths_of(gang.spec), **entry.env})
-    return rendezvous.with_errands(entry, gang.spec, surroundings.sources)
+    return rendezvous.with_errands(entry, gang.spec, launch_facts.sources)

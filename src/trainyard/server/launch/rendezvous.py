@@ -74,7 +74,7 @@ def port_of(seed: str) -> int:
     return FIRST_PORT + _number(seed) % PORTS
 
 
-def gate_ports_of(seed: str) -> tuple[int, ...]:
+def barrier_ports_of(seed: str) -> tuple[int, ...]:
     """Where the gate of an attempt may be. Whoever wants to be there first has to take all ports that there are."""
     return tuple(dict.fromkeys(port_of(f"gate {number} {seed}") for number in range(GATE_PORTS)))
 
@@ -133,7 +133,7 @@ def entry_of(gang: TaskGang, place: TaskPlace, part: TaskPart, kind: JobKind, *,
         ready_seconds=float(gang.spec.ready_seconds),
         stands_by=not place.runs and not kind.all_begin,
     )
-    runners, waiting = gang.once("crew", lambda: _crew(gang, kind))
+    runners, waiting = gang.once("crew", lambda: _process_group(gang, kind))
     keeper = runners[0]
     peers = _peers(gang, place, part, keeper, everybody=has_ssh(gang.spec))
     if not is_met(gang):
@@ -142,8 +142,8 @@ def entry_of(gang: TaskGang, place: TaskPlace, part: TaskPart, kind: JobKind, *,
     entry = replace(
         entry,
         peers=peers,
-        gate_ports=gate_ports_of(gang.seed),
-        gate_address=own_address(gang.seed, keeper.rank) if together else "",
+        barrier_ports=barrier_ports_of(gang.seed),
+        barrier_address=own_address(gang.seed, keeper.rank) if together else "",
         token=derive(secret, f"gate {gang.attempt_id}").hex(),
     )
     if not entry.stands_by:
@@ -156,7 +156,7 @@ def entry_of(gang: TaskGang, place: TaskPlace, part: TaskPart, kind: JobKind, *,
     return _with_ssh(entry, gang, place, secret=secret, together=together) if place.ssh_port else entry
 
 
-def _crew(gang: TaskGang, kind: JobKind) -> tuple[list[TaskPlace], tuple[str, ...]]:
+def _process_group(gang: TaskGang, kind: JobKind) -> tuple[list[TaskPlace], tuple[str, ...]]:
     """Those who run something, the keeper of the gate first; and the names of those that stand by."""
     runners = [one for one in gang.places if one.runs or kind.all_begin]
     waiting = tuple(one.name for one in gang.places if one.ssh_port and not (one.runs or kind.all_begin))

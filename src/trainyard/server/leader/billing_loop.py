@@ -45,10 +45,10 @@ ACTOR = "budget"
 class BillingLoop:
     """Keeps the books of one term."""
 
-    def __init__(self, term: LeaderTerm, hints: Wakeups, *, sample_seconds: float, pause: float) -> None:
+    def __init__(self, term: LeaderTerm, wakeups: Wakeups, *, sample_seconds: float, pause: float) -> None:
         self._term = term
         self._pause = pause
-        self._hints = hints
+        self._wakeups = wakeups
         self._every = sample_seconds
         self._trust = ClockTrust(term.db, term.clock, patience=LEAP_SECONDS)
         self._closed: set[str] = set()  # ended, and in the books for good
@@ -79,8 +79,8 @@ class BillingLoop:
             )
         acted = await self._term.write(lambda c: self._check(c, now))
         if acted:
-            self._hints.wake(CONDUCTOR)
-            self._hints.wake(EVENTS)
+            self._wakeups.wake(CONDUCTOR)
+            self._wakeups.wake(EVENTS)
 
     def _now(self) -> float:
         return self._term.clock.now().timestamp()

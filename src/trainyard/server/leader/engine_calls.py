@@ -115,7 +115,7 @@ class EngineCalls:
         """Bring together what the launches have to know, and launch."""
         while True:
             try:
-                surroundings = await self._surround(jobs)
+                launch_facts = await self._surround(jobs)
             except Error as error:
                 logger.warning("what launches have to know cannot be read now: %s", error)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -124,9 +124,9 @@ class EngineCalls:
         several = [job for job in jobs if job.attempt_id in self._launching]  # others were ended meanwhile
         is_large = sum(len(job.tasks) for job in several) > MANY_TASKS
         made = (
-            await asyncio.to_thread(_launches, several, surroundings)
+            await asyncio.to_thread(_launches, several, launch_facts)
             if is_large
-            else _launches(several, surroundings)
+            else _launches(several, launch_facts)
         )
         launches = {}
         for job, launch in zip(several, made, strict=True):
@@ -210,12 +210,12 @@ class EngineCalls:
             self._clearing.discard((attempt, node))
 
 
-def _launches(jobs: Sequence[Job], surroundings: LaunchFacts) -> list[Launch | Error]:
+def _launches(jobs: Sequence[Job], launch_facts: LaunchFacts) -> list[Launch | Error]:
     """A launch for each, or what is wrong with it."""
     made: list[Launch | Error] = []
     for job in jobs:
         try:
-            made.append(launch_of(job, surroundings))
+            made.append(launch_of(job, launch_facts))
         except Error as error:
             made.append(error)
         except (

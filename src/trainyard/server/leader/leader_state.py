@@ -36,10 +36,10 @@ Input = Observation | NotLaunched | Ended | HungAttempt
 class LeaderState:
     """A cache of what waits and what holds places, and the scheduler that knows the same. The store is right."""
 
-    def __init__(self, clock: Clock, roster: NodeCache, growing: PoolDemand) -> None:
+    def __init__(self, clock: Clock, node_cache: NodeCache, pool_demand: PoolDemand) -> None:
         self.clock = clock
-        self.roster = roster
-        self.growing = growing
+        self.node_cache = node_cache
+        self.pool_demand = pool_demand
         self.waiting: dict[str, WorkloadRecord] = {}
         self.held: dict[str, Job] = {}
         self.scheduler = Scheduler(Snapshot(nodes=()))  # until everything is read
@@ -78,26 +78,26 @@ class LeaderState:
 
     # -- what people want
 
-    def intake(self, draft: TurnChanges, record: WorkloadRecord, now: float) -> None:
+    def intake(self, turn_changes: TurnChanges, record: WorkloadRecord, now: float) -> None:
         """Take over what people want of a workload."""
         job = self.held.get(record.id)
         if job is not None:
             if record.version > job.record.version and record.state in HOLDING:
                 job.record = record
-                lifecycle.follow_wish_of_holder(draft, job, now)
-                self.after(draft, job, now)
+                lifecycle.follow_wish_of_holder(turn_changes, job, now)
+                self.after(turn_changes, job, now)
             return
         known = self.waiting.get(record.id)
         if known is not None and known.version > record.version:
             return
         if record.state not in {State.HELD, State.WAITING}:
             return
-        self.queue(draft, lifecycle.follow_wish(draft, record, now), now)
+        self.queue(turn_changes, lifecycle.follow_wish(turn_changes, record, now), now)
 
-    def queue(self, draft: TurnChanges, record: WorkloadRecord, now: float) -> None:
+    def queue(self, turn_changes: TurnChanges, record: WorkloadRecord, now: float) -> None:
         """Let the scheduler know of a workload that holds nothing: in the queue, or not any more."""
         if record.avoid and record.state == State.WAITING:
-            record = node_blacklist.relieve(draft, record, self.roster.records(), now)
+            record = node_blacklist.relieve(turn_changes, record, self.node_cache.records(), now)
         known = self.waiting.pop(record.id, None)
         if record.state != State.WAITING:
             if known is not None:
@@ -114,17 +114,19 @@ class LeaderState:
         try:
             self.scheduler.submit(self.with_forecast(request), now=now)
             if request.claim and record.id not in self.scheduler.claims:
-                self._lose_claim(draft, record.id)
+                self._lose_claim(turn_changes, record.id)
         except Error as error:  # it can never be placed: say so, instead of trying for ever
             del self.waiting[record.id]
-            draft.advance(record, State.FAILED, now, reason="refused", message=error.message)
+            turn_changes.advance(record, State.FAILED, now, reason="refused", message=error.message)
 
-    def _lose_claim(self, draft: TurnChanges, workload: str) -> None:
+    def _lose_claim(self, turn_changes: TurnChanges, workload: str) -> None:
         """The places of a larger start are not to be had any more: it waits like everybody."""
         record = self.waiting[workload]
-        self.waiting[workload] = draft.change(replace(record, wait=scheduler_snapshot.time_run(record)))
+        self.waiting[workload] = turn_changes.change(
+            replace(record, wait=scheduler_snapshot.time_run(record))
+        )
 
-    def after(self, draft: TurnChanges, job: Job, now: float) -> None:
+    def after(self, turn_changes: TurnChanges, job: Job, now: float) -> None:
         """Where a workload has let go of its places, tell the scheduler."""
         record = job.record
         if record.state in HOLDING or self.held.get(record.id) is not job:
@@ -137,64 +139,70 @@ class LeaderState:
         self.is_dirty = True
         self.note_run(record)
         if record.state in {State.WAITING, State.HELD}:
-            self.queue(draft, lifecycle.follow_wish(draft, record, now), now)
+            self.queue(turn_changes, lifecycle.follow_wish(turn_changes, record, now), now)
 
     # -- what happens
 
-    def take(self, draft: TurnChanges, found: Input, now: float) -> None:
+    def take(self, turn_changes: TurnChanges, found: Input, now: float) -> None:
         """Take over what nodes say, and what came of acting."""
         match found:
             case NodeSeen():
-                self.roster.see(found, now)
+                self.node_cache.see(found, now)
                 self.node_changed(found.node, now)
                 self._repeat_at = 0.0  # ends that it missed
             case NodeLost():
-                if self.roster.lose(found, now):
+                if self.node_cache.lose(found, now):
                     for job in self._on(found.node):
-                        task_events.lose_node(draft, job, found.node, now)
+                        task_events.lose_node(turn_changes, job, found.node, now)
                     self.node_changed(found.node, now)
             case NotLaunched():
-                self._not_launched(draft, found, now)
+                self._not_launched(turn_changes, found, now)
             case HungAttempt():
                 if found.workload_id in self.held:
-                    hang_policy.end_hung(draft, self.held[found.workload_id], found, now)
-                    self.after(draft, self.held[found.workload_id], now)
+                    hang_policy.end_hung(turn_changes, self.held[found.workload_id], found, now)
+                    self.after(turn_changes, self.held[found.workload_id], now)
             case Ended():
-                self._ended(draft, found, now)
+                self._ended(turn_changes, found, now)
             case _:
-                self._watch(draft, found, now)
+                self._watch(turn_changes, found, now)
 
-    def _watch(self, draft: TurnChanges, seen: OfTask, now: float) -> None:
+    def _watch(self, turn_changes: TurnChanges, seen: OfTask, now: float) -> None:
         workload, attempt = split_attempt(seen.attempt_id)
         job = self.held.get(workload)
         if job is None or job.record.attempt != attempt:
             # Something of an attempt that is over. NB: its end may be of this very turn, and not written yet: were the
             # node told to forget it now and the leader to die, the next one would take it for lost and start it again.
             if not isinstance(seen, TaskUnknown):
-                draft.strays[seen.attempt_id] = None
+                turn_changes.strays[seen.attempt_id] = None
             return
-        task_events.watch(draft, job, seen, now)
+        task_events.watch(turn_changes, job, seen, now)
         if isinstance(seen, TaskStarted):
             began = self.clock.monotonic() - seen.ran_seconds
             job.began = began if job.began is None else min(began, job.began)
-            self.roster.praise(job.tasks[seen.task].node)
-        self.after(draft, job, now)
+            self.node_cache.praise(job.tasks[seen.task].node)
+        self.after(turn_changes, job, now)
 
-    def _not_launched(self, draft: TurnChanges, found: NotLaunched, now: float) -> None:
+    def _not_launched(self, turn_changes: TurnChanges, found: NotLaunched, now: float) -> None:
         job = self.held.get(found.workload_id)
         if job is None or job.attempt_id != found.attempt_id or job.record.state != State.STARTING:
             return
         unsent = "" if found.was_sent else found.node
         blamed = found.node if found.is_nodes_fault else ""
         task_events.could_not_start(
-            draft, job, now, message=found.message, unsent=unsent, blamed=blamed, is_final=found.is_final
+            turn_changes,
+            job,
+            now,
+            message=found.message,
+            unsent=unsent,
+            blamed=blamed,
+            is_final=found.is_final,
         )
         if found.node and found.is_nodes_fault:
-            self.roster.blame(found.node, found.message, now)
+            self.node_cache.blame(found.node, found.message, now)
             self.node_changed(found.node, now)
-        self.after(draft, job, now)
+        self.after(turn_changes, job, now)
 
-    def _ended(self, draft: TurnChanges, found: Ended, now: float) -> None:
+    def _ended(self, turn_changes: TurnChanges, found: Ended, now: float) -> None:
         """The nodes have taken an end; what they do not have never ran."""
         job = self.held.get(found.workload_id)
         if job is None or job.attempt_id != found.attempt_id:
@@ -202,15 +210,15 @@ class LeaderState:
         for task in list(job.tasks.values()):
             has = found.tasks.get(task.node)
             if has is not None and task.name not in has and not task.is_cleared:
-                job.tasks[task.name] = draft.change_task(replace(task, is_cleared=True))
-        lifecycle.settle(draft, job, now)
-        self.after(draft, job, now)
+                job.tasks[task.name] = turn_changes.change_task(replace(task, is_cleared=True))
+        lifecycle.settle(turn_changes, job, now)
+        self.after(turn_changes, job, now)
 
     # -- time
 
     def is_due(self, now: float) -> bool:
         """Whether time alone has something to be done."""
-        if self.clock.monotonic() >= self._repeat_at or self.roster.is_due(now):
+        if self.clock.monotonic() >= self._repeat_at or self.node_cache.is_due(now):
             return True
         tick = self.clock.monotonic()
         return any(
@@ -224,51 +232,51 @@ class LeaderState:
         due = lifecycle.next_due(job, now, tick)
         return due is not None and due <= tick
 
-    def pass_time(self, draft: TurnChanges, now: float) -> None:
+    def pass_time(self, turn_changes: TurnChanges, now: float) -> None:
         """End what has had its time, and ask again for ends that nobody has confirmed."""
         for job in list(self.held.values()):
             if self._is_up(job, now):
-                lifecycle.pass_time(draft, job, now)
-                self.after(draft, job, now)
+                lifecycle.pass_time(turn_changes, job, now)
+                self.after(turn_changes, job, now)
         # NB: by the clock that never steps: set back an hour, the other one would have us wait for that hour.
         if self.clock.monotonic() >= self._repeat_at:
             self._repeat_at = self.clock.monotonic() + REPEAT_SECONDS
             for job in self.held.values():
                 if job.record.state == State.FINISHING:
-                    draft.ends[job.record.id] = None
+                    turn_changes.ends[job.record.id] = None
 
     # -- nodes
 
     def _on(self, node: str) -> list[Job]:
         return [job for job in self.held.values() if node in job.nodes]
 
-    def look_after_nodes(self, draft: TurnChanges, now: float) -> None:
+    def look_after_nodes(self, turn_changes: TurnChanges, now: float) -> None:
         """Clear nodes that are gone, empty those that are drained, and tell the scheduler of those that have changed."""
-        for node, why in self.roster.buried():
+        for node, why in self.node_cache.buried():
             for job in self._on(node):
-                task_events.bury(draft, job, node, now, why)
-                self.after(draft, job, now)
-        for node in self.roster.draining():
+                task_events.bury(turn_changes, job, node, now, why)
+                self.after(turn_changes, job, now)
+        for node in self.node_cache.draining():
             for job in self._on(node):
                 if job.record.state in {State.ADMITTED, State.STARTING, State.RUNNING}:
                     lifecycle.finish(
-                        draft,
+                        turn_changes,
                         job,
                         now,
                         State.WAITING,
                         reason="drained",
                         message=f"Node {node} is being drained; it goes back to the queue.",
                     )
-                    self.after(draft, job, now)
-        changed = self.roster.take_changed(now, is_busy=lambda name: bool(self._on(name)))
+                    self.after(turn_changes, job, now)
+        changed = self.node_cache.take_changed(now, is_busy=lambda name: bool(self._on(name)))
         for node in changed:
             self.node_changed(node, now)
         for record in [one for one in self.waiting.values() if one.avoid] if changed else ():
-            self.queue(draft, record, now)  # what it avoids may be all that is left
+            self.queue(turn_changes, record, now)  # what it avoids may be all that is left
 
     def node_changed(self, name: str, now: float) -> None:
         """Tell the scheduler what has become of a node."""
-        node = self.growing.node(self.roster.find(name), name, now)
+        node = self.pool_demand.node(self.node_cache.find(name), name, now)
         known = name in self.scheduler.cluster.index
         self.is_dirty = True
         if node is None:
@@ -290,32 +298,32 @@ class LeaderState:
 
     # -- deciding
 
-    def decide(self, draft: TurnChanges, now: float) -> None:
+    def decide(self, turn_changes: TurnChanges, now: float) -> None:
         """Let the scheduler decide who starts and who has to go, where something has changed."""
         if self.is_dirty:
             self.is_dirty = False
-            self._cycle(draft, now)
+            self._cycle(turn_changes, now)
             for job in self.held.values():
                 job.was_too_large = False
-        self._enlarge(draft, now)
+        self._enlarge(turn_changes, now)
 
-    def _cycle(self, draft: TurnChanges, now: float) -> None:
+    def _cycle(self, turn_changes: TurnChanges, now: float) -> None:
         claimants = {one for one in self.scheduler.claims if (self._wait(one) or {}).get("claim")}
         cycle = self.scheduler.cycle(now)
         for admitted in cycle.admits:
             record = self.waiting.pop(admitted.id)
-            slots = rank_order.by_address(record.spec, admitted.slots, self.roster.find)
-            self.held[record.id] = lifecycle.admit(draft, record, replace(admitted, slots=slots), now)
+            slots = rank_order.by_address(record.spec, admitted.slots, self.node_cache.find)
+            self.held[record.id] = lifecycle.admit(turn_changes, record, replace(admitted, slots=slots), now)
         for told in cycle.preempts:
-            self._preempt(draft, told, now)
+            self._preempt(turn_changes, told, now)
         for one in claimants & self.scheduler.entries.keys():
-            self._lose_claim(draft, one)
-        self.growing.order(cycle, self.scheduler, now)
+            self._lose_claim(turn_changes, one)
+        self.pool_demand.order(cycle, self.scheduler, now)
 
     def _wait(self, workload: str) -> Mapping[str, object] | None:
         return self.waiting[workload].wait if workload in self.waiting else None
 
-    def _enlarge(self, draft: TurnChanges, now: float) -> None:
+    def _enlarge(self, turn_changes: TurnChanges, now: float) -> None:
         """Let elastic jobs go for a larger start, where nobody waits for the room."""
         tick = self.clock.monotonic()
         due = [job for job in self.held.values() if not job.was_too_large and elastic_jobs.is_due(job, tick)]
@@ -325,15 +333,15 @@ class LeaderState:
             if found is None:
                 job.was_too_large = True  # until something changes
             else:
-                elastic_jobs.enlarge(draft, job, found, now, tick)
-                self.after(draft, job, now)
+                elastic_jobs.enlarge(turn_changes, job, found, now, tick)
+                self.after(turn_changes, job, now)
 
-    def _preempt(self, draft: TurnChanges, told: Preempt, now: float) -> None:
+    def _preempt(self, turn_changes: TurnChanges, told: Preempt, now: float) -> None:
         job = self.held.get(told.id)
         if job is None or job.record.state == State.FINISHING:
             return
         # NB: whose job that is, is not for everybody who reads this one's events.
         seconds = max(0, round(told.leave_by - now))
         message = f"It has {seconds} s to make room for a job that goes before it; then it waits again, with its age."
-        lifecycle.preempt(draft, job, now, for_id=told.for_id, leave_by=told.leave_by, message=message)
-        self.after(draft, job, now)
+        lifecycle.preempt(turn_changes, job, now, for_id=told.for_id, leave_by=told.leave_by, message=message)
+        self.after(turn_changes, job, now)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class PoolDemand:
     """A cache of pools and their live machines, and the machines that this turn has decided on."""
 
-    def __init__(self, hints: Wakeups) -> None:
+    def __init__(self, wakeups: Wakeups) -> None:
         self.elastic = Elastic()
         self.has_news = False  # whoever buys has changed machines, nodes or pools
-        self._hints = hints
+        self._wakeups = wakeups
         self._wanted: list[MachineRecord] = []
         self._promised: Mapping[str, object] = {}  # as the scheduler knows it
         self._changed: set[str] = set()  # machines that came or went
@@ -90,34 +90,34 @@ class PoolDemand:
     def tell(self, wanted: Sequence[MachineRecord]) -> None:
         """Have it bought."""
         if wanted:
-            self._hints.wake(POOLS, EVENTS)
+            self._wakeups.wake(POOLS, EVENTS)
 
 
 class PoolChannel:
     """What those who buy and release may know of the conductor, and tell it."""
 
-    def __init__(self, conductor: Reconciler) -> None:
-        self._conductor = conductor
+    def __init__(self, reconciler: Reconciler) -> None:
+        self._reconciler = reconciler
 
     def look_again(self) -> None:
         """Nodes, pools or machines have changed."""
-        self._conductor.growing.has_news = True
-        self._conductor.hints.wake(CONDUCTOR)
+        self._reconciler.pool_demand.has_news = True
+        self._reconciler.wakeups.wake(CONDUCTOR)
 
     def is_busy(self, node: str) -> bool:
         """Whether a job has a place there, or one is kept for it."""
-        return self._has_work(node) or self._conductor.memory.is_claimed(node)
+        return self._has_work(node) or self._reconciler.memory.is_claimed(node)
 
     def _has_work(self, node: str) -> bool:
-        return any(node in job.nodes for job in self._conductor.memory.held.values())
+        return any(node in job.nodes for job in self._reconciler.memory.held.values())
 
     def is_awaited(self, jobs: Iterable[str]) -> bool:
         """Whether one of these jobs still waits."""
-        return any(job in self._conductor.memory.waiting for job in jobs)
+        return any(job in self._reconciler.memory.waiting for job in jobs)
 
     def is_left(self, node: str) -> bool:
         """Whether nothing runs there, and nothing will: it takes no new work, and the conductor knows that."""
-        record = self._conductor.roster.find(node)
+        record = self._reconciler.node_cache.find(node)
         is_closed = record is None or record.desired != NodeDesired.READY
         return is_closed and not self._has_work(node)
 

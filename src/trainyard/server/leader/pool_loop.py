@@ -90,15 +90,15 @@ class Pools:
         self,
         term: LeaderTerm,
         places: PoolChannel,
-        hints: Wakeups,
-        shop: PoolProvider,
+        wakeups: Wakeups,
+        pool_provider: PoolProvider,
         *,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._term = term
         self._places = places
-        self._hints = hints
-        self._shop = shop
+        self._wakeups = wakeups
+        self._pool_provider = pool_provider
         self._look_seconds = look_seconds
         self._list_seconds = LOOKS * look_seconds
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -114,7 +114,7 @@ class Pools:
         """Look again and again, until cancelled."""
         try:
             while True:
-                mark = self._hints.mark(POOLS)
+                mark = self._wakeups.mark(POOLS)
                 pause = self._look_seconds
                 try:
                     pause = await self.look()
@@ -122,7 +122,7 @@ class Pools:
                     logger.warning("pools are looked at again in a moment: %s", error)
                 if self._failed is not None:
                     raise self._failed
-                await self._hints.wait(POOLS, timeout=pause, since=mark)
+                await self._wakeups.wait(POOLS, timeout=pause, since=mark)
         finally:
             await finish(self._close())
 
@@ -134,7 +134,7 @@ class Pools:
         for task in tasks:
             task.cancel()
         await gather_all(tasks)
-        await self._shop.aclose()
+        await self._pool_provider.aclose()
 
     async def look(self) -> float:
         """One look at everything; returns how long the next may wait."""
@@ -184,7 +184,7 @@ class Pools:
                     pools.learn(c, step.machine.pool, failures=0)
 
         await self._term.write(work)
-        self._hints.wake(EVENTS, POOLS)
+        self._wakeups.wake(EVENTS, POOLS)
         self._places.look_again()
 
     def _node_of(self, step: Step, view: PoolRows) -> NodeRecord | None:
@@ -267,7 +267,7 @@ class Pools:
                     events.append(c, _event(name, "pool_removed", message, now))
 
                 await self._term.write(work)
-                self._hints.wake(EVENTS)
+                self._wakeups.wake(EVENTS)
                 self._places.look_again()
 
     # -- calls beside the looks
@@ -284,7 +284,7 @@ class Pools:
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
         """Whatever went wrong with one call rests for a while, and stops nothing else."""
         self._running.pop(key, None)
-        self._hints.wake(POOLS)
+        self._wakeups.wake(POOLS)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._pauses.pop(key, None)
@@ -309,7 +309,7 @@ class Pools:
 
     async def _measure_one(self, pool: PoolRecord) -> None:
         try:
-            shapes, currency = await self._shop.measure(pool)
+            shapes, currency = await self._pool_provider.measure(pool)
         except Error as error:
             await self._complain(pool.name, sentence(error))
             raise
@@ -347,7 +347,7 @@ class Pools:
         self._repriced[backend] = self._term.clock.monotonic()
 
     async def _reprice_some(self, backend: str, machines: Sequence[Machine]) -> None:
-        found = await self._shop.rates(backend, [machine for machine in machines if machine.spot])
+        found = await self._pool_provider.rates(backend, [machine for machine in machines if machine.spot])
         if found:
             await self._term.write(lambda c: pools.set_rates(c, found))
 
@@ -379,7 +379,7 @@ class Pools:
     async def _buy_one(self, pool: PoolRecord, rows: Sequence[MachineRecord]) -> None:
         began = self._now()
         try:
-            got = await self._shop.buy(pool, rows)
+            got = await self._pool_provider.buy(pool, rows)
         except ConflictError as error:  # what an earlier leader bought is not what the pool wants by now
             await self._give_up(rows, sentence(error))
             return
@@ -403,7 +403,7 @@ class Pools:
             pools.learn(c, pool.name, message="", retry_at=None)  # of use it is when a job runs there
 
         await self._term.write(work)
-        self._hints.wake(EVENTS)
+        self._wakeups.wake(EVENTS)
         self._places.look_again()
 
     async def _refused(self, pool: PoolRecord, rows: Sequence[MachineRecord], message: str) -> None:
@@ -414,7 +414,7 @@ class Pools:
             self._note_failure(c, pool.name, message, self._now())
 
         await self._term.write(work)
-        self._hints.wake(EVENTS)
+        self._wakeups.wake(EVENTS)
         self._places.look_again()
 
     async def _give_up(self, rows: Sequence[MachineRecord], why: str) -> None:
@@ -443,7 +443,7 @@ class Pools:
 
     async def _list_one(self, backend: str) -> None:
         known = await self._term.db.read(pools.list_machines)
-        found = await self._shop.ours(backend)
+        found = await self._pool_provider.ours(backend)
         # NB: rows are read after the list was made: whatever was in the list had its row before it was bought.
         rows = {row.name: row for row in await self._term.db.read(pools.list_machines)}
         listing = self._listing(backend)
@@ -456,7 +456,7 @@ class Pools:
         listing.misses = Counter({name: listing.misses[name] + 1 for name in missing})
         listing.strays = Counter({one: listing.strays[one] + 1 for one in lost})
         new = [one for one in listing.machines.values() if one.id not in listing.held]
-        await self._shop.hold(backend, new)
+        await self._pool_provider.hold(backend, new)
         listing.held = {one.id for one in listing.machines.values()}
         for machine in strays:
             if listing.strays[machine.id] >= machine_lifecycle.MISSES:
@@ -464,13 +464,13 @@ class Pools:
 
     async def _release_stray(self, backend: str, machine: Machine) -> None:
         """Nobody knows of it: somebody died between buying and telling, long ago or on another computer."""
-        await self._shop.release(backend, [machine])
+        await self._pool_provider.release(backend, [machine])
         pool = machine.labels.get("pool", "")
         message = f"The machine {machine.name} ({machine.id}) was bought and forgotten; it is released."
         await self._term.write(
             lambda c: events.append(c, _event(pool, "stray_released", message, self._now()))
         )
-        self._hints.wake(EVENTS)
+        self._wakeups.wake(EVENTS)
 
     async def _follow(self, view: PoolRows, now: float) -> None:
         spare = {name: machine_lifecycle.spare(pool, view.rows, now) for name, pool in view.pools.items()}
@@ -505,8 +505,8 @@ class Pools:
 
     async def _release(self, row: MachineRecord) -> None:
         """Give a machine back, and close its account."""
-        machines = [one for one in await self._shop.ours(row.backend) if row_name(one) == row.name]
-        await self._shop.release(row.backend, [*machines, *_unlisted(row, machines)])
+        machines = [one for one in await self._pool_provider.ours(row.backend) if row_name(one) == row.name]
+        await self._pool_provider.release(row.backend, [*machines, *_unlisted(row, machines)])
         now = self._now()
         if row.costed_at is None and machines:  # bought by somebody who could not say so any more
             row = replace(_bought(row, machines[0], now), message=row.message)
@@ -526,7 +526,7 @@ class Pools:
             events.append(c, _event(done.pool, "machine_released", message, now, done))
 
         await self._term.write(work)
-        self._hints.wake(EVENTS)
+        self._wakeups.wake(EVENTS)
         self._places.look_again()
 
     def _now(self) -> float:

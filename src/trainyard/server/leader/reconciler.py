@@ -71,7 +71,7 @@ class Reconciler:
         self,
         term: LeaderTerm,
         engine: Engine,
-        hints: Wakeups,
+        wakeups: Wakeups,
         *,
         policy: Policy,
         cpu_overcommit: float = 1.0,
@@ -81,7 +81,7 @@ class Reconciler:
     ) -> None:
         self.term = term
         self.engine = engine
-        self.hints = hints
+        self.wakeups = wakeups
         self.clock = term.clock
         # From the secret the keys of jobs are made.
         self._surveyor = LaunchFactsLoader(
@@ -92,9 +92,9 @@ class Reconciler:
             seal=seal,
             views=views,
         )
-        self.roster = NodeCache(term, engine, cpu_overcommit=cpu_overcommit)
-        self.growing = PoolDemand(hints)
-        self.memory = LeaderState(self.clock, self.roster, self.growing)
+        self.node_cache = NodeCache(term, engine, cpu_overcommit=cpu_overcommit)
+        self.pool_demand = PoolDemand(wakeups)
+        self.memory = LeaderState(self.clock, self.node_cache, self.pool_demand)
         self._policy = policy
         self._inputs: deque[Input] = deque()
         self._acting = EngineCalls(engine, self.arrived, self._surround)
@@ -112,7 +112,7 @@ class Reconciler:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._observe())
                 group.create_task(self._tick())
-                group.create_task(self._follow_hints())
+                group.create_task(self._follow_wakeups())
                 group.create_task(self._turns())
         finally:
             self._acting.cancel()
@@ -129,9 +129,9 @@ class Reconciler:
             self._inputs.extend(batch)
             self._wake.set()
 
-    async def _follow_hints(self) -> None:
+    async def _follow_wakeups(self) -> None:
         while True:
-            await self.hints.wait("conductor", timeout=LOOK_SECONDS)
+            await self.wakeups.wait("conductor", timeout=LOOK_SECONDS)
             self._wake.set()
 
     async def _tick(self) -> None:
@@ -190,21 +190,21 @@ class Reconciler:
             for task in job.tasks.values():
                 if not task.is_cleared:
                     given.setdefault(task.node, []).append((job.attempt_id, task.name))
-        await self.roster.load(given)
+        await self.node_cache.load(given)
         await self._rebuild()
-        draft = TurnChanges(are_repeated=True)
+        turn_changes = TurnChanges(are_repeated=True)
         now = self._now()
         for record in [one for one in live if one.state in {State.HELD, State.WAITING}]:
-            self.memory.intake(draft, record, now)
+            self.memory.intake(turn_changes, record, now)
         for job in list(self.memory.held.values()):
             if job.record.state in {State.ADMITTED, State.STARTING}:
-                draft.launches.append(job.record.id)  # launching twice is launching once
+                turn_changes.launches.append(job.record.id)  # launching twice is launching once
             elif job.record.state == State.FINISHING:
-                draft.ends[job.record.id] = None
-            lifecycle.follow_wish_of_holder(draft, job, now)
-            lifecycle.settle(draft, job, now)
-            self.memory.after(draft, job, now)
-        await self._write(draft, [])
+                turn_changes.ends[job.record.id] = None
+            lifecycle.follow_wish_of_holder(turn_changes, job, now)
+            lifecycle.settle(turn_changes, job, now)
+            self.memory.after(turn_changes, job, now)
+        await self._write(turn_changes, [])
 
     async def _rebuild(self, *, was_clock_set: bool = False) -> None:
         """Make the scheduler's memory anew from ours."""
@@ -214,11 +214,11 @@ class Reconciler:
             lambda c: (
                 scheduler_snapshot.load_quotas(c),
                 past_use.load(c, now, half_life=half_life),
-                self.growing.load(c, now),
+                self.pool_demand.load(c, now),
             )
         )
         view = scheduler_snapshot.snapshot_of(
-            nodes=self.roster.records(),
+            nodes=self.node_cache.records(),
             waiting=self.memory.waiting.values(),
             running=[(job.record, list(job.tasks.values())) for job in self.memory.held.values()],
             quotas=quotas,
@@ -264,34 +264,36 @@ class Reconciler:
         feed = await self._read_feed()
         inputs = [self._inputs.popleft() for _ in range(len(self._inputs))]
         now = self._now()
-        draft = TurnChanges()
+        turn_changes = TurnChanges()
         try:
-            has_news, self.growing.has_news = self.growing.has_news, False
+            has_news, self.pool_demand.has_news = self.pool_demand.has_news, False
             if feed.nodes_changed or has_news:
-                await self.roster.reload()
+                await self.node_cache.reload()
             # NB: what the scheduler has planned, noted and counted stands at times of a clock that has gone.
             if self._steps.was_set():
                 logger.warning("the clock was set: the scheduler plans anew")
                 await self._rebuild(was_clock_set=True)
-            elif feed.quotas_changed or (has_news and await self.growing.take_news(self.term.db, now)):
+            elif feed.quotas_changed or (has_news and await self.pool_demand.take_news(self.term.db, now)):
                 await self._rebuild()
-            for name in self.growing.take_changed():
+            for name in self.pool_demand.take_changed():
                 self.memory.node_changed(name, now)
             self._are_needs = feed.are_needs
-            for record in self._follow_needs(draft, feed, now):
-                self.memory.intake(draft, record, now)
+            for record in self._follow_needs(turn_changes, feed, now):
+                self.memory.intake(turn_changes, record, now)
             for found in inputs:
-                self.memory.take(draft, found, now)
-            self.memory.pass_time(draft, now)
-            self.memory.look_after_nodes(draft, now)
-            self.memory.decide(draft, now)
-            await self._write(draft, inputs)
+                self.memory.take(turn_changes, found, now)
+            self.memory.pass_time(turn_changes, now)
+            self.memory.look_after_nodes(turn_changes, now)
+            self.memory.decide(turn_changes, now)
+            await self._write(turn_changes, inputs)
         except BaseException:
             self._inputs.extendleft(reversed(inputs))  # nothing was written: all of it is still to be done
             raise
         self._seq = max(self._seq, feed.last)
 
-    def _follow_needs(self, draft: TurnChanges, feed: ChangeFeed, now: float) -> Iterable[WorkloadRecord]:
+    def _follow_needs(
+        self, turn_changes: TurnChanges, feed: ChangeFeed, now: float
+    ) -> Iterable[WorkloadRecord]:
         """What was read, after what the ends of other workloads mean for it."""
         ended: dict[str, list[dependencies.EndedNeed]] = {}
         for one in feed.needs:
@@ -299,38 +301,44 @@ class Reconciler:
         for record in feed.records:
             own = ended.get(record.id, ())
             left = feed.needs_left.get(record.id, 0) - len(own)
-            yield needs.follow_needs(draft, record, own, now, left=left) if own else record
+            yield needs.follow_needs(turn_changes, record, own, now, left=left) if own else record
 
     # -- writing and acting
 
-    async def _write(self, draft: TurnChanges, inputs: Iterable[Input]) -> None:
-        changed = bool(draft.records or draft.tasks or draft.new_tasks or draft.events or draft.met)
-        node_writes = self.roster.take_writes()
-        wanted = self.growing.take_wanted()
+    async def _write(self, turn_changes: TurnChanges, inputs: Iterable[Input]) -> None:
+        changed = bool(
+            turn_changes.records
+            or turn_changes.tasks
+            or turn_changes.new_tasks
+            or turn_changes.events
+            or turn_changes.met
+        )
+        node_writes = self.node_cache.take_writes()
+        wanted = self.pool_demand.take_wanted()
         use = self._use_to_keep()
         if changed or node_writes or wanted or use:
 
             def work(c: Connection) -> list[str]:
-                stale = workloads.save_many(c, list(draft.records.values()))
-                draft.without(stale)
-                workloads.insert_tasks(c, draft.new_tasks)
-                workloads.save_tasks(c, list(draft.tasks.values()))
-                self.roster.write(c, node_writes)
-                self.growing.write(c, wanted, self._now())
-                events.append_many(c, draft.events)
-                dependencies.delete_needs(c, draft.met)
+                stale = workloads.save_many(c, list(turn_changes.records.values()))
+                turn_changes.without(stale)
+                workloads.insert_tasks(c, turn_changes.new_tasks)
+                workloads.save_tasks(c, list(turn_changes.tasks.values()))
+                self.node_cache.write(c, node_writes)
+                self.pool_demand.write(c, wanted, self._now())
+                events.append_many(c, turn_changes.events)
+                dependencies.delete_needs(c, turn_changes.met)
                 if use:
                     past_use.save(c, use, self._now())
                 return stale
 
             stale = await self.term.write(work)
-            for record in draft.records.values():
+            for record in turn_changes.records.values():
                 self.memory.saved(record)
-            if self._are_needs and any(record.state in FINAL for record in draft.records.values()):
+            if self._are_needs and any(record.state in FINAL for record in turn_changes.records.values()):
                 self._wake.set()  # somebody may have waited for it
-            self.growing.tell(wanted)
-            if draft.events:
-                self.hints.wake("events")
+            self.pool_demand.tell(wanted)
+            if turn_changes.events:
+                self.wakeups.wake("events")
             if stale:
                 logger.info("written by somebody else meanwhile: %s", ", ".join(stale))
                 # NB: in front of what has come meanwhile. A task's end must not be heard of after its clearing.
@@ -338,25 +346,25 @@ class Reconciler:
                 self._inputs.extendleft(reversed(again))
                 await self._load()
                 self._wake.set()
-        self._act(draft)
+        self._act(turn_changes)
 
     async def _surround(self, jobs: Sequence[Job]) -> LaunchFacts:
         """What the launches of these have to know."""
-        return await self._surveyor.survey(jobs, self.roster.records())
+        return await self._surveyor.survey(jobs, self.node_cache.records())
 
-    def _act(self, draft: TurnChanges) -> None:
+    def _act(self, turn_changes: TurnChanges) -> None:
         now = self._now()
-        launches = [self.memory.held[one] for one in draft.launches if one in self.memory.held]
+        launches = [self.memory.held[one] for one in turn_changes.launches if one in self.memory.held]
         starting = [job for job in launches if job.record.state == State.STARTING]
-        self._acting.launch(starting, were_sent=draft.are_repeated)
-        ending = [self.memory.held[one] for one in draft.ends if one in self.memory.held]
+        self._acting.launch(starting, were_sent=turn_changes.are_repeated)
+        ending = [self.memory.held[one] for one in turn_changes.ends if one in self.memory.held]
         tick = self.clock.monotonic()
         self._acting.end([(job, lifecycle.grace_left(job, now, tick)) for job in ending])
-        self._acting.forget(draft.forgets)
-        for attempt in draft.strays:
+        self._acting.forget(turn_changes.forgets)
+        for attempt in turn_changes.strays:
             job = self.memory.held.get(split_attempt(attempt)[0])
             if job is None or job.attempt_id != attempt:  # else it came back with what was read anew
-                self._acting.clear_stray(attempt, self.roster.names())
+                self._acting.clear_stray(attempt, self.node_cache.names())
 
     def _use_to_keep(self) -> dict[tuple[str, str], float]:
         now = self._now()

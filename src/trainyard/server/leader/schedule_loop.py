@@ -53,7 +53,7 @@ class ScheduleLoop:
                 continue
             if made is not None:
                 submitted += 1
-                self._context.hints.wake(CONDUCTOR, EVENTS)
+                self._context.wakeups.wake(CONDUCTOR, EVENTS)
         return submitted
 
     async def _plan(self, now: float) -> None:

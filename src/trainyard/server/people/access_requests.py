@@ -36,11 +36,16 @@ class Requests:
     """`services.requests`."""
 
     def __init__(
-        self, context: Context, passwords: Passwords, signing: Authentication, *, self_registration: bool
+        self,
+        context: Context,
+        passwords: Passwords,
+        authentication: Authentication,
+        *,
+        self_registration: bool,
     ) -> None:
         self._context = context
         self._passwords = passwords
-        self._signing = signing
+        self._authentication = authentication
         self._self_registration = self_registration
         self._accounts = Limiter(
             context.clock, rate=ACCOUNTS_PER_MINUTE, burst=10, what="requests for an account"
@@ -210,7 +215,7 @@ class Requests:
             return saved
 
         saved = await self._context.write(actor, "requests.decide", request_id, work)
-        self._signing.forget()
+        self._authentication.forget()
         return saved
 
     def _grant(self, connection: Connection, actor: Actor, record: RequestRecord) -> None:

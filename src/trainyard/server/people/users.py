@@ -40,10 +40,10 @@ class NewUser:
 class Users:
     """`services.users`."""
 
-    def __init__(self, context: Context, passwords: Passwords, signing: Authentication) -> None:
+    def __init__(self, context: Context, passwords: Passwords, authentication: Authentication) -> None:
         self._context = context
         self._passwords = passwords
-        self._signing = signing
+        self._authentication = authentication
 
     async def list(self, actor: Actor, *, cursor: str = "", limit: int = 100) -> Page[UserRecord]:
         """All accounts by name."""
@@ -142,13 +142,13 @@ class Users:
             return saved
 
         saved = await self._context.write(actor, "users.change", user, work)
-        self._signing.forget()
+        self._authentication.forget()
         return saved
 
     async def set_password(self, actor: Actor, old: str, new: str) -> None:
         """Change one's own password; sessions elsewhere end, tokens of programs stay."""
         require(actor, "account:write")
-        await self._signing.verify_own(actor, old)
+        await self._authentication.verify_own(actor, old)
         check_password(new, name=actor.name)
         if new == old:
             raise InvalidError("The new password is the old one.", hint="Choose another one.")
@@ -163,7 +163,7 @@ class Users:
             self._note(connection, actor, "account.set_password", record, "The password was changed.")
 
         await self._context.write(actor, "account.set_password", actor.name, work)
-        self._signing.forget()
+        self._authentication.forget()
 
     async def reset_password(self, actor: Actor, user: str) -> NewUser:
         """Give somebody a new one-time password; whoever is signed in as them is not any more."""
@@ -182,7 +182,7 @@ class Users:
             return saved
 
         saved = await self._context.write(actor, "users.reset_password", user, work)
-        self._signing.forget()
+        self._authentication.forget()
         return NewUser(user=saved, password=password)
 
     async def connect(self, actor: Actor, user: str, subject: str | None) -> UserRecord:
@@ -204,7 +204,7 @@ class Users:
             return saved
 
         saved = await self._context.write(actor, "users.connect", user, work)
-        self._signing.forget()
+        self._authentication.forget()
         return saved
 
     def _note(
@@ -224,9 +224,9 @@ class Users:
 class Tokens:
     """`services.tokens`: everybody's own."""
 
-    def __init__(self, context: Context, signing: Authentication) -> None:
+    def __init__(self, context: Context, authentication: Authentication) -> None:
         self._context = context
-        self._signing = signing
+        self._authentication = authentication
 
     async def list(self, actor: Actor) -> Sequence[TokenRecord]:
         """One's tokens, newest first."""
@@ -280,7 +280,7 @@ class Tokens:
             self._context.audit(connection, actor, "tokens.revoke", token_id)
 
         await self._context.write(actor, "tokens.revoke", token_id, work, wakes=False)
-        self._signing.forget()
+        self._authentication.forget()
 
 
 def check_number(connection: Connection, actor: Actor) -> None:

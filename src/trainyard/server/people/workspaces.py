@@ -39,9 +39,9 @@ UNSET: Any = object()
 class Workspaces:
     """`services.workspaces`."""
 
-    def __init__(self, context: Context, signing: Authentication) -> None:
+    def __init__(self, context: Context, authentication: Authentication) -> None:
         self._context = context
-        self._signing = signing
+        self._authentication = authentication
 
     async def list(self, actor: Actor, *, with_archived: bool = False) -> Sequence[WorkspaceRecord]:
         """The workspaces that the actor belongs to, by name; all for an administrator."""
@@ -94,7 +94,7 @@ class Workspaces:
             return record
 
         made = await self._context.write(actor, "workspaces.create", name, work)
-        self._signing.forget()
+        self._authentication.forget()
         return made
 
     async def change(
@@ -191,7 +191,7 @@ class Workspaces:
             return MemberRecord(workspace_id=record.id, user_id=found.id, role=role, user_name=found.name)
 
         saved = await self._context.write(actor, "members.set", workspace, work)
-        self._signing.forget()
+        self._authentication.forget()
         return saved
 
     async def remove_member(self, actor: Actor, workspace: str, user: str) -> None:
@@ -217,7 +217,7 @@ class Workspaces:
             )
 
         await self._context.write(actor, "members.remove", workspace, work)
-        self._signing.forget()
+        self._authentication.forget()
 
     # -- groups
 

@@ -19,7 +19,7 @@ from terminal import BIN, Terminal
 import screens
 
 
-class Yard:
+class Lab:
     """The program under its three names, and the machines that a test makes with it."""
 
     def __init__(self, home: Path) -> None:
@@ -64,15 +64,15 @@ class Yard:
 
 
 @pytest.fixture
-def yard(isolation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+def lab(isolation: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """The program, and no machine left when the test ends."""
     monkeypatch.setenv("TRAINYARD_STOP_GRACE", "0.3")
     monkeypatch.setenv("USER", "ada")
-    yard = Yard(isolation)
-    yield yard
+    lab = Lab(isolation)
+    yield lab
     names = [path.name for path in (isolation / ".trainyard" / "local").glob("[!.]*")]
     if names:
-        done = yard("kill", "--force", "--backend", "local", *names)
+        done = lab("kill", "--force", "--backend", "local", *names)
         assert done.returncode == 0, done.stderr
 
 

@@ -52,8 +52,8 @@ def test_it_is_asked_once_when_somebody_looks_on(hanging, isolation, words):
     assert hanging.count == 1
 
 
-def test_it_is_asked_again_when_a_script_asks(hanging, yard):
-    done = yard("jobs", "ls", TRAINYARD_SERVER=hanging.url, TRAINYARD_TOKEN="t")
+def test_it_is_asked_again_when_a_script_asks(hanging, lab):
+    done = lab("jobs", "ls", TRAINYARD_SERVER=hanging.url, TRAINYARD_TOKEN="t")
     assert done.returncode == 8 and "does not answer" in done.stderr
     assert hanging.count > 3
 

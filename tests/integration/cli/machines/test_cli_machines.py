@@ -12,114 +12,114 @@ from terminal import BIN, Terminal
 pytestmark = pytest.mark.slow  # every step is a start of the program, a fifth of a second each
 
 
-def test_machines_live_from_create_to_kill_when_driven_by_scripts(yard):
-    yard.create("bert", 2)
-    listed = yard.json("ls")
+def test_machines_live_from_create_to_kill_when_driven_by_scripts(lab):
+    lab.create("bert", 2)
+    listed = lab.json("ls")
     assert [machine["name"] for machine in listed] == ["task0.bert", "task1.bert"]
     assert {machine["state"] for machine in listed} == {"running"}
     assert len({machine["address"] for machine in listed}) == 2
-    yard("run", "task0.bert", "echo kept > file")
-    assert yard("stop", "task0.bert").stdout == "stopped task0.bert\n"
-    assert yard("stop", "task0.bert").returncode == 0
-    assert "stopped: task0.bert" in yard("ls").stdout
-    assert yard("start", "task0.bert").stdout == "started task0.bert\n"
-    assert yard("run", "task0.bert", "cat file").stdout == "kept\n"
-    assert yard("stop", "task1.bert").returncode == 0
-    assert yard("rename", "task1.bert", "spare").stdout == "renamed task1.bert to spare\n"
-    assert sorted(yard.names()) == ["spare", "task0.bert"]
-    assert yard("kill", "-y", "spare", "{bert}").stdout == "killed spare\nkilled task0.bert\n"
-    assert yard.names() == []
+    lab("run", "task0.bert", "echo kept > file")
+    assert lab("stop", "task0.bert").stdout == "stopped task0.bert\n"
+    assert lab("stop", "task0.bert").returncode == 0
+    assert "stopped: task0.bert" in lab("ls").stdout
+    assert lab("start", "task0.bert").stdout == "started task0.bert\n"
+    assert lab("run", "task0.bert", "cat file").stdout == "kept\n"
+    assert lab("stop", "task1.bert").returncode == 0
+    assert lab("rename", "task1.bert", "spare").stdout == "renamed task1.bert to spare\n"
+    assert sorted(lab.names()) == ["spare", "task0.bert"]
+    assert lab("kill", "-y", "spare", "{bert}").stdout == "killed spare\nkilled task0.bert\n"
+    assert lab.names() == []
 
 
-def test_the_same_machines_are_found_when_create_runs_twice(yard):
-    yard.create("bert", 1, "--install_script", "echo once >> installed")
-    first = yard.json("ls")
-    yard.create("bert", 1, "--install_script", "echo once >> installed")
-    assert [machine["id"] for machine in first] == [machine["id"] for machine in yard.json("ls")]
-    assert yard("ssh", "task0.bert", "cat installed").stdout == "once\n"
+def test_the_same_machines_are_found_when_create_runs_twice(lab):
+    lab.create("bert", 1, "--install_script", "echo once >> installed")
+    first = lab.json("ls")
+    lab.create("bert", 1, "--install_script", "echo once >> installed")
+    assert [machine["id"] for machine in first] == [machine["id"] for machine in lab.json("ls")]
+    assert lab("ssh", "task0.bert", "cat installed").stdout == "once\n"
 
 
-def test_the_manuals_file_makes_machines_when_given_with_c(yard, hostile_path):
+def test_the_manuals_file_makes_machines_when_given_with_c(lab, hostile_path):
     path = hostile_path / "create.cfg"
     path.write_text(
         "[ncluster]\n; a comment\nname=ncluster-v100\nmachines=2\nsystem_disk_size=300\n"
         "instance_type=ecs.gn6v-c8g1.16xlarge\nspot=False\nconfirm_cost=False\nskip_setup=False\ndisable_nas=True\n"
         "colour=red\n[cmd]\ninstall_script=pwd > where\n"
     )
-    done = yard("create", "-c", str(path), program="ecluster")
+    done = lab("create", "-c", str(path), program="ecluster")
     assert done.returncode == 0, done.stderr
     assert "the key 'colour' is not known" in done.stderr
-    listed = yard.json("ls")
+    listed = lab.json("ls")
     assert [machine["name"] for machine in listed] == ["task0.ncluster-v100", "task1.ncluster-v100"]
     assert {machine["type"] for machine in listed} == {"ecs.gn6v-c8g1.16xlarge"}
-    assert yard("ssh", "task1", "cat where").stdout.strip() == listed[1]["home"]
-    done = yard("kill", "{ncluster-v100}", "-f", program="ecluster")
+    assert lab("ssh", "task1", "cat where").stdout.strip() == listed[1]["home"]
+    done = lab("kill", "{ncluster-v100}", "-f", program="ecluster")
     assert done.returncode == 0, done.stderr
 
 
-def test_the_line_of_the_second_manual_works_when_typed_as_printed(yard):
+def test_the_line_of_the_second_manual_works_when_typed_as_printed(lab):
     words = (
         "--name fastgpu_vm -np 1 --instance_type ecs.gn6v-c8g1.16xlarge --image_type ubuntu --install_cuda"
     )
-    done = yard("create", *words.split(), program="fastgpu")
+    done = lab("create", *words.split(), program="fastgpu")
     assert done.returncode == 0, done.stderr
     assert "--install-cuda has no effect on local machines" in done.stderr
     assert "fastgpu kill task0.fastgpu_vm" in done.stderr
 
 
-def test_a_failed_install_script_is_told_and_the_machines_stay_when_create_fails(yard):
-    done = yard("create", "--name", "bert", "--install_script", "echo about to fail; exit 7")
+def test_a_failed_install_script_is_told_and_the_machines_stay_when_create_fails(lab):
+    done = lab("create", "--name", "bert", "--install_script", "echo about to fail; exit 7")
     assert done.returncode == 7
     assert "about to fail" in done.stderr
     assert "Traceback" not in done.stderr
-    assert yard.names() == ["task0.bert"]
+    assert lab.names() == ["task0.bert"]
 
 
-def test_a_question_never_hangs_a_pipe_when_stdin_is_no_terminal(yard):
-    yard.create("bert", 1, "--skip_setup")
+def test_a_question_never_hangs_a_pipe_when_stdin_is_no_terminal(lab):
+    lab.create("bert", 1, "--skip_setup")
     for stdin in (None, "", "y\n"):
-        done = yard("kill", "task0.bert", stdin=stdin)
+        done = lab("kill", "task0.bert", stdin=stdin)
         assert done.returncode == 2
         assert "Pass -y" in done.stderr
-    assert yard.names() == ["task0.bert"]
+    assert lab.names() == ["task0.bert"]
 
 
-def test_only_a_yes_kills_when_the_question_is_answered(yard):
-    yard.create("bert", 1, "--skip_setup")
+def test_only_a_yes_kills_when_the_question_is_answered(lab):
+    lab.create("bert", 1, "--skip_setup")
     for answer, status in (("\n", 1), ("no\n", 1), ("\x04", 1), ("Y\n", 0)):
         with Terminal("kill", "task0.bert") as terminal:
             terminal.wait_for("[y/N]")
             terminal.type(answer)
             assert terminal.finish() == status
-    assert yard.names() == []
+    assert lab.names() == []
 
 
-def test_nothing_is_killed_when_the_question_is_interrupted(yard):
-    yard.create("bert", 1, "--skip_setup")
+def test_nothing_is_killed_when_the_question_is_interrupted(lab):
+    lab.create("bert", 1, "--skip_setup")
     with Terminal("kill", "task0.bert") as terminal:
         terminal.wait_for("[y/N]")
         terminal.interrupt()
         assert terminal.finish() == 130
-    assert yard.names() == ["task0.bert"]
+    assert lab.names() == ["task0.bert"]
 
 
-def test_stop_asks_only_when_several_machines_are_at_work(yard):
-    yard.create("bert", 2)
-    yard("run", "-d", "task0.bert", "sleep 300")
-    assert yard("stop", "{bert}").returncode == 2
+def test_stop_asks_only_when_several_machines_are_at_work(lab):
+    lab.create("bert", 2)
+    lab("run", "-d", "task0.bert", "sleep 300")
+    assert lab("stop", "{bert}").returncode == 2
     with Terminal("stop", "{bert}") as terminal:
         terminal.wait_for("Stop 2 machines? [y/N]")
         assert "sleep 300" in terminal.text
         terminal.type("y\n")
         assert terminal.finish() == 0
-    assert {machine["state"] for machine in yard.json("ls", "--stop")} == {"stopped"}
+    assert {machine["state"] for machine in lab.json("ls", "--stop")} == {"stopped"}
 
 
-def test_a_group_is_exactly_one_job_when_another_ends_with_its_name(yard):
-    yard.create("bert", 1, "--skip_setup")
-    yard.create("perseus-bert", 1, "--skip_setup")
-    assert yard("kill", "-y", "{bert}").stdout == "killed task0.bert\n"
-    assert yard.names() == ["task0.perseus-bert"]
+def test_a_group_is_exactly_one_job_when_another_ends_with_its_name(lab):
+    lab.create("bert", 1, "--skip_setup")
+    lab.create("perseus-bert", 1, "--skip_setup")
+    assert lab("kill", "-y", "{bert}").stdout == "killed task0.bert\n"
+    assert lab.names() == ["task0.perseus-bert"]
 
 
 MISTAKES = [
@@ -146,45 +146,45 @@ MISTAKES = [
 ]
 
 
-def test_every_mistake_is_a_sentence_with_its_own_status_when_made(yard, monkeypatch):
+def test_every_mistake_is_a_sentence_with_its_own_status_when_made(lab, monkeypatch):
     monkeypatch.setenv("TRAINYARD_LOCAL_GPUS", "8")
-    yard.create("bert", 2, "--skip_setup")
+    lab.create("bert", 2, "--skip_setup")
     for words, status, message in MISTAKES:
-        done = yard(*words)
+        done = lab(*words)
         told = f"{words}: {done.stderr}"
         assert done.returncode == status, told
         assert done.stderr.startswith("error: "), told
         assert message in done.stderr, told
         assert "Traceback" not in done.stderr, told
         assert done.stdout == "", told
-    assert yard.names() == ["task0.bert", "task1.bert"]
+    assert lab.names() == ["task0.bert", "task1.bert"]
 
 
-def test_a_damaged_machine_can_be_killed_when_its_record_is_gone(yard):
-    yard.create("bert", 1)
-    yard("run", "-d", "task0.bert", "sleep 300")
-    (yard.home / ".trainyard/local/task0.bert/machine.json").write_text("{")
-    assert yard.json("ls")[0]["state"] == "lost"
-    done = yard("run", "task0.bert", "true")
+def test_a_damaged_machine_can_be_killed_when_its_record_is_gone(lab):
+    lab.create("bert", 1)
+    lab("run", "-d", "task0.bert", "sleep 300")
+    (lab.home / ".trainyard/local/task0.bert/machine.json").write_text("{")
+    assert lab.json("ls")[0]["state"] == "lost"
+    done = lab("run", "task0.bert", "true")
     assert done.returncode == 3
     assert "is lost" in done.stderr
-    assert yard("kill", "-f", "task0.bert").returncode == 0
-    assert yard.names() == []
+    assert lab("kill", "-f", "task0.bert").returncode == 0
+    assert lab.names() == []
 
 
-def test_a_home_that_cannot_be_written_is_a_plain_error_when_machines_are_made(yard, tmp_path):
+def test_a_home_that_cannot_be_written_is_a_plain_error_when_machines_are_made(lab, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    done = yard("create", "--name", "bert", TRAINYARD_HOME=str(blocked / "home"))
+    done = lab("create", "--name", "bert", TRAINYARD_HOME=str(blocked / "home"))
     assert done.returncode != 0
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
-    done = yard("doctor", TRAINYARD_HOME=str(blocked / "home"))
+    done = lab("doctor", TRAINYARD_HOME=str(blocked / "home"))
     assert done.returncode == 1
     assert "broken  home" in done.stdout
 
 
-def test_a_reader_that_goes_away_is_no_error_when_it_has_seen_enough(yard):
+def test_a_reader_that_goes_away_is_no_error_when_it_has_seen_enough(lab):
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {BIN}/trainyard --help | head -1; exit ${{PIPESTATUS[0]}}"],
         capture_output=True,
@@ -192,7 +192,7 @@ def test_a_reader_that_goes_away_is_no_error_when_it_has_seen_enough(yard):
     )
     assert done.stderr == ""
     assert done.returncode in {0, 141}
-    yard.create("bert", 1)
+    lab.create("bert", 1)
     done = subprocess.run(
         ["bash", "-c", f"{BIN}/trainyard run task0.bert 'seq 1000000' | head -1"],
         capture_output=True,
@@ -202,46 +202,46 @@ def test_a_reader_that_goes_away_is_no_error_when_it_has_seen_enough(yard):
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_finds_nothing_broken_when_all_is_well(yard):
-    done = yard("doctor")
+def test_doctor_finds_nothing_broken_when_all_is_well(lab):
+    done = lab("doctor")
     assert done.returncode == 0, done.stdout
-    findings = yard.json("doctor")
+    findings = lab.json("doctor")
     assert {"python", "tmux", "ssh", "home", "clock", "devices", "hosts", "loopback"} <= {
         finding["check"] for finding in findings
     }
 
 
-def test_doctor_names_what_is_broken_when_something_is(yard, tmp_path):
+def test_doctor_names_what_is_broken_when_something_is(lab, tmp_path):
     hosts = tmp_path / "hosts.toml"
     hosts.write_text("[hosts.a]\nadress = 'x'\n")
-    done = yard("doctor", TRAINYARD_HOSTS=str(hosts), PATH=str(tmp_path))
+    done = lab("doctor", TRAINYARD_HOSTS=str(hosts), PATH=str(tmp_path))
     assert done.returncode == 1
     assert "broken  tmux" in done.stdout
     assert "broken  hosts" in done.stdout
     assert "Did you mean 'address'?" in done.stdout
-    done = yard("doctor", TRAINYARD_LOCAL_GPUS="many")
+    done = lab("doctor", TRAINYARD_LOCAL_GPUS="many")
     assert done.returncode == 1
     assert "TRAINYARD_LOCAL_GPUS" in done.stdout
 
 
-def test_devices_are_listed_with_who_holds_them_when_asked(yard, monkeypatch):
+def test_devices_are_listed_with_who_holds_them_when_asked(lab, monkeypatch):
     monkeypatch.setenv("TRAINYARD_LOCAL_GPUS", "2")
-    yard.create("bert", 1, "--gpus", "1", "--skip_setup")
-    rows = yard.json("querygpu")
+    lab.create("bert", 1, "--gpus", "1", "--skip_setup")
+    rows = lab.json("querygpu")
     assert [(row["Device"], row["Held by"]) for row in rows] == [("GPU 0", "task0.bert"), ("GPU 1", "-")]
 
 
-def test_top_shows_machines_once_when_there_is_no_terminal(yard):
-    yard.create("bert", 2, "--skip_setup")
-    done = yard("top")
+def test_top_shows_machines_once_when_there_is_no_terminal(lab):
+    lab.create("bert", 2, "--skip_setup")
+    done = lab("top")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["Name", "task0.bert", "task1.bert"]
-    usage = yard.json("top", "task0.bert")
+    usage = lab.json("top", "task0.bert")
     assert usage[0]["cpus"] == os.cpu_count()
 
 
-def test_top_refreshes_until_q_and_leaves_the_terminal_as_it_was_when_on_one(yard):
-    yard.create("bert", 1, "--skip_setup")
+def test_top_refreshes_until_q_and_leaves_the_terminal_as_it_was_when_on_one(lab):
+    lab.create("bert", 1, "--skip_setup")
     with Terminal("top", "--interval", "0.2s") as terminal:
         terminal.wait_for("task0.bert")
         start = len(terminal.raw)
@@ -256,9 +256,9 @@ def test_top_refreshes_until_q_and_leaves_the_terminal_as_it_was_when_on_one(yar
         assert terminal.finish() == 0
 
 
-def test_completion_offers_verbs_options_and_names_when_a_shell_asks(yard):
-    yard.create("bert", 1, "--skip_setup")
-    script = yard("completion", "bash").stdout
+def test_completion_offers_verbs_options_and_names_when_a_shell_asks(lab):
+    lab.create("bert", 1, "--skip_setup")
+    script = lab("completion", "bash").stdout
     words = (
         'COMP_WORDS=(trainyard {}); COMP_CWORD={}; _trainyard_completion trainyard; echo "${{COMPREPLY[@]}}"'
     )
@@ -276,21 +276,21 @@ def test_completion_offers_verbs_options_and_names_when_a_shell_asks(yard):
         )
         assert set(done.stdout.split()) == wanted, done.stderr
     for shell in ("zsh", "fish"):
-        assert "trainyard" in yard("completion", shell).stdout
+        assert "trainyard" in lab("completion", shell).stdout
 
 
-def test_json_is_json_and_nothing_else_when_asked_of_any_verb(yard):
-    assert yard.json("create", "--name", "bert", "--skip_setup")[0]["name"] == "task0.bert"
-    assert yard.json("stop", "task0.bert") == [{"name": "task0.bert", "backend": "local", "done": "stopped"}]
-    assert yard.json("rename", "task0.bert", "x")["name"] == "x"
-    assert yard.json("start", "x")[0]["done"] == "started"
-    assert yard.json("ssh", "x")["argv"][0] == "env"
-    assert yard.json("hosts", "ls") == []
-    assert yard.json("completion", "bash")["shell"] == "bash"
-    assert yard.json("kill", "-y", "x")[0]["done"] == "killed"
+def test_json_is_json_and_nothing_else_when_asked_of_any_verb(lab):
+    assert lab.json("create", "--name", "bert", "--skip_setup")[0]["name"] == "task0.bert"
+    assert lab.json("stop", "task0.bert") == [{"name": "task0.bert", "backend": "local", "done": "stopped"}]
+    assert lab.json("rename", "task0.bert", "x")["name"] == "x"
+    assert lab.json("start", "x")[0]["done"] == "started"
+    assert lab.json("ssh", "x")["argv"][0] == "env"
+    assert lab.json("hosts", "ls") == []
+    assert lab.json("completion", "bash")["shell"] == "bash"
+    assert lab.json("kill", "-y", "x")[0]["done"] == "killed"
 
 
-def test_two_creates_of_one_name_give_the_same_machines_when_run_at_once(yard):
+def test_two_creates_of_one_name_give_the_same_machines_when_run_at_once(lab):
     processes = [
         subprocess.Popen(
             [str(BIN / "trainyard"), "create", "--name", "bert", "-np", "2", "--json"],

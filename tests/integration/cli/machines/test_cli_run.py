@@ -16,15 +16,15 @@ STUBBORN = "sh -c \"trap '' INT; echo begun; while [ ! -e go ]; do sleep 0.05; d
 
 
 @pytest.fixture
-def bert(yard):
-    yard.create("bert", 1)
-    return yard
+def bert(lab):
+    lab.create("bert", 1)
+    return lab
 
 
 @pytest.fixture
-def pair(yard):
-    yard.create("bert", 2)
-    return yard
+def pair(lab):
+    lab.create("bert", 2)
+    return lab
 
 
 def until(condition, seconds=20.0):
@@ -34,8 +34,8 @@ def until(condition, seconds=20.0):
         time.sleep(0.02)
 
 
-def states(yard, name="task0.bert"):
-    return [record["state"] for record in yard.json("logs", "--list", name)]
+def states(lab, name="task0.bert"):
+    return [record["state"] for record in lab.json("logs", "--list", name)]
 
 
 def test_the_status_and_bytes_are_the_commands_own_when_it_runs(bert):
@@ -229,8 +229,8 @@ def test_the_persons_terminal_is_attached_to_the_session_when_there_is_one(bert)
         assert terminal.finish() == 0
 
 
-def test_tmux_falls_back_to_a_login_when_there_is_no_session(yard):
-    yard.create("bert", 1, "--skip_setup")
+def test_tmux_falls_back_to_a_login_when_there_is_no_session(lab):
+    lab.create("bert", 1, "--skip_setup")
     with Terminal("tmux", "task0.bert", TERM="no-such-terminal") as terminal:
         terminal.wait_for("There is no tmux session yet")
         terminal.wait_for("task0.bert:~")
@@ -282,7 +282,7 @@ def test_a_terminated_client_leaves_the_command_and_the_terminal_in_order(bert):
 @pytest.mark.parametrize(
     "shell", ["trainyard ls >&-", "trainyard ls > /dev/full", "PYTHONIOENCODING=ascii trainyard --help"]
 )
-def test_a_strange_standard_output_is_no_traceback_when_it_is_written_to(yard, shell):
+def test_a_strange_standard_output_is_no_traceback_when_it_is_written_to(lab, shell):
     done = subprocess.run(
         ["bash", "-c", shell.replace("trainyard", f"{BIN}/trainyard")], capture_output=True, text=True
     )

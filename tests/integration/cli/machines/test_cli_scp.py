@@ -12,9 +12,9 @@ pytestmark = pytest.mark.slow  # every step is a start of the program, a fifth o
 
 
 @pytest.fixture
-def pair(yard):
-    yard.create("bert", 2, "--skip_setup")
-    return yard
+def pair(lab):
+    lab.create("bert", 2, "--skip_setup")
+    return lab
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def tree(hostile_path):
     return folder
 
 
-def listing(yard, name, path="."):
-    return sorted(yard("ssh", name, f"cd '{path}' && find . -type f").stdout.splitlines())
+def listing(lab, name, path="."):
+    return sorted(lab("ssh", name, f"cd '{path}' && find . -type f").stdout.splitlines())
 
 
 FILES = ["./a b'c.py", "./sub/run.sh"]

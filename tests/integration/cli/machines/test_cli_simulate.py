@@ -44,9 +44,9 @@ def folder(tmp_path):
     return place
 
 
-def test_one_object_has_a_result_for_each_policy(yard, folder):
+def test_one_object_has_a_result_for_each_policy(lab, folder):
     words = ["simulate", "--cluster", str(folder / "cluster.toml"), "--jobs", str(folder / "jobs.csv")]
-    done = yard(*words, "--policy", "default", "--policy", "fifo", "--seed", "1", "--json")
+    done = lab(*words, "--policy", "default", "--policy", "fifo", "--seed", "1", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert list(document["results"]) == ["default", "fifo"]
@@ -55,10 +55,10 @@ def test_one_object_has_a_result_for_each_policy(yard, folder):
     assert all(result["completed"] == 5 for result in document["results"].values())
 
 
-def test_everything_is_saved_and_can_be_played_again(yard, folder):
+def test_everything_is_saved_and_can_be_played_again(lab, folder):
     words = ["simulate", "--cluster", str(folder / "cluster.toml"), "--trace", "helios", "--days", "0.5"]
     target = folder / "new" / "out"
-    done = yard(*words, "--policy", "eager", "--policy", "first-fit", "--output", str(target))
+    done = lab(*words, "--policy", "eager", "--policy", "first-fit", "--output", str(target))
     assert done.returncode == 0, done.stderr
     assert {path.name for path in target.iterdir()} == SAVED
     document = json.loads((target / "result.json").read_text())
@@ -71,7 +71,7 @@ def test_everything_is_saved_and_can_be_played_again(yard, folder):
     for path in target.glob("*.svg"):
         ET.parse(path)
     words = ["simulate", "--cluster", str(folder / "cluster.toml"), "--jobs", str(target / "trace.csv")]
-    again = json.loads(yard(*words, "--policy", "eager", "--json").stdout)
+    again = json.loads(lab(*words, "--policy", "eager", "--json").stdout)
     assert again["results"]["eager"]["wait_seconds"] == document["results"]["eager"]["wait_seconds"]
 
 
@@ -105,32 +105,32 @@ def test_nothing_is_left_behind_when_it_is_interrupted(terminals, folder):
         (["--trace", "filly"], 2, "'filly'", "simulate --help"),
     ],
 )
-def test_mistakes_are_answered_with_what_to_type(yard, words, status, error, hint):
-    done = yard("simulate", *words)
+def test_mistakes_are_answered_with_what_to_type(lab, words, status, error, hint):
+    done = lab("simulate", *words)
     assert (done.returncode, done.stdout) == (status, "")
     assert error in done.stderr
     assert hint in done.stderr
 
 
-def test_a_line_is_named_when_a_file_is_wrong(yard, folder):
+def test_a_line_is_named_when_a_file_is_wrong(lab, folder):
     (folder / "jobs.csv").write_text("submitted,duration\n0,soon\n")
-    done = yard("simulate", "--jobs", str(folder / "jobs.csv"))
+    done = lab("simulate", "--jobs", str(folder / "jobs.csv"))
     assert done.returncode == 2
     assert "jobs.csv line 2 has 'soon' as its duration" in done.stderr
     (folder / "cluster.toml").write_bytes(b"\xff\xfe")
-    done = yard("simulate", "--cluster", str(folder / "cluster.toml"))
+    done = lab("simulate", "--cluster", str(folder / "cluster.toml"))
     assert "is not UTF-8" in done.stderr
 
 
-def test_a_file_in_the_way_is_found_out_before_the_simulation(yard, folder):
+def test_a_file_in_the_way_is_found_out_before_the_simulation(lab, folder):
     started = time.monotonic()
-    done = yard("simulate", "--cluster", "large", "--days", "100", "--output", str(folder / "jobs.csv"))
+    done = lab("simulate", "--cluster", "large", "--days", "100", "--output", str(folder / "jobs.csv"))
     assert done.returncode == 2
     assert "is no folder" in done.stderr
     assert time.monotonic() - started < 20  # a hundred days would take minutes
 
 
-def test_jobs_that_can_never_start_are_named_and_left_out(yard, folder):
+def test_jobs_that_can_never_start_are_named_and_left_out(lab, folder):
     (folder / "jobs.csv").write_text(JOBS + "huge,0,1h,9,8,ada,2h\n")
     words = [
         "simulate",
@@ -140,6 +140,6 @@ def test_jobs_that_can_never_start_are_named_and_left_out(yard, folder):
         str(folder / "jobs.csv"),
         "--json",
     ]
-    done = yard(*words)
+    done = lab(*words)
     assert json.loads(done.stdout)["jobs"]["impossible"] == ["huge"]
     assert "'huge'" in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from emulator_lab import STRONG, close_yard, make_yard
+from emulator_lab import STRONG, close_lab, make_lab
 
 from trainyard.emulators.aliyun.machines import Isolation, folder
 
@@ -17,22 +17,22 @@ def quiet(monkeypatch):
 
 
 @pytest.fixture(params=[STRONG, Isolation.HOME], ids=str)
-async def yard(request, isolation, tmp_path):
-    yard = await make_yard(tmp_path, request.param)
+async def lab(request, isolation, tmp_path):
+    lab = await make_lab(tmp_path, request.param)
     try:
-        yield yard
+        yield lab
     finally:
-        await close_yard(yard)
+        await close_lab(lab)
 
 
 @pytest.fixture
-async def strong_yard(isolation, tmp_path):
+async def strong_lab(isolation, tmp_path):
     """Machines with a view of their own."""
-    yard = await make_yard(tmp_path, STRONG)
+    lab = await make_lab(tmp_path, STRONG)
     try:
-        yield yard
+        yield lab
     finally:
-        await close_yard(yard)
+        await close_lab(lab)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ STRONG = Isolation.ROOT if os.getuid() == 0 else Isolation.USER
 USER_DATA = b"#!/bin/sh\necho booted as $(id -un) in $HOME\necho x >>$HOME/boots\n"
 
 
-class Yard:
+class Lab:
     """Machines with what a test needs to talk to them."""
 
     def __init__(self, folder: Path, isolation: Isolation, keys: Path) -> None:
@@ -154,25 +154,25 @@ def template_folder() -> Path:
     return folder / "template"
 
 
-async def make_yard(folder: Path, isolation: Isolation, keys: Path | None = None) -> Yard:
+async def make_lab(folder: Path, isolation: Isolation, keys: Path | None = None) -> Lab:
     if reason := reason_against(isolation):
         pytest.skip(f"machines cannot be kept apart here: {reason}")
-    yard = Yard(folder, isolation, keys or folder)
+    lab = Lab(folder, isolation, keys or folder)
     if isolation is not Isolation.HOME:
-        yard.state.mkdir(parents=True)
-        (yard.state / "template").symlink_to(template_folder())
-    await yard.machines.open()
-    return yard
+        lab.state.mkdir(parents=True)
+        (lab.state / "template").symlink_to(template_folder())
+    await lab.machines.open()
+    return lab
 
 
-async def close_yard(yard: Yard) -> None:
-    seen = yard.pids()
-    marks = [MachineFolder(path, yard.isolation).marks for path in yard.state.glob("machines/*")]
-    for machines in yard.opened:
+async def close_lab(lab: Lab) -> None:
+    seen = lab.pids()
+    marks = [MachineFolder(path, lab.isolation).marks for path in lab.state.glob("machines/*")]
+    for machines in lab.opened:
         await machines.close()
     left = living(seen) | {one.pid for each in marks for one in find_below([], marks=each)}
-    last = Machines(yard.state, isolation=yard.isolation)
+    last = Machines(lab.state, isolation=lab.isolation)
     await last.reconcile([])
     await last.close()
     assert not left, f"closing left processes: {left}"
-    assert not list((yard.state / "machines").iterdir())
+    assert not list((lab.state / "machines").iterdir())

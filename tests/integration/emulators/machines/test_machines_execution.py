@@ -12,10 +12,10 @@ from trainyard.emulators.aliyun.machines import Isolation
 
 
 @pytest.fixture
-async def one(yard):
-    await yard.machines.reconcile([yard.wish(user_data=b"")])
-    await yard.user_data_log()
-    return yard
+async def one(lab):
+    await lab.machines.reconcile([lab.wish(user_data=b"")])
+    await lab.user_data_log()
+    return lab
 
 
 async def test_status_and_output_come_back_when_a_script_ends(one):

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from emulator_lab import STRONG, close_yard, living, make_yard
+from emulator_lab import STRONG, close_lab, living, make_lab
 
 import sshd as sshd_module
 from trainyard.emulators.aliyun.machines import Isolation, Machines, folder
@@ -23,209 +23,207 @@ DRIVER = Path(__file__).with_name("drive_machines.py")
 SOURCES = Path(__file__).parents[4] / "src"
 
 
-async def test_a_machine_answers_on_both_addresses_when_it_boots(yard):
-    await yard.machines.reconcile([yard.wish()])
-    assert yard.machines.problems == {}
-    for address in (yard.wish().address, yard.wish().public_address):
-        done = yard.ssh(address, "cd; pwd; echo $HOME")
-        assert done.stdout.split() == [f"{yard.root()}/root"] * 2, done.stderr
-    assert "booted as" in await yard.user_data_log()
+async def test_a_machine_answers_on_both_addresses_when_it_boots(lab):
+    await lab.machines.reconcile([lab.wish()])
+    assert lab.machines.problems == {}
+    for address in (lab.wish().address, lab.wish().public_address):
+        done = lab.ssh(address, "cd; pwd; echo $HOME")
+        assert done.stdout.split() == [f"{lab.root()}/root"] * 2, done.stderr
+    assert "booted as" in await lab.user_data_log()
 
 
 @pytest.mark.slow  # a boot and several logins
-async def test_each_machine_has_a_view_of_its_own_when_two_run(strong_yard):
-    yard = strong_yard
-    first, second = yard.wishes(2)
-    await yard.machines.reconcile([first, second])
-    assert yard.out(first, "hostname; whoami; echo ~") == "task0\nroot\n/root"
-    yard.out(first, "echo mine | tee /tmp/x /root/x /data/x /etc/x /usr/local/bin/x /var/lib/cloud/x /home/x")
+async def test_each_machine_has_a_view_of_its_own_when_two_run(strong_lab):
+    lab = strong_lab
+    first, second = lab.wishes(2)
+    await lab.machines.reconcile([first, second])
+    assert lab.out(first, "hostname; whoami; echo ~") == "task0\nroot\n/root"
+    lab.out(first, "echo mine | tee /tmp/x /root/x /data/x /etc/x /usr/local/bin/x /var/lib/cloud/x /home/x")
     looks = "cat /tmp/x /root/x /data/x /etc/x /usr/local/bin/x /var/lib/cloud/x /home/x"
-    assert yard.out(first, looks).split() == ["mine"] * 7
-    assert yard.ssh(second, looks).stdout == ""
+    assert lab.out(first, looks).split() == ["mine"] * 7
+    assert lab.ssh(second, looks).stdout == ""
     assert not any(Path(path).exists() for path in ("/etc/x", "/usr/local/bin/x", "/data/x", "/home/x"))
     # Neither each other's processes nor the computer's.
-    yard.out(first, "setsid tail -f /dev/null >/dev/null 2>&1 & sleep 0.1; pgrep -x tail")
-    assert yard.ssh(second, "pgrep -x tail").stdout == ""
-    assert int(yard.out(second, "ps ax --no-headers | wc -l")) < 10
-    hosts = yard.out(first, "cat /etc/hosts")
+    lab.out(first, "setsid tail -f /dev/null >/dev/null 2>&1 & sleep 0.1; pgrep -x tail")
+    assert lab.ssh(second, "pgrep -x tail").stdout == ""
+    assert int(lab.out(second, "ps ax --no-headers | wc -l")) < 10
+    hosts = lab.out(first, "cat /etc/hosts")
     assert f"{first.address}\ttask0" in hosts
-    assert yard.out(first, "getent hosts task0").split()[0] == first.address
+    assert lab.out(first, "getent hosts task0").split()[0] == first.address
 
 
-async def test_files_stay_and_all_processes_end_when_a_machine_stops(yard, eventually):
-    wish = yard.wish()
-    await yard.machines.reconcile([wish])
-    await yard.user_data_log()
+async def test_files_stay_and_all_processes_end_when_a_machine_stops(lab, eventually):
+    wish = lab.wish()
+    await lab.machines.reconcile([wish])
+    await lab.user_data_log()
     daemon = "setsid nohup sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' >/dev/null 2>&1 &"
-    yard.out(wish, f"echo kept >~/kept; {daemon} env -i setsid sleep 1234 >/dev/null 2>&1 & sleep 0.1")
-    await eventually(lambda: len(yard.pids()) >= 5)
-    before = yard.pids()
-    await yard.machines.reconcile([yard.wish(running=False)])
+    lab.out(wish, f"echo kept >~/kept; {daemon} env -i setsid sleep 1234 >/dev/null 2>&1 & sleep 0.1")
+    await eventually(lambda: len(lab.pids()) >= 5)
+    before = lab.pids()
+    await lab.machines.reconcile([lab.wish(running=False)])
     assert living(before) == set()
-    assert yard.ssh(wish, "true").returncode == 255
-    await yard.machines.reconcile([yard.wish(boot=2)])
+    assert lab.ssh(wish, "true").returncode == 255
+    await lab.machines.reconcile([lab.wish(boot=2)])
     # UserData is for the first boot only.
-    assert yard.out(wish, "cat ~/kept ~/boots") == "kept\nx"
+    assert lab.out(wish, "cat ~/kept ~/boots") == "kept\nx"
 
 
-async def test_processes_may_say_good_bye_when_a_machine_stops(strong_yard):
-    yard = strong_yard
-    await yard.machines.reconcile([yard.wish()])
-    yard.out(yard.wish(), "setsid sh -c 'trap \"echo bye >~/bye; exit\" TERM; touch ~/on; while :; do sleep 0.05; done' "
+async def test_processes_may_say_good_bye_when_a_machine_stops(strong_lab):
+    lab = strong_lab
+    await lab.machines.reconcile([lab.wish()])
+    lab.out(lab.wish(), "setsid sh -c 'trap \"echo bye >~/bye; exit\" TERM; touch ~/on; while :; do sleep 0.05; done' "
              ">/dev/null 2>&1 & while [ ! -e ~/on ]; do sleep 0.01; done")  # fmt: skip
-    await yard.machines.reconcile([yard.wish(running=False)])
-    assert (yard.path() / "root/root/bye").read_text() == "bye\n"
+    await lab.machines.reconcile([lab.wish(running=False)])
+    assert (lab.path() / "root/root/bye").read_text() == "bye\n"
 
 
-async def test_nothing_is_left_when_a_machine_is_deleted(yard):
-    first, second = yard.wishes(2)
-    await yard.machines.reconcile([first, second])
-    yard.out(
+async def test_nothing_is_left_when_a_machine_is_deleted(lab):
+    first, second = lab.wishes(2)
+    await lab.machines.reconcile([first, second])
+    lab.out(
         first, "setsid sleep 1000 >/dev/null 2>&1 & tmux new-session -d 'sleep 1000'; mkdir -m 0 ~/locked"
     )
-    before, link = yard.pids(0), yard.root(0)
+    before, link = lab.pids(0), lab.root(0)
     assert len(before) >= 5
-    await yard.machines.reconcile([second])
+    await lab.machines.reconcile([second])
     assert living(before) == set()
-    assert not yard.path(0).exists()
+    assert not lab.path(0).exists()
     assert not link or not os.path.lexists(link)
-    assert yard.out(second, "echo on") == "on"
+    assert lab.out(second, "echo on") == "on"
 
 
-async def test_nothing_happens_when_all_is_as_wanted(yard):
-    wishes = yard.wishes(2)
-    await yard.machines.reconcile(wishes)
-    before = [yard.init(0), yard.init(1)]
-    await asyncio.gather(*(yard.machines.reconcile(wishes) for _ in range(3)))
-    assert [yard.init(0), yard.init(1)] == before
+async def test_nothing_happens_when_all_is_as_wanted(lab):
+    wishes = lab.wishes(2)
+    await lab.machines.reconcile(wishes)
+    before = [lab.init(0), lab.init(1)]
+    await asyncio.gather(*(lab.machines.reconcile(wishes) for _ in range(3)))
+    assert [lab.init(0), lab.init(1)] == before
 
 
 @pytest.mark.slow  # a machine is given a moment before it boots again
-async def test_a_machine_comes_back_by_itself_when_it_died(yard, eventually):
-    await yard.machines.reconcile([yard.wish()])
-    await yard.user_data_log()
-    dead = yard.init()
+async def test_a_machine_comes_back_by_itself_when_it_died(lab, eventually):
+    await lab.machines.reconcile([lab.wish()])
+    await lab.user_data_log()
+    dead = lab.init()
     os.kill(dead, signal.SIGKILL)
-    await eventually(lambda: yard.init() != dead)
-    await yard.machines.reconcile([yard.wish()])
-    assert yard.out(yard.wish(), "cat ~/boots") == "x"
+    await eventually(lambda: lab.init() != dead)
+    await lab.machines.reconcile([lab.wish()])
+    assert lab.out(lab.wish(), "cat ~/boots") == "x"
 
 
 @pytest.mark.slow  # the same
-async def test_a_machine_reboots_when_asked_from_inside(strong_yard, eventually):
-    yard = strong_yard
-    await yard.machines.reconcile([yard.wish()])
-    before = yard.init()
-    yard.ssh(yard.wish(), "echo kept >kept; reboot")
-    await eventually(lambda: yard.init() != before)
-    await eventually(lambda: yard.ssh(yard.wish(), "cat kept").stdout == "kept\n")
+async def test_a_machine_reboots_when_asked_from_inside(strong_lab, eventually):
+    lab = strong_lab
+    await lab.machines.reconcile([lab.wish()])
+    before = lab.init()
+    lab.ssh(lab.wish(), "echo kept >kept; reboot")
+    await eventually(lambda: lab.init() != before)
+    await eventually(lambda: lab.ssh(lab.wish(), "cat kept").stdout == "kept\n")
 
 
 @pytest.mark.slow  # the machine is given a moment to notice
-async def test_a_machine_ends_by_itself_when_its_folder_is_deleted(yard, eventually, monkeypatch):
+async def test_a_machine_ends_by_itself_when_its_folder_is_deleted(lab, eventually, monkeypatch):
     monkeypatch.setattr(folder, "LOOK_SECONDS", 0.1)
-    await yard.machines.reconcile([yard.wish()])
-    pids, link = yard.pids(), yard.root()
-    await yard.machines.close(keep=True)
-    remove_tree(yard.state)
+    await lab.machines.reconcile([lab.wish()])
+    pids, link = lab.pids(), lab.root()
+    await lab.machines.close(keep=True)
+    remove_tree(lab.state)
     await eventually(lambda: not living(pids))
     assert not link or not os.path.lexists(link)
-    (yard.state / "machines").mkdir(parents=True)
+    (lab.state / "machines").mkdir(parents=True)
 
 
-async def test_a_machine_stays_away_when_it_was_stopped(yard):
-    await yard.machines.reconcile([yard.wish()])
-    before = yard.init()
-    await yard.machines.reconcile([yard.wish(running=False)])
+async def test_a_machine_stays_away_when_it_was_stopped(lab):
+    await lab.machines.reconcile([lab.wish()])
+    before = lab.init()
+    await lab.machines.reconcile([lab.wish(running=False)])
     await asyncio.sleep(0.7)  # longer than a dead machine is given: nothing to wait for can come
-    assert yard.init() == before
+    assert lab.init() == before
     assert living({before}) == set()
 
 
-async def test_sshd_comes_back_when_it_is_killed(yard, eventually):
-    await yard.machines.reconcile([yard.wish()])
-    (listener,) = [
-        pid for pid in sshd_module.children(yard.init()) if sshd_module.command_name(pid) == "sshd"
-    ]
+async def test_sshd_comes_back_when_it_is_killed(lab, eventually):
+    await lab.machines.reconcile([lab.wish()])
+    (listener,) = [pid for pid in sshd_module.children(lab.init()) if sshd_module.command_name(pid) == "sshd"]
     os.kill(listener, signal.SIGKILL)
-    await eventually(lambda: yard.ssh(yard.wish(), "true").returncode == 0)
+    await eventually(lambda: lab.ssh(lab.wish(), "true").returncode == 0)
 
 
-async def test_a_new_public_address_answers_when_it_comes_meanwhile(yard):
-    wish = yard.wish(public_address="")
-    await yard.machines.reconcile([wish])
+async def test_a_new_public_address_answers_when_it_comes_meanwhile(lab):
+    wish = lab.wish(public_address="")
+    await lab.machines.reconcile([wish])
     talk = subprocess.Popen(
-        yard.ssh_argv(wish, "echo ready; read line; echo $line"),
+        lab.ssh_argv(wish, "echo ready; read line; echo $line"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert talk.stdout.readline() == "ready\n"
-    address = f"{yard.net}.77"
-    await yard.machines.reconcile([yard.wish(public_address=address)])
-    while yard.ssh(address, "true").returncode:
+    address = f"{lab.net}.77"
+    await lab.machines.reconcile([lab.wish(public_address=address)])
+    while lab.ssh(address, "true").returncode:
         await asyncio.sleep(0.05)
     out, _ = talk.communicate("still here\n", timeout=20)
     assert out == "still here\n"
 
 
-async def test_metadata_moves_when_the_emulator_listens_elsewhere(yard):
-    await yard.machines.reconcile([yard.wish()])
-    await yard.machines.close(keep=True)
-    yard.machines = yard.open(metadata_url=lambda name: f"http://127.0.0.1:7/metadata/{name}")
-    before = yard.init()
-    await yard.machines.reconcile([yard.wish()])
-    assert yard.init() == before
-    assert yard.out(yard.wish(), 'cat "$TRAINYARD_METADATA_FILE"') == "http://127.0.0.1:7/metadata/i-test0"
+async def test_metadata_moves_when_the_emulator_listens_elsewhere(lab):
+    await lab.machines.reconcile([lab.wish()])
+    await lab.machines.close(keep=True)
+    lab.machines = lab.open(metadata_url=lambda name: f"http://127.0.0.1:7/metadata/{name}")
+    before = lab.init()
+    await lab.machines.reconcile([lab.wish()])
+    assert lab.init() == before
+    assert lab.out(lab.wish(), 'cat "$TRAINYARD_METADATA_FILE"') == "http://127.0.0.1:7/metadata/i-test0"
 
 
-async def test_a_second_emulator_is_refused_when_one_has_the_folder(yard):
+async def test_a_second_emulator_is_refused_when_one_has_the_folder(lab):
     with pytest.raises(ConflictError, match="another emulator"):
-        await Machines(yard.state).open()
+        await Machines(lab.state).open()
 
 
-async def test_the_others_run_when_one_address_is_taken(yard):
-    first, second = yard.wish(0, public_address=""), yard.wish(1)
-    taken = yard.wish(2, address=first.address, public_address="", hostname="double")
-    await yard.machines.reconcile([first])
-    await yard.machines.reconcile([first, second, taken])
-    assert yard.out(second, "echo on") == "on"
+async def test_the_others_run_when_one_address_is_taken(lab):
+    first, second = lab.wish(0, public_address=""), lab.wish(1)
+    taken = lab.wish(2, address=first.address, public_address="", hostname="double")
+    await lab.machines.reconcile([first])
+    await lab.machines.reconcile([first, second, taken])
+    assert lab.out(second, "echo on") == "on"
 
 
 @pytest.mark.slow  # an emulator of its own is started and killed
 @pytest.mark.parametrize("wanted", [True, False], ids=["wanted", "unwanted"])
-async def test_machines_are_taken_over_when_the_emulator_was_killed(yard, wanted):
-    await yard.machines.close()
-    words = [sys.executable, str(DRIVER), str(yard.state), yard.isolation, yard.net, yard.public_key]
+async def test_machines_are_taken_over_when_the_emulator_was_killed(lab, wanted):
+    await lab.machines.close()
+    words = [sys.executable, str(DRIVER), str(lab.state), lab.isolation, lab.net, lab.public_key]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdout.readline() == "ready\n"
         emulator.kill()
-    before = [yard.init(0), yard.init(1)]
-    pids = yard.pids()
-    assert yard.out(yard.wish(1), "echo on") == "on"
-    yard.machines = yard.open()
-    await yard.machines.reconcile(yard.wishes(2) if wanted else [])
+    before = [lab.init(0), lab.init(1)]
+    pids = lab.pids()
+    assert lab.out(lab.wish(1), "echo on") == "on"
+    lab.machines = lab.open()
+    await lab.machines.reconcile(lab.wishes(2) if wanted else [])
     if wanted:
-        assert [yard.init(0), yard.init(1)] == before
-        assert yard.out(yard.wish(0), "echo on") == "on"
+        assert [lab.init(0), lab.init(1)] == before
+        assert lab.out(lab.wish(0), "echo on") == "on"
     else:
         assert living(pids) == set()
 
 
 @pytest.mark.slow  # several emulators are started and killed
-async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(yard):
-    await yard.machines.close()
-    words = [sys.executable, str(DRIVER), str(yard.state), yard.isolation, yard.net, yard.public_key]
+async def test_no_machine_runs_twice_when_emulators_are_killed_half_way(lab):
+    await lab.machines.close()
+    words = [sys.executable, str(DRIVER), str(lab.state), lab.isolation, lab.net, lab.public_key]
     for milliseconds in (150, 200, 250, 300, 400):
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
             await asyncio.sleep(milliseconds / 1000)
             emulator.kill()
-    yard.machines = yard.open()
-    wishes = [yard.wish(number, hostname=f"task{number}-{yard.net}") for number in range(2)]
-    await yard.machines.reconcile(wishes)
-    assert yard.machines.problems == {}
+    lab.machines = lab.open()
+    wishes = [lab.wish(number, hostname=f"task{number}-{lab.net}") for number in range(2)]
+    await lab.machines.reconcile(wishes)
+    assert lab.machines.problems == {}
     # The first process of each machine carries its name in its environment, whatever kind of machine it is.
-    names = [f"HOSTNAME=task{number}-{yard.net}" for number in range(2)]
+    names = [f"HOSTNAME=task{number}-{lab.net}" for number in range(2)]
     firsts = {name: [pid for pid in sshd_module.marked(name) if is_first(pid)] for name in names}
     assert [len(pids) for pids in firsts.values()] == [1, 1], firsts
 
@@ -241,8 +239,8 @@ def is_first(pid):
 @pytest.mark.skipif(
     STRONG is not Isolation.ROOT, reason="the other tests are run by an ordinary user already"
 )
-async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_emulator(strong_yard):
-    yard = strong_yard
+async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_emulator(strong_lab):
+    lab = strong_lab
     nobody = [
         "setpriv",
         "--reuid",
@@ -262,15 +260,15 @@ async def test_machines_have_a_root_of_their_own_when_an_ordinary_user_runs_the_
         os.chown(place, 65534, 65534)
         if reason := ask(python, place):
             pytest.skip(reason)
-        words = [*python, str(DRIVER), f"{place}/state", Isolation.USER, yard.net, yard.public_key]
+        words = [*python, str(DRIVER), f"{place}/state", Isolation.USER, lab.net, lab.public_key]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
             assert emulator.stdout.readline() == "ready\n"
             port = json.loads(Path(place, "state", "settings.json").read_text())["port"]
-            argv = yard.ssh_argv(yard.wish(0), "whoami; id -u; pwd; hostname; echo x >/etc/x && cat /etc/x")
+            argv = lab.ssh_argv(lab.wish(0), "whoami; id -u; pwd; hostname; echo x >/etc/x && cat /etc/x")
             argv[argv.index("-p") + 1] = str(port)
             found = subprocess.run(argv, capture_output=True, text=True, timeout=60)
             emulator.communicate("")
-    assert found.stdout.split() == ["root", "65534", "/root", f"task0-{yard.net}", "x"], found.stderr
+    assert found.stdout.split() == ["root", "65534", "/root", f"task0-{lab.net}", "x"], found.stderr
 
 
 def ask(python, place):
@@ -284,30 +282,30 @@ def ask(python, place):
 
 @pytest.mark.slow  # an emulator of its own
 @pytest.mark.skipif(STRONG is not Isolation.ROOT, reason="only root can make such a disk")
-async def test_machines_boot_all_the_same_when_the_disk_takes_no_layers(strong_yard, tmp_path):
+async def test_machines_boot_all_the_same_when_the_disk_takes_no_layers(strong_lab, tmp_path):
     # As in a container, whose own disk is one of layers: they cannot be stacked on each other.
-    yard = strong_yard
+    lab = strong_lab
     for name in ("lower", "upper", "work", "disk"):
         (tmp_path / name).mkdir()
     script = 'cd "$1" && shift && mount -t overlay o -o lowerdir=lower,upperdir=upper,workdir=work disk && exec "$@"'
-    driver = [sys.executable, str(DRIVER), str(tmp_path / "disk"), Isolation.ROOT, yard.net, yard.public_key]
+    driver = [sys.executable, str(DRIVER), str(tmp_path / "disk"), Isolation.ROOT, lab.net, lab.public_key]
     words = ["unshare", "-m", "sh", "-c", script, "sh", str(tmp_path), *driver]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdout.readline() == "ready\n"
-        found = yard.ssh(yard.wish(0), "whoami; pwd; echo x >/etc/x; cat /etc/x; cloud-init status --wait")
+        found = lab.ssh(lab.wish(0), "whoami; pwd; echo x >/etc/x; cat /etc/x; cloud-init status --wait")
         emulator.communicate("")
     assert found.stdout.split("\n")[:4] == ["root", "/root", "x", "status: done"], found.stderr
 
 
 async def test_machines_live_below_any_folder_when_its_name_is_hostile(hostile_path, isolation, tmp_path):
     for kind in (Isolation.HOME, STRONG):
-        yard = await make_yard(hostile_path / kind, kind, tmp_path / kind)
+        lab = await make_lab(hostile_path / kind, kind, tmp_path / kind)
         try:
-            await yard.machines.reconcile([yard.wish()])
-            assert yard.out(yard.wish(), "cd; pwd") == f"{yard.root()}/root"
-            assert "booted" in await yard.user_data_log()
+            await lab.machines.reconcile([lab.wish()])
+            assert lab.out(lab.wish(), "cd; pwd") == f"{lab.root()}/root"
+            assert "booted" in await lab.user_data_log()
         finally:
-            await close_yard(yard)
+            await close_lab(lab)
     assert not list(Path().glob("pwned"))
 
 
@@ -326,16 +324,16 @@ async def test_the_best_isolation_is_chosen_and_kept_when_none_is_named(tmp_path
 
 
 @pytest.mark.slow  # 64 machines
-async def test_sixty_four_machines_boot_in_seconds_when_wanted_at_once(strong_yard):
-    yard = strong_yard
+async def test_sixty_four_machines_boot_in_seconds_when_wanted_at_once(strong_lab):
+    lab = strong_lab
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    await yard.machines.reconcile(yard.wishes(64))
+    await lab.machines.reconcile(lab.wishes(64))
     took = loop.time() - begin
-    assert yard.machines.problems == {}
+    assert lab.machines.problems == {}
     assert took < 20  # two seconds where nobody else computes
-    assert yard.out(yard.wish(63), "hostname") == "task63"
+    assert lab.out(lab.wish(63), "hostname") == "task63"
     # Few processes a machine: the first one, sshd, and who looks whether its folder is there, asleep.
-    await asyncio.gather(*(yard.user_data_log(number) for number in range(64)))
-    assert len(yard.pids()) == 4 * 64
-    await yard.machines.reconcile([])
+    await asyncio.gather(*(lab.user_data_log(number) for number in range(64)))
+    assert len(lab.pids()) == 4 * 64
+    await lab.machines.reconcile([])

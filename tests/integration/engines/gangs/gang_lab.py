@@ -92,7 +92,7 @@ class GangYard:
 
 
 @contextlib.contextmanager
-def gang_yard(folder: Path, count: int, **more: Any) -> Iterator[GangYard]:
+def gang_lab(folder: Path, count: int, **more: Any) -> Iterator[GangYard]:
     """A platform with so many hosts as its nodes, and none of its own."""
     (folder / "net").mkdir()
     with (
@@ -102,7 +102,7 @@ def gang_yard(folder: Path, count: int, **more: Any) -> Iterator[GangYard]:
         inside(network),
         platforms.platform(folder / "up", "--no-local-node") as up,
     ):
-        yard = GangYard(up, network)
-        yard.add_storage("shared", yard.shared, SHARED)
-        yard.add_nodes(*(network.add_host(f"n{number}") for number in range(count)), **more)
-        yield yard
+        lab = GangYard(up, network)
+        lab.add_storage("shared", lab.shared, SHARED)
+        lab.add_nodes(*(network.add_host(f"n{number}") for number in range(count)), **more)
+        yield lab

@@ -181,7 +181,7 @@ def _with_ports_taken(up: platforms.Up, command: str, taken: dict[int, list[int]
     ports = choices(rendezvous.port_of(seed))
     places = [(rendezvous.own_address(seed, rank), ports[i]) for rank, which in taken.items() for i in which]
     if gate:
-        places.append((rendezvous.own_address(seed, 0), rendezvous.gate_ports_of(seed)[0]))
+        places.append((rendezvous.own_address(seed, 0), rendezvous.barrier_ports_of(seed)[0]))
     with contextlib.ExitStack() as strangers:
         for place in places:
             stranger = strangers.enter_context(socket.socket())
@@ -215,12 +215,12 @@ def _repeat(listener: socket.socket, places: list[tuple[str, int]], heard: list[
     """Say to everybody what the first ssh of the job that answers says of itself, until the listener is closed."""
     with contextlib.suppress(OSError):
         while True:
-            visitor, _ = listener.accept()
+            exec_client, _ = listener.accept()
             for place in [] if heard else places:
                 with contextlib.suppress(OSError), socket.create_connection(place, timeout=2) as real:
                     heard.append(real.recv(512))
-            with visitor, contextlib.suppress(OSError):
-                visitor.sendall(heard[0] if heard else b"")
+            with exec_client, contextlib.suppress(OSError):
+                exec_client.sendall(heard[0] if heard else b"")
 
 
 @needs_sshd
@@ -261,7 +261,7 @@ def test_tasks_meet_when_somebody_else_has_every_port_of_their_gate(up):
     job = up.submit("echo met", kind="PyTorchJob", roles=[worker(replicas=3)])
     seed = _seed(up, job)
     with contextlib.ExitStack() as strangers:
-        for port in rendezvous.gate_ports_of(seed):
+        for port in rendezvous.barrier_ports_of(seed):
             stranger = strangers.enter_context(socket.socket())
             stranger.bind((rendezvous.own_address(seed, 0), port))
             stranger.listen()

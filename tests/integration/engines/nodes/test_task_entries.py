@@ -12,10 +12,10 @@ from engine_lab import EngineLab, alive, kill, launch_of
 from trainyard.engines.api import Entry, Peer
 from trainyard.engines.nodes.agent.barrier.barrier_keeper import MissingError
 from trainyard.engines.nodes.agent.barrier.barrier_report import Reporter
-from trainyard.server.launch.rendezvous import gate_ports_of, own_address
+from trainyard.server.launch.rendezvous import barrier_ports_of, own_address
 
 pytestmark = pytest.mark.slow  # real agents, and tasks that wait for each other
-ADDRESS, PORTS = own_address("w1.1", 7), gate_ports_of("this module")
+ADDRESS, PORTS = own_address("w1.1", 7), barrier_ports_of("this module")
 
 
 def entry(name: str, *, meets: tuple[str, ...] = (), reports: bool = False, seconds: float = 60.0) -> Entry:
@@ -24,7 +24,7 @@ def entry(name: str, *, meets: tuple[str, ...] = (), reports: bool = False, seco
         Peer(task=one, names=(one,), address="127.0.0.1") for one in dict.fromkeys(("keeper", name))
     )
     return Entry(
-        peers=peers, meets=meets, reports=reports, gate_ports=PORTS, gate_address=ADDRESS, token="t" * 64,
+        peers=peers, meets=meets, reports=reports, barrier_ports=PORTS, barrier_address=ADDRESS, token="t" * 64,
         ready_seconds=seconds, env={"MET": "%host:keeper%"},
     )  # fmt: skip
 

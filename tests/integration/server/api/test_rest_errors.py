@@ -144,7 +144,7 @@ async def test_a_cookie_changes_nothing_when_its_header_is_missing(rig):
 async def test_a_wrong_password_is_refused_and_counted(rig):
     from trainyard.server.auth.rate_limits import Limiter
 
-    rig.services.signing._by_name = Limiter(rig.clock, rate=3, what="attempts to sign in")
+    rig.services.authentication._by_name = Limiter(rig.clock, rate=3, what="attempts to sign in")
     async with rig.http("") as http:
         answers = [
             await http.post("/session", json={"username": "admin", "password": "wrong"}) for _ in range(4)

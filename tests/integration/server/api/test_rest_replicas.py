@@ -34,7 +34,7 @@ async def test_a_job_is_in_the_other_servers_list_when_its_submission_was_answer
 async def test_events_written_by_one_server_are_followed_at_the_other_in_order(replicas):
     first, second = replicas
     async with first.client() as one:
-        actor = await second.services.signing.authenticate(first.admin.token)
+        actor = await second.services.authentication.authenticate(first.admin.token)
         seen = []
 
         async def follow():

@@ -40,7 +40,7 @@ def fresh_token(rig) -> str:
         return made.token
 
     token = rig.db.write_now(work)
-    rig.services.signing.forget()
+    rig.services.authentication.forget()
     return token
 
 

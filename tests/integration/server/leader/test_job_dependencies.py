@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_reconciler import Yard
+from test_reconciler import Lab
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
@@ -18,11 +18,11 @@ from trainyard.spec.workload import FINAL, Condition, Desired, NeedSpec, State, 
 ME = Actor(user_id="u", name="me", roles={"w": Role.ADMIN})
 
 
-class Town(Yard):
+class Town(Lab):
     """A yard with services."""
 
     def open(self, folder) -> None:
-        self.services = Services(self.db, self.clock, self.hints, settings=ServerSettings(data=folder))
+        self.services = Services(self.db, self.clock, self.wakeups, settings=ServerSettings(data=folder))
 
     async def ask(self, command: str = "0", *after: NeedSpec | str, actor: Actor = ME, **given) -> str:
         needs = tuple(one if isinstance(one, NeedSpec) else NeedSpec(job=one) for one in after)
@@ -114,7 +114,7 @@ async def test_a_job_stays_held_when_it_is_paused_and_its_needs_are_met(town):
     await town.services.jobs.set_desired(ME, late, Desired.PAUSE)
     await town.end(first)
     while (await town.get(late)).reason != "paused":  # bounded by the test's own limit
-        await town.services.hints.wait("events", timeout=0.05)
+        await town.services.wakeups.wait("events", timeout=0.05)
     await town.services.jobs.set_desired(ME, late, Desired.RUN)
     await town.until(late, State.RUNNING)
 
@@ -137,7 +137,7 @@ async def test_an_approval_is_still_needed_when_the_needs_are_met_first(town):
     late = await town.ask("0", first, needs_approval=True)
     await town.end(first)
     while town.db.read_now(dependencies.are_any):
-        await town.services.hints.wait("events", timeout=0.05)
+        await town.services.wakeups.wait("events", timeout=0.05)
     assert (await town.get(late)).reason == "needs_approval"
     await town.services.jobs.approve(ME, late)
     await town.until(late, State.RUNNING)

@@ -47,13 +47,13 @@ class SteppingClock(SystemClock):
         return super().now() + self.offset
 
 
-class Yard:
+class Lab:
     """A database, a world of nodes, and leaders that come and go."""
 
     def __init__(self, folder: Path, *, node_names: tuple[str, ...] = ("a", "b"), seed: int = 0) -> None:
         self.db = Database(f"sqlite:///{folder / 'x.db'}")
         self.db.write_now(tables.metadata.create_all)
-        self.hints = Wakeups()
+        self.wakeups = Wakeups()
         self.world = World(seed)
         self.clock = SteppingClock()
         self.leading: asyncio.Task[None] | None = None
@@ -76,8 +76,8 @@ class Yard:
         )
         assert lease is not None, owner
         term = LeaderTerm(self.db, self.clock, "one", lease.epoch)
-        self.conductor = Reconciler(term, WorldEngine(self.world), self.hints, policy=Policy())
-        self.leading = asyncio.create_task(self.conductor.run())
+        self.reconciler = Reconciler(term, WorldEngine(self.world), self.wakeups, policy=Policy())
+        self.leading = asyncio.create_task(self.reconciler.run())
 
     async def kill(self) -> None:
         assert self.leading is not None
@@ -94,7 +94,7 @@ class Yard:
             submitted_at=0.0, queued_at=0.0, preemptible=spec.preemptible,
         )  # fmt: skip
         await self.db.write(lambda c: (workloads.insert(c, record), self._say(c, record, "submitted")))
-        self.hints.wake("conductor")
+        self.wakeups.wake("conductor")
         return record.id
 
     async def want(self, job: str, desired: Desired) -> None:
@@ -105,7 +105,7 @@ class Yard:
                 self._say(c, record, desired.value)
 
         await self.db.write(work)
-        self.hints.wake("conductor")
+        self.wakeups.wake("conductor")
 
     @staticmethod
     def _say(c, record: WorkloadRecord, code: str) -> None:
@@ -127,199 +127,199 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(tmp_path):
-    made = Yard(tmp_path)
+async def lab(tmp_path):
+    made = Lab(tmp_path)
     yield made
     if made.leading is not None:
         await made.kill()
     made.db.close()
 
 
-async def test_a_job_runs_to_its_end_when_there_is_room(yard):
-    await yard.lead()
-    job = await yard.submit("0")
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    ended = await yard.until(job, *FINAL)
+async def test_a_job_runs_to_its_end_when_there_is_room(lab):
+    await lab.lead()
+    job = await lab.submit("0")
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    ended = await lab.until(job, *FINAL)
     assert (ended.state, ended.exit_code, ended.attempt) == (State.SUCCEEDED, 0, 1)
     assert ended.started_at is not None
     assert ended.ended_at is not None
-    assert [node.tasks for node in yard.world.nodes.values()] == [{}, {}], "nodes have forgotten it"
+    assert [node.tasks for node in lab.world.nodes.values()] == [{}, {}], "nodes have forgotten it"
 
 
-async def test_a_failed_program_fails_its_job(yard):
-    await yard.lead()
-    job = await yard.submit("3", replicas=2)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    ended = await yard.until(job, *FINAL)
+async def test_a_failed_program_fails_its_job(lab):
+    await lab.lead()
+    job = await lab.submit("3", replicas=2)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    ended = await lab.until(job, *FINAL)
     assert (ended.state, ended.exit_code) == (State.FAILED, 3)
-    assert not yard.world.live(job), "its other task was ended"
+    assert not lab.world.live(job), "its other task was ended"
 
 
-async def test_a_job_is_tried_again_when_its_code_allows_it(yard):
-    await yard.lead()
-    job = await yard.submit("137", max_retries=1)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
+async def test_a_job_is_tried_again_when_its_code_allows_it(lab):
+    await lab.lead()
+    job = await lab.submit("137", max_retries=1)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
     async with asyncio.timeout(10):
-        while len(yard.world.ran[job]) < 2:
+        while len(lab.world.ran[job]) < 2:
             await asyncio.sleep(0.01)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    ended = await yard.until(job, *FINAL)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    ended = await lab.until(job, *FINAL)
     assert (ended.state, ended.attempt, ended.failures) == (State.FAILED, 2, 1)
 
 
-async def test_a_job_is_not_tried_again_when_its_code_is_its_verdict(yard):
-    await yard.lead()
-    job = await yard.submit("1", max_retries=3, restart=Restart.EXIT_CODE)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    assert (await yard.until(job, *FINAL)).attempt == 1
+async def test_a_job_is_not_tried_again_when_its_code_is_its_verdict(lab):
+    await lab.lead()
+    job = await lab.submit("1", max_retries=3, restart=Restart.EXIT_CODE)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    assert (await lab.until(job, *FINAL)).attempt == 1
 
 
-async def test_a_waiting_job_is_cancelled_when_it_is_stopped(yard):
-    await yard.lead()
-    big = [await yard.submit("0", replicas=4) for _ in range(2)]
-    late = await yard.submit("0", replicas=2)
+async def test_a_waiting_job_is_cancelled_when_it_is_stopped(lab):
+    await lab.lead()
+    big = [await lab.submit("0", replicas=4) for _ in range(2)]
+    late = await lab.submit("0", replicas=2)
     for one in big:
-        await yard.until(one, State.RUNNING)
-    await yard.want(late, Desired.CANCEL)
-    assert (await yard.until(late, *FINAL)).state is State.CANCELLED
-    assert late not in yard.world.ran
+        await lab.until(one, State.RUNNING)
+    await lab.want(late, Desired.CANCEL)
+    assert (await lab.until(late, *FINAL)).state is State.CANCELLED
+    assert late not in lab.world.ran
 
 
-async def test_a_running_job_goes_back_to_the_queue_when_it_is_paused_and_resumed(yard):
-    await yard.lead()
-    job = await yard.submit("0")
-    await yard.until(job, State.RUNNING)
-    await yard.want(job, Desired.PAUSE)
-    await yard.until(job, State.HELD)
-    assert not yard.world.live(job)
-    await yard.want(job, Desired.RUN)
-    assert (await yard.until(job, State.RUNNING)).attempt == 2
+async def test_a_running_job_goes_back_to_the_queue_when_it_is_paused_and_resumed(lab):
+    await lab.lead()
+    job = await lab.submit("0")
+    await lab.until(job, State.RUNNING)
+    await lab.want(job, Desired.PAUSE)
+    await lab.until(job, State.HELD)
+    assert not lab.world.live(job)
+    await lab.want(job, Desired.RUN)
+    assert (await lab.until(job, State.RUNNING)).attempt == 2
 
 
-async def test_a_job_is_stopped_when_its_time_is_up(yard):
-    await yard.lead()
-    job = await yard.submit("0", max_run_seconds=1)
-    ended = await yard.until(job, *FINAL)
+async def test_a_job_is_stopped_when_its_time_is_up(lab):
+    await lab.lead()
+    job = await lab.submit("0", max_run_seconds=1)
+    ended = await lab.until(job, *FINAL)
     assert (ended.state, ended.reason) == (State.FAILED, "time_limit")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [3600, -7200])  # a limit of two seconds is waited for
-async def test_a_job_has_its_whole_time_and_no_more_when_the_clock_is_set(yard, step):
-    await yard.lead()
-    job = await yard.submit("0", max_run_seconds=2)
-    kept = await yard.submit("0", retain_seconds=2)
-    await yard.until(job, State.RUNNING)
-    await yard.until(kept, State.RUNNING)
+async def test_a_job_has_its_whole_time_and_no_more_when_the_clock_is_set(lab, step):
+    await lab.lead()
+    job = await lab.submit("0", max_run_seconds=2)
+    kept = await lab.submit("0", retain_seconds=2)
+    await lab.until(job, State.RUNNING)
+    await lab.until(kept, State.RUNNING)
     began = time.monotonic()
-    yard.clock.offset += timedelta(seconds=step)
-    yard.world.finish(kept)
-    await yard.until(kept, State.RETAINED)
-    yard.clock.offset += timedelta(seconds=step)
-    yard.hints.wake("conductor")
+    lab.clock.offset += timedelta(seconds=step)
+    lab.world.finish(kept)
+    await lab.until(kept, State.RETAINED)
+    lab.clock.offset += timedelta(seconds=step)
+    lab.wakeups.wake("conductor")
     await asyncio.sleep(1.0)
-    assert (await yard.get(job)).state is State.RUNNING
-    assert (await yard.get(kept)).state is State.RETAINED
+    assert (await lab.get(job)).state is State.RUNNING
+    assert (await lab.get(kept)).state is State.RETAINED
     for one in (job, kept):
-        await yard.until(one, *FINAL)
+        await lab.until(one, *FINAL)
     assert 1.9 < time.monotonic() - began < 10
-    assert (await yard.get(job)).reason == "time_limit"
+    assert (await lab.get(job)).reason == "time_limit"
 
 
 @pytest.mark.slow
-async def test_a_job_has_its_whole_time_when_another_leader_comes_after_the_clock_was_set(yard):
-    await yard.lead()
-    job = await yard.submit("0", max_run_seconds=3)  # is waited for
-    await yard.until(job, State.RUNNING)
+async def test_a_job_has_its_whole_time_when_another_leader_comes_after_the_clock_was_set(lab):
+    await lab.lead()
+    job = await lab.submit("0", max_run_seconds=3)  # is waited for
+    await lab.until(job, State.RUNNING)
     began = time.monotonic()
-    yard.clock.offset += timedelta(hours=5)
-    await yard.kill()
-    await yard.lead()
+    lab.clock.offset += timedelta(hours=5)
+    await lab.kill()
+    await lab.lead()
     await asyncio.sleep(1.5)
-    assert (await yard.get(job)).state is State.RUNNING
-    assert (await yard.until(job, *FINAL)).reason == "time_limit"
+    assert (await lab.get(job)).state is State.RUNNING
+    assert (await lab.until(job, *FINAL)).reason == "time_limit"
     assert 2.9 < time.monotonic() - began < 10
 
 
-async def test_places_are_kept_for_a_look_when_that_was_asked_for(yard):
-    await yard.lead()
-    job = await yard.submit("5", retain_seconds=1)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    kept = await yard.until(job, State.RETAINED)
+async def test_places_are_kept_for_a_look_when_that_was_asked_for(lab):
+    await lab.lead()
+    job = await lab.submit("5", retain_seconds=1)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    kept = await lab.until(job, State.RETAINED)
     assert kept.exit_code == 5
-    assert (await yard.until(job, *FINAL)).state is State.FAILED
+    assert (await lab.until(job, *FINAL)).state is State.FAILED
 
 
-async def test_a_silent_node_keeps_its_job_and_another_boot_gives_it_back_to_the_queue(yard):
-    await yard.lead()
-    job = await yard.submit("0")
-    await yard.until(job, State.RUNNING)
-    home = next(node.name for node in yard.world.nodes.values() if node.tasks)
-    yard.world.cut(home)
+async def test_a_silent_node_keeps_its_job_and_another_boot_gives_it_back_to_the_queue(lab):
+    await lab.lead()
+    job = await lab.submit("0")
+    await lab.until(job, State.RUNNING)
+    home = next(node.name for node in lab.world.nodes.values() if node.tasks)
+    lab.world.cut(home)
     await asyncio.sleep(0.2)
-    assert (await yard.get(job)).state is State.RUNNING, "silence is not an end"
-    yard.world.mend(home)
+    assert (await lab.get(job)).state is State.RUNNING, "silence is not an end"
+    lab.world.mend(home)
     await asyncio.sleep(0.1)
-    assert len(yard.world.ran[job]) == 1, "it was found again"
-    yard.world.reboot(home)
+    assert len(lab.world.ran[job]) == 1, "it was found again"
+    lab.world.reboot(home)
     async with asyncio.timeout(10):
-        while len(yard.world.ran[job]) < 2:
+        while len(lab.world.ran[job]) < 2:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stray_is_ended_when_its_node_answers_again(yard):
-    await yard.lead()
-    await yard.until(await yard.submit("0"), State.RUNNING)
-    node = yard.world.node("a")
+async def test_a_stray_is_ended_when_its_node_answers_again(lab):
+    await lab.lead()
+    await lab.until(await lab.submit("0"), State.RUNNING)
+    node = lab.world.node("a")
     node.tasks["old.1", "worker-0"] = FakeTask("old.1", "worker-0", "0")
     for _ in range(3):  # it does not answer when it is told to end it, again and again
-        yard.world.mend("a")
-        yard.world.cut("a")
+        lab.world.mend("a")
+        lab.world.cut("a")
         await asyncio.sleep(0.05)
     assert ("old.1", "worker-0") in node.tasks
-    yard.world.mend("a")
+    lab.world.mend("a")
     async with asyncio.timeout(10):
         while ("old.1", "worker-0") in node.tasks:
             await asyncio.sleep(0.01)
 
 
-async def test_running_times_stay_known_when_a_quota_is_changed(yard):
-    past = [await yard.submit("0") for _ in range(2)]
-    await yard.lead()
-    conductor = yard.conductor
+async def test_running_times_stay_known_when_a_quota_is_changed(lab):
+    past = [await lab.submit("0") for _ in range(2)]
+    await lab.lead()
+    reconciler = lab.reconciler
     for job in past:
-        await yard.until(job, State.RUNNING)
+        await lab.until(job, State.RUNNING)
     for _ in past:
-        yard.world.step()
-    ended = [await yard.until(job, *FINAL) for job in past]
+        lab.world.step()
+    ended = [await lab.until(job, *FINAL) for job in past]
     request = scheduler_snapshot.request_of(ended[0])
-    expected = conductor.memory._forecast.expect(request)
+    expected = reconciler.memory._forecast.expect(request)
     assert expected is not None
     changed = Event(time=0.0, subject=Subject.WORKSPACE, subject_id="w", code="x", message="x", actor="me")
-    before = conductor.memory.scheduler
-    await yard.db.write(lambda c: events.append(c, changed))
-    yard.hints.wake("conductor")
+    before = reconciler.memory.scheduler
+    await lab.db.write(lambda c: events.append(c, changed))
+    lab.wakeups.wake("conductor")
     async with asyncio.timeout(10):
-        while conductor.memory.scheduler is before:
+        while reconciler.memory.scheduler is before:
             await asyncio.sleep(0.01)
-    assert conductor.memory._forecast.expect(request) == expected
-    await yard.kill()
-    await yard.lead()
-    await yard.until(await yard.submit("0"), State.RUNNING)
-    assert yard.conductor.memory._forecast.expect(request) == expected, "the next leader has learnt it too"
+    assert reconciler.memory._forecast.expect(request) == expected
+    await lab.kill()
+    await lab.lead()
+    await lab.until(await lab.submit("0"), State.RUNNING)
+    assert lab.reconciler.memory._forecast.expect(request) == expected, "the next leader has learnt it too"
 
 
-async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
-    await yard.lead()
-    low = [await yard.submit("0", replicas=4, preemptible=True, grace_seconds=90) for _ in range(2)]
+async def test_a_preemptible_job_makes_room_for_a_higher_priority(lab):
+    await lab.lead()
+    low = [await lab.submit("0", replicas=4, preemptible=True, grace_seconds=90) for _ in range(2)]
     for one in low:
-        await yard.until(one, State.RUNNING)
+        await lab.until(one, State.RUNNING)
 
     def raise_priority(record: WorkloadRecord) -> WorkloadRecord:
         return replace(record, priority=9)
@@ -331,12 +331,12 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(yard):
         id=new_id("dlc"), name="vip", kind="job", workspace_id="w", user_id="u", spec=spec, priority=9,
         submitted_at=0.0, queued_at=0.0,
     )  # fmt: skip
-    await yard.db.write(lambda c: (workloads.insert(c, raise_priority(vip)), yard._say(c, vip, "submitted")))
-    yard.hints.wake("conductor")
-    await yard.until(vip.id, State.RUNNING)
-    states = {one: (await yard.get(one)).state for one in low}
+    await lab.db.write(lambda c: (workloads.insert(c, raise_priority(vip)), lab._say(c, vip, "submitted")))
+    lab.wakeups.wake("conductor")
+    await lab.until(vip.id, State.RUNNING)
+    states = {one: (await lab.get(one)).state for one in low}
     assert sorted(states.values()) == [State.RUNNING, State.WAITING]
-    [graces] = yard.world.graces.values()
+    [graces] = lab.world.graces.values()
     assert all(60 < grace <= 90 for grace in graces), "it has its own grace to save, not everybody's"
 
 
@@ -346,79 +346,79 @@ async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, mon
     monkeypatch.setattr("trainyard.server.leader.engine_calls.PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("trainyard.server.leader.leader_state.REPEAT_SECONDS", 0.2)
     chance = random.Random(seed)
-    yard = Yard(tmp_path, seed=seed)
-    await yard.lead()
+    lab = Lab(tmp_path, seed=seed)
+    await lab.lead()
     jobs: dict[str, str] = {}
     stopped: set[str] = set()
     for _ in range(250):
         action = chance.random()
         if action < 0.3 and len(jobs) < 60:
             code = chance.choice(["0", "0", "0", "1", "137"])
-            jobs[await yard.submit(code, replicas=chance.choice([1, 1, 2, 3]), max_retries=20)] = code
+            jobs[await lab.submit(code, replicas=chance.choice([1, 1, 2, 3]), max_retries=20)] = code
         elif action < 0.55:
-            yard.world.step()
+            lab.world.step()
         elif action < 0.62 and jobs:
             one = chance.choice(list(jobs))
-            await yard.want(one, Desired.CANCEL)
+            await lab.want(one, Desired.CANCEL)
             stopped.add(one)
         elif action < 0.7 and jobs:
-            await yard.want(
+            await lab.want(
                 chance.choice(list(jobs.keys() - stopped) or list(jobs)), chance.choice(list(Desired)[:2])
             )
         elif action < 0.8:
-            await yard.kill()
-            await yard.lead()
+            await lab.kill()
+            await lab.lead()
         elif action < 0.86:
-            yard.world.cut(chance.choice("ab"))
+            lab.world.cut(chance.choice("ab"))
         elif action < 0.95:
-            yard.world.mend(chance.choice("ab"))
+            lab.world.mend(chance.choice("ab"))
         elif action < 0.97:
-            yard.world.reboot(chance.choice("ab"))
+            lab.world.reboot(chance.choice("ab"))
         else:
-            yard.clock.offset += timedelta(seconds=chance.choice([-7200, -5, 60, 3600]))
+            lab.clock.offset += timedelta(seconds=chance.choice([-7200, -5, 60, 3600]))
         for _ in range(chance.randrange(5)):
             await asyncio.sleep(0)
         await asyncio.sleep(chance.choice([0, 0.002, 0.01]))
     for name in "ab":
-        yard.world.mend(name)
+        lab.world.mend(name)
     for one in jobs:
-        await yard.want(one, Desired.CANCEL if one in stopped else Desired.RUN)
+        await lab.want(one, Desired.CANCEL if one in stopped else Desired.RUN)
     for _ in range(4000):
-        left = [record for one in jobs if (record := await yard.get(one)).state not in FINAL]
+        left = [record for one in jobs if (record := await lab.get(one)).state not in FINAL]
         if not left:
             break
-        assert yard.leading is not None
-        assert not yard.leading.done(), yard.leading.exception()
-        yard.world.step()
+        assert lab.leading is not None
+        assert not lab.leading.done(), lab.leading.exception()
+        lab.world.step()
         await asyncio.sleep(0.005)
     assert not left, left[0]
     for one, code in jobs.items():
-        record = await yard.get(one)
+        record = await lab.get(one)
         if one in stopped and record.state is State.CANCELLED:
             continue
         wanted = {"0": State.SUCCEEDED, "1": State.FAILED, "137": State.FAILED}[code]
         assert record.state is wanted, (one, code, record)
-        attempts = yard.world.completed.get(one, [])
-        told = await yard.db.read(lambda c, one=one: events.page(c, subject=Subject.WORKLOAD, subject_id=one))
+        attempts = lab.world.completed.get(one, [])
+        told = await lab.db.read(lambda c, one=one: events.page(c, subject=Subject.WORKLOAD, subject_id=one))
         story = "\n".join(f"{event.state} {event.code}: {event.message}" for event in told)
         assert len(attempts) == (code == "0"), f"{one} did not run to its end once: {attempts}\n{story}"
-    assert all(not node.tasks for node in yard.world.nodes.values()) or await _forgotten(yard)
-    await yard.kill()
-    yard.db.close()
+    assert all(not node.tasks for node in lab.world.nodes.values()) or await _forgotten(lab)
+    await lab.kill()
+    lab.db.close()
 
 
-async def _forgotten(yard: Yard) -> bool:
+async def _forgotten(lab: Lab) -> bool:
     """Nodes are told to forget beside the turns: give them a moment, and one new leader."""
-    await yard.kill()
-    await yard.lead()
+    await lab.kill()
+    await lab.lead()
     for _ in range(300):
-        if all(not node.tasks for node in yard.world.nodes.values()):
+        if all(not node.tasks for node in lab.world.nodes.values()):
             return True
         await asyncio.sleep(0.01)
     return False
 
 
-async def test_a_task_is_told_its_nodes_type_of_device_when_it_named_none(yard):
+async def test_a_task_is_told_its_nodes_type_of_device_when_it_named_none(lab):
     def declare(c) -> None:
         for name in "ab":
             record = nodes.load(c, name)
@@ -426,13 +426,13 @@ async def test_a_task_is_told_its_nodes_type_of_device_when_it_named_none(yard):
                 c, replace(record, devices={"Ascend910": 8}, simulated=True, cpu=4000, memory_mib=4096)
             )
 
-    await yard.db.write(declare)
-    await yard.lead()
+    await lab.db.write(declare)
+    await lab.lead()
     spec = WorkloadSpec(name="npu", command="0", workspace="w", roles=(RoleSpec(cpu=1.0, devices=2),))
     record = WorkloadRecord(
         id=new_id("dlc"), name="npu", kind="job", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0, queued_at=0.0,
     )  # fmt: skip
-    await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
-    yard.hints.wake("conductor")
-    await yard.until(record.id, State.RUNNING)
-    assert yard.world.launched[f"{record.id}.1"].tasks[0].device_type == "Ascend910"
+    await lab.db.write(lambda c: (workloads.insert(c, record), lab._say(c, record, "submitted")))
+    lab.wakeups.wake("conductor")
+    await lab.until(record.id, State.RUNNING)
+    assert lab.world.launched[f"{record.id}.1"].tasks[0].device_type == "Ascend910"

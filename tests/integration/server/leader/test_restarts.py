@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from test_reconciler import Yard
+from test_reconciler import Lab
 
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.clock import ManualClock
@@ -23,46 +23,46 @@ from trainyard.spec.workload import FINAL, Restart, RoleSpec, State, TaskState, 
 
 
 @pytest.fixture
-async def yard(tmp_path):
-    made = Yard(tmp_path)
+async def lab(tmp_path):
+    made = Lab(tmp_path)
     yield made
     if made.leading is not None:
         await made.kill()
     made.db.close()
 
 
-def codes(yard: Yard, job: str) -> list[str]:
-    return [one.code for one in yard.db.read_now(lambda c: events.page(c, subject_id=job, limit=1000))]
+def codes(lab: Lab, job: str) -> list[str]:
+    return [one.code for one in lab.db.read_now(lambda c: events.page(c, subject_id=job, limit=1000))]
 
 
-async def until_attempt(yard: Yard, job: str, attempt: int) -> WorkloadRecord:
+async def until_attempt(lab: Lab, job: str, attempt: int) -> WorkloadRecord:
     async with asyncio.timeout(20):
-        while (record := await yard.get(job)).attempt < attempt or record.state is not State.RUNNING:
+        while (record := await lab.get(job)).attempt < attempt or record.state is not State.RUNNING:
             await asyncio.sleep(0.01)
     return record
 
 
-async def test_a_hung_job_is_tried_again_and_given_up_when_its_retries_are_used_up(yard):
-    await yard.lead()
-    job = await yard.submit("0", hang_seconds=5, max_retries=1)
-    await yard.until(job, State.RUNNING)
-    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))
-    await until_attempt(yard, job, 2)
-    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))  # of the past
-    yard.conductor.arrived(HungAttempt(job, f"{job}.2", 7, "", devices_known=False))
-    ended = await yard.until(job, *FINAL)
+async def test_a_hung_job_is_tried_again_and_given_up_when_its_retries_are_used_up(lab):
+    await lab.lead()
+    job = await lab.submit("0", hang_seconds=5, max_retries=1)
+    await lab.until(job, State.RUNNING)
+    lab.reconciler.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))
+    await until_attempt(lab, job, 2)
+    lab.reconciler.arrived(HungAttempt(job, f"{job}.1", 6, "worker-0", devices_known=False))  # of the past
+    lab.reconciler.arrived(HungAttempt(job, f"{job}.2", 7, "", devices_known=False))
+    ended = await lab.until(job, *FINAL)
     assert (ended.state, ended.reason, ended.attempt, ended.failures) == (State.FAILED, "hung", 2, 1)
     assert ended.message == "It hangs: no output for 7 s; it never said anything."
-    assert codes(yard, job).count("hang_found") == 2
-    assert not yard.world.live(job)
+    assert codes(lab, job).count("hang_found") == 2
+    assert not lab.world.live(job)
 
 
-async def test_a_hung_job_fails_at_once_when_it_is_never_to_be_restarted(yard):
-    await yard.lead()
-    job = await yard.submit("0", hang_seconds=5, max_retries=3, restart=Restart.NEVER)
-    await yard.until(job, State.RUNNING)
-    yard.conductor.arrived(HungAttempt(job, f"{job}.1", 6, "", devices_known=False))
-    assert (await yard.until(job, *FINAL)).attempt == 1
+async def test_a_hung_job_fails_at_once_when_it_is_never_to_be_restarted(lab):
+    await lab.lead()
+    job = await lab.submit("0", hang_seconds=5, max_retries=3, restart=Restart.NEVER)
+    await lab.until(job, State.RUNNING)
+    lab.reconciler.arrived(HungAttempt(job, f"{job}.1", 6, "", devices_known=False))
+    assert (await lab.until(job, *FINAL)).attempt == 1
 
 
 class Quiet:
@@ -142,56 +142,56 @@ def test_nothing_hangs_when_nobody_can_know_or_wants_to(why):
     assert quiet.after(1000) == []
 
 
-async def test_a_job_avoids_the_node_that_lost_it_when_another_has_room(yard):
-    await yard.lead()
-    job = await yard.submit("0")
-    first = await yard.until(job, State.RUNNING)
-    node = (await yard.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
-    yard.world.reboot(node)
-    again = await until_attempt(yard, job, 2)
-    other = (await yard.db.read(lambda c: workloads.tasks(c, job, 2)))[0].node
+async def test_a_job_avoids_the_node_that_lost_it_when_another_has_room(lab):
+    await lab.lead()
+    job = await lab.submit("0")
+    first = await lab.until(job, State.RUNNING)
+    node = (await lab.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
+    lab.world.reboot(node)
+    again = await until_attempt(lab, job, 2)
+    other = (await lab.db.read(lambda c: workloads.tasks(c, job, 2)))[0].node
     assert (again.avoid, other != node) == ((node,), True)
-    assert "task_lost" in codes(yard, job)
+    assert "task_lost" in codes(lab, job)
 
 
 async def test_a_job_is_tried_on_the_same_node_when_there_is_no_other(tmp_path):
-    yard = Yard(tmp_path, node_names=("a",))
+    lab = Lab(tmp_path, node_names=("a",))
     try:
-        await yard.lead()
-        job = await yard.submit("0")
-        await yard.until(job, State.RUNNING)
-        yard.world.reboot("a")
-        again = await until_attempt(yard, job, 2)
+        await lab.lead()
+        job = await lab.submit("0")
+        await lab.until(job, State.RUNNING)
+        lab.world.reboot("a")
+        again = await until_attempt(lab, job, 2)
         assert again.avoid == ()
-        assert "avoid_lifted" in codes(yard, job)
+        assert "avoid_lifted" in codes(lab, job)
     finally:
-        await yard.kill()
-        yard.db.close()
+        await lab.kill()
+        lab.db.close()
 
 
-async def test_a_job_comes_back_to_a_node_when_the_others_leave(yard):
-    await yard.lead()
-    blocker = await yard.submit("0", replicas=4)
-    await yard.until(blocker, State.RUNNING)
-    job = await yard.submit("0", replicas=2)
-    first = await yard.until(job, State.RUNNING)
-    node = (await yard.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
-    yard.world.reboot(node)
+async def test_a_job_comes_back_to_a_node_when_the_others_leave(lab):
+    await lab.lead()
+    blocker = await lab.submit("0", replicas=4)
+    await lab.until(blocker, State.RUNNING)
+    job = await lab.submit("0", replicas=2)
+    first = await lab.until(job, State.RUNNING)
+    node = (await lab.db.read(lambda c: workloads.tasks(c, job, first.attempt)))[0].node
+    lab.world.reboot(node)
     async with asyncio.timeout(20):
-        while (await yard.get(job)).avoid != (node,):
+        while (await lab.get(job)).avoid != (node,):
             await asyncio.sleep(0.01)
     other = "b" if node == "a" else "a"
-    yard.world.cut(other)  # where the first one still runs, as far as anybody knows
-    await until_attempt(yard, job, 2)
-    assert (await yard.get(job)).avoid == ()
+    lab.world.cut(other)  # where the first one still runs, as far as anybody knows
+    await until_attempt(lab, job, 2)
+    assert (await lab.get(job)).avoid == ()
 
 
-async def test_a_programs_own_failure_is_no_nodes_fault(yard):
-    await yard.lead()
-    job = await yard.submit("137", max_retries=1)
-    await yard.until(job, State.RUNNING)
-    yard.world.step()
-    assert (await until_attempt(yard, job, 2)).avoid == ()
+async def test_a_programs_own_failure_is_no_nodes_fault(lab):
+    await lab.lead()
+    job = await lab.submit("137", max_retries=1)
+    await lab.until(job, State.RUNNING)
+    lab.world.step()
+    assert (await until_attempt(lab, job, 2)).avoid == ()
 
 
 def test_a_black_list_is_lifted_only_where_it_is_what_keeps_the_job():
@@ -221,7 +221,7 @@ def test_a_black_list_is_lifted_only_where_it_is_what_keeps_the_job():
     assert left(("s",), RoleSpec(), small, replace(large, desired="cordoned")) == ()
 
 
-async def submit_elastic(yard, role: RoleSpec) -> WorkloadRecord:
+async def submit_elastic(lab, role: RoleSpec) -> WorkloadRecord:
     spec = WorkloadSpec(name="e", command="0", workspace="w", roles=(role,))
     record = WorkloadRecord(
         id="dlcelastic",
@@ -233,34 +233,34 @@ async def submit_elastic(yard, role: RoleSpec) -> WorkloadRecord:
         submitted_at=0.0,
         queued_at=0.0,
     )
-    await yard.db.write(lambda c: (workloads.insert(c, record), yard._say(c, record, "submitted")))
-    yard.hints.wake("conductor")
+    await lab.db.write(lambda c: (workloads.insert(c, record), lab._say(c, record, "submitted")))
+    lab.wakeups.wake("conductor")
     return record
 
 
-async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(yard):
-    await yard.lead()
-    blocker = await yard.submit("0", replicas=4)
-    await yard.until(blocker, State.RUNNING)
-    record = await submit_elastic(yard, RoleSpec(replicas=8, minimum=2, cpu=1.0))
-    await yard.until(record.id, State.RUNNING)
-    launch = yard.world.launched[f"{record.id}.1"]
+async def test_an_elastic_job_begins_with_what_fits_and_knows_how_many_it_is(lab):
+    await lab.lead()
+    blocker = await lab.submit("0", replicas=4)
+    await lab.until(blocker, State.RUNNING)
+    record = await submit_elastic(lab, RoleSpec(replicas=8, minimum=2, cpu=1.0))
+    await lab.until(record.id, State.RUNNING)
+    launch = lab.world.launched[f"{record.id}.1"]
     assert [task.name for task in launch.tasks] == [f"worker-{n}" for n in range(4)]
     assert {task.env["TRAINYARD_TASKS"] for task in launch.tasks} == {"4"}
-    told = yard.db.read_now(lambda c: events.page(c, subject_id=record.id, limit=100))
+    told = lab.db.read_now(lambda c: events.page(c, subject_id=record.id, limit=100))
     assert "runs with 4 of 8 tasks" in " ".join(one.message for one in told)
     for _ in range(9):
-        yard.world.step()
-    assert (await yard.until(record.id, *FINAL)).state is State.SUCCEEDED, "four were enough"
+        lab.world.step()
+    assert (await lab.until(record.id, *FINAL)).state is State.SUCCEEDED, "four were enough"
 
 
-async def test_an_elastic_job_waits_when_not_even_its_least_fits(yard):
-    await yard.lead()
-    blockers = [await yard.submit("0", replicas=4), await yard.submit("0", replicas=3)]
+async def test_an_elastic_job_waits_when_not_even_its_least_fits(lab):
+    await lab.lead()
+    blockers = [await lab.submit("0", replicas=4), await lab.submit("0", replicas=3)]
     for one in blockers:
-        await yard.until(one, State.RUNNING)
-    record = await submit_elastic(yard, RoleSpec(replicas=4, minimum=2, cpu=1.0))
-    probe = await yard.submit("0")
-    await yard.until(probe, State.RUNNING)
-    assert (await yard.get(record.id)).state is State.WAITING
-    assert yard.db.read_now(nodes.list_nodes)
+        await lab.until(one, State.RUNNING)
+    record = await submit_elastic(lab, RoleSpec(replicas=4, minimum=2, cpu=1.0))
+    probe = await lab.submit("0")
+    await lab.until(probe, State.RUNNING)
+    assert (await lab.get(record.id)).state is State.WAITING
+    assert lab.db.read_now(nodes.list_nodes)

@@ -36,7 +36,7 @@ LONG, SHORT = 1800, 1  # seconds that a job may run: less than some steps, and l
 LATE = "time_limit"
 
 
-class Yard:
+class Lab:
     """A platform with this machine and two hosts as nodes, and a ledger that every job writes its name into."""
 
     def __init__(self, up: Up, folder: Path, hosts: list, clocks: dict[str, Clock]) -> None:  # noqa: F811
@@ -148,7 +148,7 @@ class Yard:
 
 
 @contextlib.contextmanager
-def yard_of(folder: Path, clocks: Clocks, *options: str):  # noqa: F811  # the fixture
+def lab_of(folder: Path, clocks: Clocks, *options: str):  # noqa: F811  # the fixture
     folder.mkdir(parents=True, exist_ok=True)
     times = {name: clocks.make() for name in ("server", "h0", "h1")}
     hosts = [
@@ -157,10 +157,10 @@ def yard_of(folder: Path, clocks: Clocks, *options: str):  # noqa: F811  # the f
     ]
     try:
         with platform(folder, *options, "--cpu", "6", env=times["server"].env) as up:
-            yard = Yard(up, folder, hosts, times)
-            yard.add_nodes()
-            yard.limit()
-            yield yard
+            lab = Lab(up, folder, hosts, times)
+            lab.add_nodes()
+            lab.limit()
+            yield lab
         assert not list(processes_of(str(folder / "platform")))
     finally:
         for host in hosts:
@@ -174,13 +174,13 @@ def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die_and_clock
     clocks: Clocks,  # noqa: F811  # the fixture
 ):
     chance = random.Random(seed)
-    with yard_of(tmp_path / "yard", clocks) as yard:
-        up = yard.up
+    with lab_of(tmp_path / "yard", clocks) as lab:
+        up = lab.up
         port = up.port
         for number in range(JOBS):
-            yard.submit(number, chance)
+            lab.submit(number, chance)
             if number % 4 == 0:
-                yard.check_quota()
+                lab.check_quota()
             dice = chance.random()
             if dice < 0.012:
                 up.kill()
@@ -188,18 +188,18 @@ def test_every_job_ends_once_when_the_server_and_the_ways_to_nodes_die_and_clock
                     time.sleep(chance.random())
                 up.start(port=port)
             elif dice < 0.03:
-                chance.choice(yard.hosts).cut()
+                chance.choice(lab.hosts).cut()
             elif dice < 0.034:
-                host = chance.choice(yard.hosts)
+                host = chance.choice(lab.hosts)
                 host.stop()
                 time.sleep(chance.random())
                 host.restart()
             elif dice < 0.06:
-                yard.step_clocks(chance)
-        yard.wait()
+                lab.step_clocks(chance)
+        lab.wait()
         up.kill(signal.SIGTERM)
         up.start(port=port)
-        yard.check()
+        lab.check()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -212,17 +212,17 @@ def test_every_job_ends_once_when_postgres_restarts_and_one_of_two_servers_is_ki
     time_of_database = clocks.make()
     with (
         running(time_of_database.env) as postgres,
-        yard_of(tmp_path / "yard", clocks, "--database", postgres.database()) as yard,
+        lab_of(tmp_path / "yard", clocks, "--database", postgres.database()) as lab,
     ):
-        yard.clocks["database"] = time_of_database
-        first = yard.up
+        lab.clocks["database"] = time_of_database
+        first = lab.up
         url = first.options[1]
         second = Up(
             tmp_path / "second",
             "--database",
             url,
             "--no-local-node",
-            env={"TRAINYARD_HOME": first.env["TRAINYARD_HOME"], **yard.clocks["server"].env},
+            env={"TRAINYARD_HOME": first.env["TRAINYARD_HOME"], **lab.clocks["server"].env},
         )
         second.data = first.data  # replicas share their folder, where the logs are
         second.start()
@@ -230,23 +230,23 @@ def test_every_job_ends_once_when_postgres_restarts_and_one_of_two_servers_is_ki
         ports = {first: first.port, second: second.port}
         try:
             for number in range(JOBS):
-                yard.up = chance.choice([first, second])
-                yard.submit(number, chance)
+                lab.up = chance.choice([first, second])
+                lab.submit(number, chance)
                 if number % 4 == 0:
-                    yard.check_quota()
+                    lab.check_quota()
                 dice = chance.random()
                 if dice < 0.012:
                     victim = chance.choice([first, second])
                     victim.kill()
-                    yard.up = second if victim is first else first
-                    yard.submit(JOBS + number, chance)
+                    lab.up = second if victim is first else first
+                    lab.submit(JOBS + number, chance)
                     victim.start(port=ports[victim])
                 elif dice < 0.02:
                     postgres.restart(chance.choice([signal.SIGINT, signal.SIGQUIT]))
                 elif dice < 0.05:
-                    yard.step_clocks(chance)
-            yard.up = first
-            yard.wait()
-            yard.check()
+                    lab.step_clocks(chance)
+            lab.up = first
+            lab.wait()
+            lab.check()
         finally:
             second.kill(signal.SIGTERM)

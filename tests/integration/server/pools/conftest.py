@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pool_lab import Yard
+from pool_lab import Lab
 
 from emulation import Emulation, emulated
 from platforms import platform
@@ -27,17 +27,17 @@ def cloud(module_cloud: Emulation) -> Iterator[Emulation]:
 
 
 @pytest.fixture(scope="module")
-def module_yard(module_cloud: Emulation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def module_lab(module_cloud: Emulation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An empty platform: nothing runs on the server's own machine."""
     cloud, tmp_path = module_cloud, tmp_path_factory.mktemp("yard")
     env = {**cloud.environ(), "TRAINYARD_SERVER_BOOK_SECONDS": "0.5", "TRAINYARD_SERVER_POOL_SECONDS": "0.2"}
     with platform(tmp_path / "p", "--no-local-node", env=env) as up:
-        yield Yard(up, cloud)
+        yield Lab(up, cloud)
 
 
 @pytest.fixture
-def yard(module_yard: Yard, cloud: Emulation) -> Iterator[Yard]:
+def lab(module_lab: Lab, cloud: Emulation) -> Iterator[Lab]:
     """The same for each test, with a pool's name of its own."""
-    module_yard.begin()
-    yield module_yard
-    module_yard.end()
+    module_lab.begin()
+    yield module_lab
+    module_lab.end()

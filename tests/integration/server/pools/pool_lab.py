@@ -18,7 +18,7 @@ from platforms import Up, stop_all
 PATIENCE = 120.0
 
 
-class Yard:
+class Lab:
     """One platform and the cloud that it buys from."""
 
     def __init__(self, up: Up, cloud: Emulation) -> None:

@@ -44,9 +44,9 @@ async def cast(tmp_path, provider):
 
 
 async def sign_in(cast, provider):
-    begun = await cast.services.federation.begin(BACK)
+    begun = await cast.services.oidc_login.begin(BACK)
     code, state = provider.visit(begun.url)
-    return await cast.services.federation.finish(
+    return await cast.services.oidc_login.finish(
         code=code, state=state, cookie=begun.cookie, redirect_uri=BACK, address="10.2.2.2"
     )
 
@@ -58,9 +58,9 @@ async def test_an_account_is_made_once_when_somebody_comes_from_the_provider(cas
     assert again.user_id == ada.user_id
     record = await cast.services.users.get(cast.root, "ada")
     assert (record.display_name, record.email, record.password_hash) == ("Ada 爱达", "ada@x.org", "")
-    assert (await cast.services.signing.authenticate(made.token)).name == "ada"
+    assert (await cast.services.authentication.authenticate(made.token)).name == "ada"
     with pytest.raises(DeniedError):
-        await cast.services.signing.sign_in("ada", "")
+        await cast.services.authentication.sign_in("ada", "")
     assert SECRET not in repr(cast.db.read_now(lambda c: audit.page(c)))
 
 
@@ -137,10 +137,10 @@ async def test_the_platform_proves_itself_in_a_way_that_the_provider_takes(provi
 
 
 async def test_a_code_of_somebody_else_is_of_no_use(cast, provider):
-    mine = await cast.services.federation.begin(BACK)
-    theirs = await cast.services.federation.begin(BACK)
+    mine = await cast.services.oidc_login.begin(BACK)
+    theirs = await cast.services.oidc_login.begin(BACK)
     code, state = provider.visit(theirs.url)
-    finish = cast.services.federation.finish
+    finish = cast.services.oidc_login.finish
     with pytest.raises(DeniedError, match="elsewhere"):
         await finish(code=code, state=state, cookie=mine.cookie, redirect_uri=BACK)
     _, own_state = provider.visit(mine.url)
@@ -165,11 +165,11 @@ async def test_a_sign_in_that_takes_too_long_begins_anew(tmp_path, provider):
     people = await assemble(
         db, clock, tmp_path, oidc_issuer=provider.issuer, oidc_client_id=CLIENT, oidc_client_secret=SECRET
     )
-    begun = await people.services.federation.begin(BACK)
+    begun = await people.services.oidc_login.begin(BACK)
     code, state = provider.visit(begun.url)
     clock.advance(601)
     with pytest.raises(DeniedError, match="too long"):
-        await people.services.federation.finish(
+        await people.services.oidc_login.finish(
             code=code, state=state, cookie=begun.cookie, redirect_uri=BACK
         )
     people.services.close()
@@ -201,7 +201,7 @@ async def test_a_strange_name_becomes_one_that_accounts_have(cast, provider):
 async def test_it_is_said_when_the_provider_does_not_answer(cast, provider):
     provider.broken = True
     with pytest.raises(UnreachableError):
-        await cast.services.federation.begin(BACK)
+        await cast.services.oidc_login.begin(BACK)
     with pytest.raises(InvalidError, match="not https"):
         await Provider("http://example.org", CLIENT, SECRET, SystemClock()).authorization_url(
             new_challenge(), BACK

@@ -20,7 +20,7 @@ from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
 
-async def clockwork(cast: Cast) -> ScheduleLoop:
+async def schedule_loop(cast: Cast) -> ScheduleLoop:
     lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
     assert lease is not None
     return ScheduleLoop(LeaderTerm(cast.db, cast.clock, "one", lease.epoch), cast.services.context)
@@ -39,7 +39,7 @@ def forward(cast: Cast, seconds: float) -> None:
 
 
 async def test_one_job_is_submitted_for_each_moment_and_one_for_all_that_were_missed(cast: Cast):
-    loop = await clockwork(cast)
+    loop = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "每晚", "0 * * * *", cast.job(), overlap="allow")
     assert await loop.look() == 0
     forward(cast, made.next_at - cast.clock.now().timestamp())
@@ -55,7 +55,7 @@ async def test_one_job_is_submitted_for_each_moment_and_one_for_all_that_were_mi
 
 
 async def test_nothing_is_submitted_twice_when_the_leader_changes_in_between(cast: Cast):
-    old = await clockwork(cast)
+    old = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job(), overlap="allow")
     forward(cast, 61)
     lease = await cast.db.write(lambda c: leases.take(c, leader_lease.LEASE, owner="one", seconds=1000))
@@ -70,7 +70,7 @@ async def test_nothing_is_submitted_twice_when_the_leader_changes_in_between(cas
     ("overlap", "number", "wanted"), [("skip", 1, Desired.RUN), ("allow", 2, Desired.RUN), ("replace", 2, Desired.CANCEL)]
 )  # fmt: skip
 async def test_a_job_that_still_runs_is_kept_joined_or_replaced(cast: Cast, overlap, number, wanted):
-    loop = await clockwork(cast)
+    loop = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job(), overlap=overlap)
     for _ in range(2):
         forward(cast, 61)
@@ -89,7 +89,7 @@ async def test_a_job_that_still_runs_is_kept_joined_or_replaced(cast: Cast, over
 
 @pytest.mark.parametrize("what", ["closed", "left"])
 async def test_a_schedule_is_paused_with_a_reason_when_its_owner_may_not_submit_any_more(cast: Cast, what):
-    loop = await clockwork(cast)
+    loop = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job())
 
     def work(c):
@@ -116,7 +116,7 @@ async def test_a_schedule_is_paused_with_a_reason_when_its_owner_may_not_submit_
 
 
 async def test_a_schedule_says_so_when_its_job_is_refused_and_goes_on(cast: Cast):
-    loop = await clockwork(cast)
+    loop = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "* * * * *", cast.job(max_run_seconds=900))
     await cast.services.workspaces.change(cast.chief, VISION, max_run_seconds=60)
     forward(cast, 61)
@@ -126,7 +126,7 @@ async def test_a_schedule_says_so_when_its_job_is_refused_and_goes_on(cast: Cast
 
 
 async def test_a_schedule_is_paused_run_by_hand_changed_and_removed(cast: Cast):
-    loop, service = await clockwork(cast), cast.services.schedules
+    loop, service = await schedule_loop(cast), cast.services.schedules
     job = await cast.services.jobs.submit(cast.ann, cast.job(env={"HF_TOKEN": "s3cret"}, name="orig"))
     own = await service.add(cast.ann, "own", "0 9 * * mon-fri", from_job=job.id, timezone="Asia/Shanghai")
     assert opened(cast, own.spec) == {"HF_TOKEN": "s3cret"}
@@ -236,7 +236,7 @@ async def test_the_ids_are_told_when_two_schedules_have_one_name(cast: Cast):
 async def test_no_moment_comes_twice_when_the_clock_is_set_back_a_little_and_none_is_awaited_for_a_year(
     cast: Cast,
 ):
-    loop = await clockwork(cast)
+    loop = await schedule_loop(cast)
     made = await cast.services.schedules.add(cast.ann, "x", "0 * * * *", cast.job(), overlap="allow")
     forward(cast, made.next_at - cast.clock.now().timestamp())
     assert await loop.look() == 1

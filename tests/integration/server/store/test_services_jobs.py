@@ -29,12 +29,12 @@ async def move(cast: Cast, job_id: str, *states: State, **changes):
 
 
 async def test_a_job_waits_with_its_event_when_it_was_submitted(cast: Cast):
-    mark = cast.services.hints.mark(CONDUCTOR)
+    mark = cast.services.wakeups.mark(CONDUCTOR)
     record = await cast.services.jobs.submit(cast.ann, cast.job(name="中文 job", env={"HF_TOKEN": "s3cret"}))
     assert (record.state, record.desired, record.workspace_id, record.user_id) == (
         State.WAITING, Desired.RUN, VISION, "u-ann",
     )  # fmt: skip
-    assert cast.services.hints.mark(CONDUCTOR) == mark + 1
+    assert cast.services.wakeups.mark(CONDUCTOR) == mark + 1
     told = await cast.services.events.page(cast.ann, job=record.id)
     assert [(event.code, event.actor) for event in told] == [("submitted", "ann")]
     kept = cast.db.read_now(lambda c: (audit.page(c), events.page(c)))
@@ -133,7 +133,7 @@ async def test_the_workspaces_administrator_acts_on_everybodys_jobs(cast: Cast):
 
 async def test_a_token_for_reading_cannot_write_when_its_owner_could(cast: Cast):
     made = await cast.services.tokens.create(cast.ann, scopes=["jobs:read"])
-    reader = await cast.services.signing.authenticate(made.token)
+    reader = await cast.services.authentication.authenticate(made.token)
     record = await cast.services.jobs.submit(cast.ann, cast.job())
     assert (await cast.services.jobs.get(reader, record.id)).id == record.id
     for attempt in (
@@ -148,7 +148,7 @@ async def test_a_token_for_reading_cannot_write_when_its_owner_could(cast: Cast)
 async def test_a_token_for_something_else_lists_nothing_when_its_owner_sees_everything(cast: Cast):
     await cast.services.jobs.submit(cast.ann, cast.job())
     made = await cast.services.tokens.create(cast.root, scopes=["metrics:read"])
-    scraper = await cast.services.signing.authenticate(made.token)
+    scraper = await cast.services.authentication.authenticate(made.token)
     services = cast.services
     assert (await services.jobs.list(cast.root)).items
     for service in (services.jobs, services.workspaces, services.schedules, services.codes, services.sweeps):
@@ -264,7 +264,7 @@ async def test_a_workspace_has_to_be_named_when_there_are_several(cast: Cast):
         workspaces.set_member(connection, SPEECH, "u-ann", workspaces.Role.MEMBER)
 
     cast.db.write_now(join)
-    cast.services.signing.forget()
+    cast.services.authentication.forget()
     ann = await cast.again(cast.ann)
     with pytest.raises(InvalidError, match="several workspaces: speech, vision"):
         await cast.services.jobs.submit(ann, cast.job())

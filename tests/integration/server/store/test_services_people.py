@@ -24,7 +24,7 @@ from trainyard.server.store.people.workspaces import Role
 
 
 async def test_the_first_password_opens_the_door_and_no_other_does(cast: Cast):
-    made, actor = await cast.services.signing.sign_in("admin", cast.first.password, address="10.1.1.1")
+    made, actor = await cast.services.authentication.sign_in("admin", cast.first.password, address="10.1.1.1")
     assert (actor.name, actor.is_admin, actor.must_change_password, actor.token_kind) == (
         "admin",
         True,
@@ -39,7 +39,7 @@ async def test_the_first_password_opens_the_door_and_no_other_does(cast: Cast):
         ("admin", cast.first.password + " "),
     ):
         with pytest.raises(UnauthenticatedError) as caught:
-            await cast.services.signing.sign_in(name, password, address="10.1.1.2")
+            await cast.services.authentication.sign_in(name, password, address="10.1.1.2")
         assert caught.value.message == "The name or the password is wrong."
     entries = cast.db.read_now(lambda c: audit.page(c, action="session.sign_in"))
     assert [entry.outcome for entry in entries].count("denied") == 4
@@ -47,42 +47,42 @@ async def test_the_first_password_opens_the_door_and_no_other_does(cast: Cast):
 
 
 async def test_a_session_ends_when_its_time_is_over_or_its_owner_signs_out(cast: Cast):
-    made, actor = await cast.services.signing.sign_in("admin", cast.first.password)
+    made, actor = await cast.services.authentication.sign_in("admin", cast.first.password)
     cast.clock.advance(11 * 3600)
-    assert (await cast.services.signing.authenticate(made.token)).name == "admin"
+    assert (await cast.services.authentication.authenticate(made.token)).name == "admin"
     cast.clock.advance(3600)
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.authenticate(made.token)
-    second, actor = await cast.services.signing.sign_in("admin", cast.first.password)
-    await cast.services.signing.sign_out(actor)
+        await cast.services.authentication.authenticate(made.token)
+    second, actor = await cast.services.authentication.sign_in("admin", cast.first.password)
+    await cast.services.authentication.sign_out(actor)
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.authenticate(second.token)
+        await cast.services.authentication.authenticate(second.token)
 
 
 @pytest.mark.parametrize("token", ["", "ty_", "x" * 46, "ty_" + "a" * 43, "ty_" + "é" * 43, "Bearer x"])
 async def test_nobody_is_let_in_when_a_token_was_made_up(cast: Cast, token: str):
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.authenticate(token)
+        await cast.services.authentication.authenticate(token)
 
 
 async def test_guessing_is_stopped_when_it_goes_on(cast: Cast):
     async def guess(number: int) -> None:
         with pytest.raises(UnauthenticatedError):
-            await cast.services.signing.sign_in("admin", "guess", address=f"10.6.6.{number}")
+            await cast.services.authentication.sign_in("admin", "guess", address=f"10.6.6.{number}")
 
     for _ in range(10):
         await guess(6)
     with pytest.raises(LimitedError) as caught:
-        await cast.services.signing.sign_in("other", "x", address="10.6.6.6")
+        await cast.services.authentication.sign_in("other", "x", address="10.6.6.6")
     assert caught.value.retry_after > 0
-    await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.7")
+    await cast.services.authentication.sign_in("admin", cast.first.password, address="10.6.6.7")
     cast.clock.advance(60)
     for number in range(50):
         await guess(100 + number)
     with pytest.raises(LimitedError):
-        await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.8")
+        await cast.services.authentication.sign_in("admin", cast.first.password, address="10.6.6.8")
     cast.clock.advance(60)
-    await cast.services.signing.sign_in("admin", cast.first.password, address="10.6.6.6")
+    await cast.services.authentication.sign_in("admin", cast.first.password, address="10.6.6.6")
 
 
 async def test_a_user_is_slowed_down_when_there_is_a_limit_of_requests(db, tmp_path):
@@ -108,7 +108,7 @@ async def test_an_account_gets_a_one_time_password_that_is_changed(cast: Cast):
     assert made.password
     assert made.password not in repr(made)
     assert made.password not in repr(made.user)
-    _, actor = await cast.services.signing.sign_in("new.user", made.password)
+    _, actor = await cast.services.authentication.sign_in("new.user", made.password)
     assert actor.must_change_password
     for bad in ("short", "new.user12", "aaaaaaaaaaaa", made.password):
         with pytest.raises(InvalidError):
@@ -116,27 +116,27 @@ async def test_an_account_gets_a_one_time_password_that_is_changed(cast: Cast):
     with pytest.raises(DeniedError, match="wrong"):
         await cast.services.users.set_password(actor, "not it", PASSWORD)
     await cast.services.users.set_password(actor, made.password, PASSWORD)
-    _, actor = await cast.services.signing.sign_in("new.user", PASSWORD)
+    _, actor = await cast.services.authentication.sign_in("new.user", PASSWORD)
     assert not actor.must_change_password
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.sign_in("new.user", made.password)
+        await cast.services.authentication.sign_in("new.user", made.password)
     assert PASSWORD not in repr(cast.db.read_now(lambda c: audit.page(c)))
 
 
 async def test_sessions_elsewhere_end_when_a_password_is_changed_or_reset(cast: Cast):
     await cast.services.users.create(cast.root, "kim", password=PASSWORD)
-    one, first = await cast.services.signing.sign_in("kim", PASSWORD)
-    two, _second = await cast.services.signing.sign_in("kim", PASSWORD)
-    program, _ = await cast.services.signing.sign_in("kim", PASSWORD, kind="login")
+    one, first = await cast.services.authentication.sign_in("kim", PASSWORD)
+    two, _second = await cast.services.authentication.sign_in("kim", PASSWORD)
+    program, _ = await cast.services.authentication.sign_in("kim", PASSWORD, kind="login")
     await cast.services.users.set_password(first, PASSWORD, PASSWORD + "!")
-    await cast.services.signing.authenticate(one.token)
-    await cast.services.signing.authenticate(program.token)
+    await cast.services.authentication.authenticate(one.token)
+    await cast.services.authentication.authenticate(program.token)
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.authenticate(two.token)
+        await cast.services.authentication.authenticate(two.token)
     await cast.services.users.reset_password(cast.root, "kim")
     for made in (one, program):
         with pytest.raises(UnauthenticatedError):
-            await cast.services.signing.authenticate(made.token)
+            await cast.services.authentication.authenticate(made.token)
 
 
 async def test_accounts_are_the_administrators_only(cast: Cast):
@@ -168,7 +168,7 @@ async def test_a_token_reaches_no_further_than_the_one_that_made_it(cast: Cast):
     made = await cast.services.tokens.create(
         cast.ann, name="ci", scopes=["jobs:*", "account:write"], expires_in_seconds=60
     )
-    actor = await cast.services.signing.authenticate(made.token)
+    actor = await cast.services.authentication.authenticate(made.token)
     with pytest.raises(InvalidError, match="more than the token in use"):
         await cast.services.tokens.create(actor, scopes=["*"])
     await cast.services.tokens.create(actor, scopes=["jobs:read"])
@@ -179,7 +179,7 @@ async def test_a_token_reaches_no_further_than_the_one_that_made_it(cast: Cast):
         await cast.services.tokens.revoke(cast.ben, made.record.id)
     cast.clock.advance(61)
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.authenticate(made.token)
+        await cast.services.authentication.authenticate(made.token)
     stored = cast.db.read_now(lambda c: tokens.load(c, made.record.id))
     assert made.token not in repr(stored)
     assert len(stored.digest) == 64
@@ -187,7 +187,7 @@ async def test_a_token_reaches_no_further_than_the_one_that_made_it(cast: Cast):
 
 async def test_last_use_of_a_token_is_kept_when_it_is_used(cast: Cast):
     made = await cast.services.tokens.create(cast.ann)
-    await cast.services.signing.authenticate(made.token)
+    await cast.services.authentication.authenticate(made.token)
     async with asyncio.timeout(30):  # it is written beside the request, as soon as the disk takes it
         while (found := await cast.db.read(lambda c: tokens.load(c, made.record.id))).last_used_at is None:
             await asyncio.sleep(0.005)
@@ -312,12 +312,12 @@ async def test_somebody_without_an_account_gets_one_when_an_administrator_approv
     made = await requests.ask_for_account("fay", password=PASSWORD, email="f@example.org", reason="thesis")
     assert PASSWORD not in repr(made)
     with pytest.raises(UnauthenticatedError):
-        await cast.services.signing.sign_in("fay", PASSWORD)
+        await cast.services.authentication.sign_in("fay", PASSWORD)
     with pytest.raises(NotFoundError):
         await requests.decide(cast.chief, made.id, approve=True)
     decided = await requests.decide(cast.root, made.id, approve=True, answer="welcome")
     assert (decided.state, decided.decided_by) == (RequestState.APPROVED, "admin")
-    _, fay = await cast.services.signing.sign_in("fay", PASSWORD)
+    _, fay = await cast.services.authentication.sign_in("fay", PASSWORD)
     with pytest.raises(ConflictError, match="approved already"):
         await requests.decide(cast.root, made.id, approve=False)
     asked = await requests.ask_for_membership(fay, "vision", reason="I see")
@@ -328,7 +328,7 @@ async def test_somebody_without_an_account_gets_one_when_an_administrator_approv
     with pytest.raises(NotFoundError):
         await requests.decide(cast.zoe, asked.id, approve=True)
     await requests.decide(cast.chief, asked.id, approve=True)
-    assert (await cast.services.signing.sign_in("fay", PASSWORD))[1].roles == {VISION: Role.MEMBER}
+    assert (await cast.services.authentication.sign_in("fay", PASSWORD))[1].roles == {VISION: Role.MEMBER}
 
 
 async def test_the_name_is_free_again_when_an_account_was_refused(cast: Cast):

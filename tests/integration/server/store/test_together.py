@@ -130,7 +130,7 @@ def test_what_people_changed_is_told_once_each_when_a_loop_asks(db: Database):
 
 async def test_a_job_is_submitted_once_when_the_same_key_comes_many_times_at_once(cast: Cast):
     spec = cast.job(name="once")
-    other = Services(cast.db, cast.clock, cast.services.hints, settings=cast.services.settings)
+    other = Services(cast.db, cast.clock, cast.services.wakeups, settings=cast.services.settings)
     records = await asyncio.gather(
         *(
             (cast.services if number % 2 else other).jobs.submit(cast.ann, spec, idempotency_key="k")

@@ -29,19 +29,19 @@ def launched(kind: str, replicas: int, minimum: int, workers: int):
         for role in spec.roles
         for _ in range(workers if role.minimum is not None else role.replicas)
     ]
-    draft = TurnChanges()
-    job = admit(draft, record, Admit("dlcx", tuple(slots)), 1.0)
+    turn_changes = TurnChanges()
+    job = admit(turn_changes, record, Admit("dlcx", tuple(slots)), 1.0)
     node = NodeRecord(name="n", created_at=0.0, address={}, facts={"address": "10.0.0.1"})
-    surroundings = LaunchFacts(nodes={"n": node}, secret=b"x" * 32)
-    return launch_of(job, surroundings), draft
+    launch_facts = LaunchFacts(nodes={"n": node}, secret=b"x" * 32)
+    return launch_of(job, launch_facts), turn_changes
 
 
 @pytest.mark.parametrize(("workers", "world"), [(3, 4), (1, 2)])
 def test_the_world_is_as_large_as_it_is_when_a_torch_job_begins_with_fewer(workers, world):
-    launch, draft = launched("PyTorchJob", 4, 2, workers)
+    launch, turn_changes = launched("PyTorchJob", 4, 2, workers)
     assert [task.env["RANK"] for task in launch.tasks] == [str(rank) for rank in range(world)]
     assert {task.env["WORLD_SIZE"] for task in launch.tasks} == {str(world)}
-    said = " ".join(event.message for event in draft.events)
+    said = " ".join(event.message for event in turn_changes.events)
     assert (f"runs with {world} of 4 tasks" in said) == (world < 4)
 
 

@@ -398,7 +398,7 @@ def test_every_task_meets_at_the_first_that_runs_the_command():
     assert entries["worker-1"].reports
     assert [peer.task for peer in entries["worker-1"].peers] == ["master-0", "worker-1"]
     assert len({entry.token for entry in entries.values()}) == 1
-    assert len({entry.gate_ports for entry in entries.values()}) == 1
+    assert len({entry.barrier_ports for entry in entries.values()}) == 1
 
 
 def test_the_launcher_waits_for_the_ssh_of_those_that_stand_by():

@@ -31,9 +31,9 @@ def test_the_others_are_launched_when_one_of_many_cannot_be(caplog):
     # What an older version kept of a request that it should have refused.
     bad.record = replace(bad.record, dlc={"JobSpecs": ["no object"]})
     node = NodeRecord(name="n", created_at=0.0, address={}, facts={"address": "10.0.0.1"})
-    surroundings = LaunchFacts(nodes={"n": node}, secret=b"x" * 32, views=SandboxFacts())
+    launch_facts = LaunchFacts(nodes={"n": node}, secret=b"x" * 32, views=SandboxFacts())
     with caplog.at_level(logging.ERROR):
-        first, second = _launches([bad, good], surroundings)
+        first, second = _launches([bad, good], launch_facts)
     assert isinstance(first, InvalidError)
     assert isinstance(second, Launch)
     assert "bad" in caplog.text

@@ -12,36 +12,36 @@ from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.spec.events import Event
 
 
-def roster_of(record: NodeRecord) -> NodeCache:
-    roster = NodeCache(cast("Any", SimpleNamespace(clock=SystemClock())), cast("Any", None))
-    roster._records[record.name] = record
-    return roster
+def node_cache_of(record: NodeRecord) -> NodeCache:
+    node_cache = NodeCache(cast("Any", SimpleNamespace(clock=SystemClock())), cast("Any", None))
+    node_cache._records[record.name] = record
+    return node_cache
 
 
-def see(roster: NodeCache, **facts: Any) -> list[Event]:
-    roster.see(NodeSeen("n", "boot", NodeFacts(cpu_milli=1000, **facts)), 1.0)
-    taken = roster.take_writes()
+def see(node_cache: NodeCache, **facts: Any) -> list[Event]:
+    node_cache.see(NodeSeen("n", "boot", NodeFacts(cpu_milli=1000, **facts)), 1.0)
+    taken = node_cache.take_writes()
     return [] if taken is None else taken[1]
 
 
 def test_each_notice_of_a_node_becomes_one_event_when_it_is_new():
-    roster = roster_of(NodeRecord(name="n", created_at=0.0, state="ready"))
-    assert [event.message for event in see(roster, notices=("one broken",))] == ["one broken"]
-    assert see(roster, notices=("one broken",)) == []
-    events = see(roster, notices=("one broken", "two broken"))
+    node_cache = node_cache_of(NodeRecord(name="n", created_at=0.0, state="ready"))
+    assert [event.message for event in see(node_cache, notices=("one broken",))] == ["one broken"]
+    assert see(node_cache, notices=("one broken",)) == []
+    events = see(node_cache, notices=("one broken", "two broken"))
     assert [(event.code, event.message) for event in events] == [("node_notice", "two broken")]
-    assert see(roster) == []
-    assert len(see(roster, notices=("one broken",))) == 1
+    assert see(node_cache) == []
+    assert len(see(node_cache, notices=("one broken",))) == 1
 
 
 def test_a_node_gets_no_work_and_an_event_says_why_when_its_disk_is_full():
-    roster = roster_of(NodeRecord(name="n", created_at=0.0, state="ready"))
-    (event,) = see(roster, refusal="its disk is full: 3 MiB are free, 1024 MiB are needed")
+    node_cache = node_cache_of(NodeRecord(name="n", created_at=0.0, state="ready"))
+    (event,) = see(node_cache, refusal="its disk is full: 3 MiB are free, 1024 MiB are needed")
     assert (event.code, event.message) == (
         "node_refused",
         "Its disk is full: 3 MiB are free, 1024 MiB are needed.",
     )
-    record = roster.find("n")
+    record = node_cache.find("n")
     assert record is not None and record.state == "refused"
-    (event,) = see(roster)
+    (event,) = see(node_cache)
     assert event.code == "node_ready"

@@ -33,7 +33,12 @@ from trainyard.backends.aliyun.ecs import (
 from trainyard.backends.aliyun.launch import planning, race_resolution
 from trainyard.backends.aliyun.launch.catalogue import Candidate, SoldOutPlaces
 from trainyard.backends.aliyun.launch.journal import JournalEntry
-from trainyard.backends.aliyun.launch.prerequisites import PAUSE_SECONDS, TRIES, Prerequisites, ensure_ground
+from trainyard.backends.aliyun.launch.prerequisites import (
+    PAUSE_SECONDS,
+    TRIES,
+    Prerequisites,
+    ensure_prerequisites,
+)
 from trainyard.backends.aliyun.launch.user_data import user_data
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, NotFoundError, UnreachableError
@@ -215,28 +220,28 @@ class Launcher:
     async def _make(
         self, spec: MachineSpec, names: Sequence[str], *, least: int, near: Sequence[Machine]
     ) -> list[str]:
-        found, ground = await planning.together(
+        found, prerequisites = await planning.together(
             planning.find(self.client, spec, misses=self.misses, near=near),
-            self._ensure_ground(spec),
+            self._ensure_prerequisites(spec),
         )
         if found.image.note:
             logger.warning("%s", found.image.note)
-        launch = self._launch(spec, found, ground)
+        launch = self._launch(spec, found, prerequisites)
         tried: dict[str, Error] = {}
         for candidate in found.candidates:
-            made = await self._try(launch, ground, candidate, names, len(names), tried)
+            made = await self._try(launch, prerequisites, candidate, names, len(names), tried)
             if made:
                 return made
         for candidate in found.candidates if least < len(names) else ():
-            made = await self._try(launch, ground, candidate, names, least, tried)
+            made = await self._try(launch, prerequisites, candidate, names, least, tried)
             if made:
                 return made
         raise _nobody_has(names, tried)
 
-    async def _ensure_ground(self, spec: MachineSpec) -> Prerequisites:
+    async def _ensure_prerequisites(self, spec: MachineSpec) -> Prerequisites:
         cloud = self.settings.cloud
         own = await own_address(self.client.host("ecs"), given=cloud.own_address)
-        return await ensure_ground(
+        return await ensure_prerequisites(
             self.client,
             vpc_name=spec.vpc_name or cloud.network_name,
             key_name=key_name(cloud.prefix, self.settings.user),
@@ -245,16 +250,16 @@ class Launcher:
             family_home=cloud.user_home / ".ncluster",
         )
 
-    def _launch(self, spec: MachineSpec, found: planning.LaunchPlan, ground: Prerequisites) -> Launch:
+    def _launch(self, spec: MachineSpec, found: planning.LaunchPlan, prerequisites: Prerequisites) -> Launch:
         return Launch(
             spec=replace(spec, snapshot=found.snapshot),
             image_id=found.image.id,
             system_disk=found.system_disk,
             data_disk=found.data_disk,
-            group_id=ground.group.id,
-            key_pair=ground.key.name,
+            group_id=prerequisites.group.id,
+            key_pair=prerequisites.key.name,
             user_data=user_data(
-                authorized=[ground.key.public_line] if ground.key.public_line else (),
+                authorized=[prerequisites.key.public_line] if prerequisites.key.public_line else (),
                 data_disk_gib=found.data_disk.gib if found.data_disk else 0,
                 is_snapshot=bool(spec.snapshot),
                 has_shared_storage=spec.shared_storage,
@@ -268,7 +273,7 @@ class Launcher:
     async def _try(
         self,
         launch: Launch,
-        ground: Prerequisites,
+        prerequisites: Prerequisites,
         candidate: Candidate,
         names: Sequence[str],
         least: int,
@@ -277,7 +282,7 @@ class Launcher:
         """The ids of machines made in this place; none where it has not enough, and nothing is left there then."""
         try:
             vswitch = await ensure_vswitch(
-                self.client, ground.vpc, candidate.zone_id, addresses=min(len(names), least)
+                self.client, prerequisites.vpc, candidate.zone_id, addresses=min(len(names), least)
             )
             made = await self._launch_all(launch, candidate, vswitch.id, names, least)
         except Error as error:

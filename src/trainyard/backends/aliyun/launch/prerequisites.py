@@ -29,7 +29,7 @@ class Prerequisites:
     key: KeyPair
 
 
-async def ensure_ground(
+async def ensure_prerequisites(
     client: Client,
     *,
     vpc_name: str,

@@ -104,7 +104,7 @@ class Agent:
         self.selector.register(_wakes(), selectors.EVENT_READ, _drain)
         if self.watcher is not None:
             self.selector.register(self.watcher, selectors.EVENT_READ, self._watched)
-        self.selector.register(self.tasks.standby, selectors.EVENT_READ, self._stand_by)
+        self.selector.register(self.tasks.supervisor_pool, selectors.EVENT_READ, self._stand_by)
         keep_reserve()
         self.tasks.load()
         gc.collect()
@@ -369,7 +369,7 @@ class Agent:
                 if not task.is_cleared and (is_all or not self._is_heard_of(task)):
                     self.tasks.look(task)
             self.shipper.look_everywhere()
-            self.tasks.standby.dismiss()
+            self.tasks.supervisor_pool.dismiss()
             self.tasks.empty_trash()
             self.disk.poll()
 

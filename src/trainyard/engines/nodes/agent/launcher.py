@@ -157,8 +157,10 @@ def run(settings: Mapping[str, Any], command: Sequence[str], lines: Mapping[str,
     members = make_members(settings, plan, words, environ)
     flush_own_streams()
     as_json = settings.get("json", False)
-    crew = ProcessGroup(members, grace=settings["grace"], is_supervised=MARK in environ, as_json=as_json)
-    return crew.run()
+    process_group = ProcessGroup(
+        members, grace=settings["grace"], is_supervised=MARK in environ, as_json=as_json
+    )
+    return process_group.run()
 
 
 def run_other(

@@ -32,7 +32,7 @@ def run() -> int:
 def facts() -> dict[str, Any]:
     """All of it, as plain values."""
     devices, errors = _devices()
-    ground = Capabilities()
+    capabilities = Capabilities()
     return {
         "cpu_milli": _cpu_milli(),
         "memory_mib": _memory_mib(),
@@ -44,7 +44,7 @@ def facts() -> dict[str, Any]:
         "os": _os_name(),
         "user": _user(),
         "containers": find_runtime().kind,
-        "isolation": ground.why_not,
+        "isolation": capabilities.why_not,
     }
 
 

@@ -84,7 +84,7 @@ class ProcessGroup:
         for number in HEARD:
             signal.signal(number, _do_nothing)
         kernel.become_subreaper()
-        leash = self._start_watcher()
+        auto_release = self._start_watcher()
         try:
             self._start()
             self._work(reader)
@@ -92,9 +92,9 @@ class ProcessGroup:
             self._show_rest(reader)
         finally:
             with contextlib.suppress(OSError):  # somebody has killed it
-                os.write(leash, b".")  # all is well: the watcher may go
+                os.write(auto_release, b".")  # all is well: the watcher may go
                 os.waitpid(self.watcher, 0)
-            os.close(leash)
+            os.close(auto_release)
             signal.set_wakeup_fd(old_wakeup)
             for number, action in before.items():
                 signal.signal(number, action)
@@ -106,15 +106,15 @@ class ProcessGroup:
 
     def _start_watcher(self) -> int:
         """A process that outlives us by a moment: where we die without having said so, it kills all that carry our mark."""
-        reader, leash = os.pipe2(os.O_CLOEXEC)
+        reader, auto_release = os.pipe2(os.O_CLOEXEC)
         signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         self.watcher = os.fork()
         if self.watcher == 0:
-            os.close(leash)
+            os.close(auto_release)
             _be_watcher(reader, self.mark)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
         os.close(reader)
-        return leash
+        return auto_release
 
     def _start(self) -> None:
         signal.pthread_sigmask(
@@ -400,7 +400,7 @@ def _become(member: Member, output: int, parent: int, env: dict[str, str]) -> No
         os._exit(status)
 
 
-def _be_watcher(leash: int, mark: str) -> NoReturn:
+def _be_watcher(auto_release: int, mark: str) -> NoReturn:
     """In the watcher: wait for the word that all is well, or for the silence of one who was killed."""
     try:
         os.setsid()  # not among those that Ctrl-C, or a kill of our whole group, reaches
@@ -410,7 +410,7 @@ def _be_watcher(leash: int, mark: str) -> NoReturn:
         null = os.open("/dev/null", os.O_RDWR)
         for handle in (0, 1, 2):
             os.dup2(null, handle)
-        if not os.read(leash, 1):
+        if not os.read(auto_release, 1):
             _kill_marked(mark)
     finally:
         os._exit(0)

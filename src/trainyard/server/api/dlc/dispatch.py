@@ -69,8 +69,8 @@ class Identification:
         authorization = request.headers.get("authorization", "")
         scheme, _, rest = authorization.partition(" ")
         if scheme.lower() == "bearer":
-            signing = self._parts.services.signing
-            actor = await signing.authenticate(rest.strip(), address=address_of(request))
+            authentication = self._parts.services.authentication
+            actor = await authentication.authenticate(rest.strip(), address=address_of(request))
             check_own_password(actor)
             return actor
         if scheme != acs3.SCHEME:
@@ -92,11 +92,11 @@ class Identification:
             secret, request.method, path, request.query_params.multi_items(), headers, signed, body=body
         )
         if not hmac.compare_digest(expected.encode(), signature.encode()):
-            services.signing.note_stranger(address_of(request))
+            services.authentication.note_stranger(address_of(request))
             raise UnauthenticatedError("The signature does not match.", hint="Check the access key's secret.")
-        services.signing.check_count(actor)
+        services.authentication.check_count(actor)
         await self._check_fresh(actor, headers)
-        services.signing.count(
+        services.authentication.count(
             actor
         )  # only now: who sends again what they have overheard spends nothing of it
         return actor

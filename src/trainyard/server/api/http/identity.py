@@ -39,14 +39,14 @@ class Identities:
         token, is_cookie = _token_of(connection)
         if is_cookie:
             self._check_origin(connection, token)
-        actor = await self._services.signing.authenticate(token, address=address_of(connection))
+        actor = await self._services.authentication.authenticate(token, address=address_of(connection))
         if connection.scope["path"] not in OWN_PASSWORD:
             check_own_password(actor)
         return actor
 
     def forget(self) -> None:
         """Ask the database again: an account, a token or a membership has changed."""
-        self._services.signing.forget()
+        self._services.authentication.forget()
 
     def _check_origin(self, connection: HTTPConnection, token: str) -> None:
         """A cookie is sent by any page that names us: only our own can read what the header repeats."""

@@ -32,7 +32,7 @@ PAGE = '<!doctype html><meta http-equiv="refresh" content="0;url=../../session">
 async def begin(request: Request) -> Response:
     """Send the browser to the identity provider."""
     parts = parts_of(request)
-    begun = await _federation(parts).begin(_back(request, parts))
+    begun = await _oidc_login(parts).begin(_back(request, parts))
     response = RedirectResponse(begun.url, 303)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
@@ -56,14 +56,14 @@ async def finish(
 ) -> Response:
     """Take the browser back, with its session."""
     parts = parts_of(request)
-    federation = _federation(parts)
+    oidc_login = _oidc_login(parts)
     if not code:
         # Whoever made the link chose the word: it is repeated where it looks like one of the protocol.
         said = f": {error}" if ERROR_CODE.fullmatch(error) else ""
         raise DeniedError(
             f"The identity provider did not let you in{said}.", hint="Sign in again from the beginning."
         )
-    made, _actor = await federation.finish(
+    made, _actor = await oidc_login.finish(
         code=code,
         state=state,
         cookie=request.cookies.get(COOKIE, "")[:4096],
@@ -76,10 +76,10 @@ async def finish(
     return response
 
 
-def _federation(parts: Parts) -> OidcLogin:
-    if parts.services.federation is None:
+def _oidc_login(parts: Parts) -> OidcLogin:
+    if parts.services.oidc_login is None:
         raise NotFoundError("No identity provider is set here.", hint="Sign in with a password.")
-    return parts.services.federation
+    return parts.services.oidc_login
 
 
 def _back(request: Request, parts: Parts) -> str:

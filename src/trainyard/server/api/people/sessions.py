@@ -61,7 +61,7 @@ async def sign_in(request: Request, body: SignIn) -> Response:
     """Trade a password for a token, or for a cookie: then the answer's token is empty, and `csrf` is a cookie too."""
     parts = parts_of(request)
     is_cookie = body.kind == "cookie"
-    made, _actor = await parts.services.signing.sign_in(
+    made, _actor = await parts.services.authentication.sign_in(
         body.username,
         body.password,
         address=address_of(request),
@@ -112,7 +112,7 @@ async def get_session(request: Request) -> Response:
 @router.delete("", status_code=204, responses=described(status=204))
 async def sign_out(request: Request) -> Response:
     """Revoke the token, or the cookie, that this request came with."""
-    await parts_of(request).services.signing.sign_out(await actor_of(request))
+    await parts_of(request).services.authentication.sign_out(await actor_of(request))
     response = nothing()
     response.delete_cookie(SESSION_COOKIE, path="/")
     response.delete_cookie(CSRF_COOKIE, path="/")

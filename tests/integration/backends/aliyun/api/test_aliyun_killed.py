@@ -16,7 +16,7 @@ from emulation import emulated
 from trainyard.backends.aliyun.access.key_pair import fetch_key_pairs
 from trainyard.backends.aliyun.access.network import ensure_vswitch, fetch_vswitches
 from trainyard.backends.aliyun.api.paging import fetch_all
-from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
+from trainyard.backends.aliyun.launch.prerequisites import ensure_prerequisites
 from trainyard.lib.clock import SystemClock
 
 pytestmark = pytest.mark.slow  # a dozen processes are started and killed
@@ -66,15 +66,21 @@ async def test_everything_exists_once_when_clients_are_killed_again_and_again(
             run_and_kill(environ, whole * chance.uniform(0.3, 0.9))
         cloud.control("DELETE", "faults")
         client = make_client(cloud, isolation, SystemClock())
-        ground = await ensure_ground(
+        prerequisites = await ensure_prerequisites(
             client, vpc_name="doomed", key_name="doomed-key", admitted=["203.0.113.7"]
         )
         for zone in ("cn-beijing-f", "cn-beijing-g", "cn-beijing-h"):
-            await ensure_vswitch(client, ground.vpc, zone)
-        assert [row["VpcId"] for row in await fetch_all(client, "vpc", "DescribeVpcs")] == [ground.vpc.id]
-        assert [each.zone_id[-1] for each in await fetch_vswitches(client, ground.vpc.id)] == ["f", "g", "h"]
+            await ensure_vswitch(client, prerequisites.vpc, zone)
+        assert [row["VpcId"] for row in await fetch_all(client, "vpc", "DescribeVpcs")] == [
+            prerequisites.vpc.id
+        ]
+        assert [each.zone_id[-1] for each in await fetch_vswitches(client, prerequisites.vpc.id)] == [
+            "f",
+            "g",
+            "h",
+        ]
         groups = await fetch_all(client, "ecs", "DescribeSecurityGroups")
-        assert [row["SecurityGroupId"] for row in groups] == [ground.group.id]
+        assert [row["SecurityGroupId"] for row in groups] == [prerequisites.group.id]
         assert [key.name for key in await fetch_key_pairs(client)] == ["doomed-key"]
         assert client.journal.entries() == []
 

@@ -32,7 +32,7 @@ from trainyard.backends.aliyun.access.security_groups import (
     fetch_rules,
 )
 from trainyard.backends.aliyun.api.paging import fetch_all
-from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
+from trainyard.backends.aliyun.launch.prerequisites import ensure_prerequisites
 from trainyard.backends.aliyun.leftover_network import find_idle, remove
 from trainyard.lib.clock import ManualClock, SystemClock
 from trainyard.lib.errors import CapacityError, DeniedError, InvalidError
@@ -141,7 +141,7 @@ async def test_old_addresses_of_the_same_computer_go_when_it_comes_from_a_new_on
 
 async def test_the_ground_takes_four_calls_when_all_is_there(emulated_cloud, emulated_client):
     async def make():
-        return await ensure_ground(
+        return await ensure_prerequisites(
             emulated_client, vpc_name="ground", key_name="ground-key", admitted=["203.0.113.7"]
         )
 
@@ -162,16 +162,18 @@ async def test_another_group_is_found_when_the_first_was_removed_by_its_maker(
         ("CreateSecurityGroup", "InvalidVpcId.NotFound"),
     ):
         emulated_cloud.control("POST", "faults", {"action": action, "code": code, **gone})
-    ground = await ensure_ground(
+    prerequisites = await ensure_prerequisites(
         emulated_client, vpc_name="settled", key_name="settled-key", admitted=["203.0.113.7"]
     )
-    assert [rule.source for rule in await fetch_rules(emulated_client, ground.group)] == ["203.0.113.7/32"]
+    assert [rule.source for rule in await fetch_rules(emulated_client, prerequisites.group)] == [
+        "203.0.113.7/32"
+    ]
 
 
 async def test_the_key_is_given_up_when_the_network_fails(emulated_cloud, emulated_client):
     emulated_cloud.control("POST", "options", {"account": {"denied": ["vpc:DescribeVpcs"]}})
     with pytest.raises(DeniedError, match="vpc:DescribeVpcs"):
-        await ensure_ground(emulated_client, vpc_name="denied", key_name="denied-key")
+        await ensure_prerequisites(emulated_client, vpc_name="denied", key_name="denied-key")
 
 
 async def test_one_network_is_used_when_two_computers_make_it_at_once(emulated_cloud, isolation, tmp_path):

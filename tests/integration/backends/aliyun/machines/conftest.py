@@ -16,30 +16,30 @@ Open = Callable[..., AliyunBackend]
 
 
 @pytest.fixture(scope="module")
-def module_yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
+def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
     with emulated(tmp_path_factory.mktemp("cloud") / "state") as emulation:
         yield emulation
 
 
 @pytest.fixture
-def yard(module_yard: Emulation) -> Iterator[Emulation]:
-    module_yard.control("DELETE", "calls")
-    yield module_yard
-    module_yard.control("DELETE", "faults")
-    left = [row["InstanceId"] for row in module_yard.instances()]
+def lab(module_lab: Emulation) -> Iterator[Emulation]:
+    module_lab.control("DELETE", "calls")
+    yield module_lab
+    module_lab.control("DELETE", "faults")
+    left = [row["InstanceId"] for row in module_lab.instances()]
     if left:
-        module_yard.control(
+        module_lab.control(
             "POST", "clock", {"advance_seconds": 7200}
         )  # what never booted cannot be deleted before
-        module_yard.ecs("DeleteInstances", InstanceId=left, Force=True)
+        module_lab.ecs("DeleteInstances", InstanceId=left, Force=True)
 
 
 @pytest.fixture
-def open_client(yard: Emulation, tmp_path: Path) -> Open:
+def open_client(lab: Emulation, tmp_path: Path) -> Open:
     """Opens a client of the cloud; the same name is the same computer."""
 
     def opened(computer: str = "laptop", *, clock: Clock | None = None, **env: str) -> AliyunBackend:
-        environ = {"HOME": str(tmp_path / computer), "USER": "alice", **yard.environ(), **env}
+        environ = {"HOME": str(tmp_path / computer), "USER": "alice", **lab.environ(), **env}
         return AliyunBackend(settings.load(environ), clock=clock)
 
     return opened

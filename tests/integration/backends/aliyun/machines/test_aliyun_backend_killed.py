@@ -49,21 +49,21 @@ def run_and_kill(env: dict[str, str], names: list[str], is_time: Callable[[], ob
 
 @pytest.mark.parametrize("moment", ["asked for", "made", "answered"])
 async def test_the_next_run_has_each_machine_once_when_a_client_was_killed(
-    yard: Emulation, tmp_path: Path, moment: str
+    lab: Emulation, tmp_path: Path, moment: str
 ) -> None:
-    environ = {**os.environ, "HOME": str(tmp_path), "USER": "alice", **yard.environ()}
+    environ = {**os.environ, "HOME": str(tmp_path), "USER": "alice", **lab.environ()}
     environ["TRAINYARD_HOME"] = str(tmp_path / "home")
     journal = tmp_path / "home" / "aliyun" / "journal"
-    yard.control(
+    lab.control(
         "POST", "options", {"timing": {"starting": 3600, "visible": 2 if moment == "answered" else 0}}
     )
-    yard.control("POST", "faults", {"action": "RunInstances", "kind": "slow", "seconds": 0.5, "times": 2})
+    lab.control("POST", "faults", {"action": "RunInstances", "kind": "slow", "seconds": 0.5, "times": 2})
 
     def asked_for() -> bool:
         return any("RunInstances" in path.read_text() for path in journal.glob("ty-*.json"))
 
     def made() -> bool:
-        return bool(yard.control("GET", "state")["instances"])
+        return bool(lab.control("GET", "state")["instances"])
 
     try:
         run_and_kill(environ, NAMES, asked_for if moment == "asked for" else made)
@@ -71,7 +71,7 @@ async def test_the_next_run_has_each_machine_once_when_a_client_was_killed(
         wanted = NAMES if moment != "made" else NAMES[:2]
         machines = await backend.acquire(MachineSpec(type="ecs.g7.large"), wanted)
         assert [machine.name for machine in machines] == wanted
-        there = [instance["name"] for instance in yard.control("GET", "state")["instances"].values()]
+        there = [instance["name"] for instance in lab.control("GET", "state")["instances"].values()]
         assert len(there) == len(set(there))
         assert set(wanted) <= set(there) <= set(NAMES)
         # Whatever is there, the list tells.
@@ -79,31 +79,31 @@ async def test_the_next_run_has_each_machine_once_when_a_client_was_killed(
         assert not list(journal.glob("*"))
         await backend.aclose()
     finally:
-        yard.control("POST", "options", {"timing": {"starting": 0, "visible": 0}})
-        yard.control("POST", "clock", {"advance_seconds": 7200})
+        lab.control("POST", "options", {"timing": {"starting": 0, "visible": 0}})
+        lab.control("POST", "clock", {"advance_seconds": 7200})
 
 
 async def test_nothing_is_made_twice_when_clients_are_killed_again_and_again(
-    yard: Emulation, tmp_path: Path
+    lab: Emulation, tmp_path: Path
 ) -> None:
-    environ = {**os.environ, "HOME": str(tmp_path), "USER": "alice", **yard.environ()}
+    environ = {**os.environ, "HOME": str(tmp_path), "USER": "alice", **lab.environ()}
     environ["TRAINYARD_HOME"] = str(tmp_path / "home")
-    yard.control("POST", "options", {"timing": {"starting": 3600}})
-    yard.control("POST", "faults", {"action": "*", "kind": "slow", "seconds": 0.05})
+    lab.control("POST", "options", {"timing": {"starting": 3600}})
+    lab.control("POST", "faults", {"action": "*", "kind": "slow", "seconds": 0.05})
     try:
         for calls in (3, 6, 8, 10, 11, 12, 13):
-            yard.control("DELETE", "calls")
+            lab.control("DELETE", "calls")
             run_and_kill(
-                environ, NAMES, lambda least=calls: len(yard.control("GET", "calls")["calls"]) >= least
+                environ, NAMES, lambda least=calls: len(lab.control("GET", "calls")["calls"]) >= least
             )
         backend = AliyunBackend.from_settings(settings.load(environ))
         machines = await backend.acquire(MachineSpec(type="ecs.g7.large"), NAMES)
-        state = yard.control("GET", "state")
+        state = lab.control("GET", "state")
         assert {instance["id"] for instance in state["instances"].values()} == {each.id for each in machines}
         assert len(machines) == 3
         assert len([vpc for vpc in state["vpcs"].values() if vpc["name"] == "ncluster-vpc"]) == 1
         assert not list((tmp_path / "home" / "aliyun" / "journal").glob("*"))
         await backend.aclose()
     finally:
-        yard.control("POST", "options", {"timing": {"starting": 0}})
-        yard.control("POST", "clock", {"advance_seconds": 7200})
+        lab.control("POST", "options", {"timing": {"starting": 0}})
+        lab.control("POST", "clock", {"advance_seconds": 7200})

@@ -18,34 +18,34 @@ pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(90)]  # mac
 GPU = "ecs.gn6i-c4g1.xlarge"
 
 
-def boot_script(yard: Emulation, instance_id: str) -> str:
+def boot_script(lab: Emulation, instance_id: str) -> str:
     """What the machine finds in its metadata."""
-    with urllib.request.urlopen(f"http://{yard.ready['metadata']}/{instance_id}/latest/user-data") as answer:
+    with urllib.request.urlopen(f"http://{lab.ready['metadata']}/{instance_id}/latest/user-data") as answer:
         data = answer.read().decode()
     return str(json.loads(data.removeprefix("#cloud-config\n"))["write_files"][0]["content"])
 
 
 async def test_an_image_with_the_driver_is_taken_when_cuda_is_asked_for_and_there_is_one(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend = open_client()
     try:
         (machine,) = await backend.acquire(MachineSpec(type=GPU, with_driver=True), ["task0.cuda"])
         assert "_with_nvidia_" in machine.image
-        assert "wants_driver=\n" in boot_script(yard, machine.id)
+        assert "wants_driver=\n" in boot_script(lab, machine.id)
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
 async def test_the_first_boot_is_told_to_install_the_driver_when_the_image_has_none(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend = open_client()
     try:
         spec = MachineSpec(type=GPU, with_driver=True, image_type="centos", data_disk_gib=40, snapshot="")
         (machine,) = await backend.acquire(spec, ["task0.bare"])
-        told = boot_script(yard, machine.id)
+        told = boot_script(lab, machine.id)
         assert "wants_driver=yes\n" in told
         assert "install_driver()" in told
         assert "wants_data=40\nis_snapshot=\n" in told
@@ -78,22 +78,22 @@ async def test_the_first_boot_is_done_once_and_its_failure_is_told_in_one_senten
         await backend.aclose()
 
 
-async def test_a_disk_is_made_from_a_snapshot_when_it_is_named_by_id_or_name(yard: Emulation, open_client):
+async def test_a_disk_is_made_from_a_snapshot_when_it_is_named_by_id_or_name(lab: Emulation, open_client):
     backend = open_client()
     try:
         (old,) = await backend.acquire(MachineSpec(type="ecs.g7.large", data_disk_gib=60), ["task0.old"])
-        disks = yard.ecs("DescribeDisks", InstanceId=old.id, DiskType="data")["Disks"]["Disk"]
-        made = yard.ecs("CreateSnapshot", DiskId=disks[0]["DiskId"], SnapshotName="my data")["SnapshotId"]
+        disks = lab.ecs("DescribeDisks", InstanceId=old.id, DiskType="data")["Disks"]["Disk"]
+        made = lab.ecs("CreateSnapshot", DiskId=disks[0]["DiskId"], SnapshotName="my data")["SnapshotId"]
         spec = MachineSpec(type="ecs.g7.large", snapshot="my data", data_disk_gib=80)
         (new,) = await backend.acquire(spec, ["task0.new"])
-        (disk,) = yard.ecs("DescribeDisks", InstanceId=new.id, DiskType="data")["Disks"]["Disk"]
+        (disk,) = lab.ecs("DescribeDisks", InstanceId=new.id, DiskType="data")["Disks"]["Disk"]
         assert (disk["SourceSnapshotId"], disk["Size"]) == (made, 80)
-        assert "wants_data=80\nis_snapshot=yes\n" in boot_script(yard, new.id)
+        assert "wants_data=80\nis_snapshot=yes\n" in boot_script(lab, new.id)
         with pytest.raises(InvalidError, match="needs a disk of 60 GiB, and 20 were asked for"):
             await backend.acquire(replace(spec, snapshot=made, data_disk_gib=20), ["task0.small"])
         with pytest.raises(NotFoundError, match="there is no snapshot s-none in cn-beijing"):
             await backend.acquire(replace(spec, snapshot="s-none"), ["task0.none"])
-        assert len(yard.instances()) == 2
+        assert len(lab.instances()) == 2
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()

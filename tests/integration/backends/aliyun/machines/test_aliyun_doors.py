@@ -24,8 +24,8 @@ KIND = "ecs.g7.large"
 class Door:
     """A user's shell."""
 
-    def __init__(self, yard: Emulation, home: Path) -> None:
-        self.env = {**os.environ, "HOME": str(home), "USER": "alice", **yard.environ()}
+    def __init__(self, lab: Emulation, home: Path) -> None:
+        self.env = {**os.environ, "HOME": str(home), "USER": "alice", **lab.environ()}
         self.env["TRAINYARD_HOME"] = str(home / "home")
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -52,22 +52,22 @@ def shown(door: Door, *words: str) -> str:
 
 
 @pytest.fixture
-def door(yard: Emulation, tmp_path: Path) -> Door:
-    return Door(yard, tmp_path)
+def door(lab: Emulation, tmp_path: Path) -> Door:
+    return Door(lab, tmp_path)
 
 
-def test_nothing_is_spent_when_the_plan_is_only_shown(door: Door, yard: Emulation) -> None:
+def test_nothing_is_spent_when_the_plan_is_only_shown(door: Door, lab: Emulation) -> None:
     done = door.run("trainyard", "create", "--name", "dry", "-np", "2", "-i", KIND, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "make 2 ecs.g7.large machines, for 1.18 CNY an hour" in done.stdout
     assert "cn-beijing-" in done.stdout
     planned = door.run("trainyard", "create", "--name", "dry", "-i", KIND, "--dry-run", "--json")
     assert json.loads(planned.stdout)["new"] == ["task0.dry"]
-    assert yard.instances() == []
-    assert yard.control("GET", "state")["vpcs"] == {}
+    assert lab.instances() == []
+    assert lab.control("GET", "state")["vpcs"] == {}
 
 
-def test_the_flag_is_named_when_nobody_can_be_asked(door: Door, yard: Emulation) -> None:
+def test_the_flag_is_named_when_nobody_can_be_asked(door: Door, lab: Emulation) -> None:
     done = door.run("fastgpu", "create", "--name", "asks", "-i", KIND)
     assert done.returncode == 2
     assert "Spend 0.59 CNY an hour?" in done.stderr
@@ -78,11 +78,11 @@ def test_the_flag_is_named_when_nobody_can_be_asked(door: Door, yard: Emulation)
     asked = door.run("python", "-c", script)
     assert "confirm_cost=True" in asked.stderr
     assert "FASTGPU_SKIP_COST_CONFORM" in asked.stderr
-    assert yard.instances() == []
+    assert lab.instances() == []
 
 
 def test_a_machine_is_made_listed_and_cleaned_up_when_the_cost_is_agreed_to(
-    door: Door, yard: Emulation
+    door: Door, lab: Emulation
 ) -> None:
     made = door.run("fastgpu", "create", "--name", "whole", "-i", KIND, "--spot", "-y", "--max-hours", "300")
     assert made.returncode == 0, made.stderr
@@ -91,16 +91,16 @@ def test_a_machine_is_made_listed_and_cleaned_up_when_the_cost_is_agreed_to(
     assert "spot" in listed.stdout
     assert "Released at" in listed.stdout
     said = door.run("trainyard", "run", "task0.whole", "echo in $HOME")
-    assert "in /root" in said.stdout or yard.ready["isolation"] == "home"
+    assert "in /root" in said.stdout or lab.ready["isolation"] == "home"
     stopped = door.run("trainyard", "stop", "task0.whole")
     assert stopped.returncode == 0, stopped.stderr
-    (row,) = yard.instances()
+    (row,) = lab.instances()
     assert row["AutoReleaseTime"] == ""  # whoever stops a machine wants its files back
     assert "goes on costing" in door.run("trainyard", "ls", "--stop").stderr
     assert door.run("trainyard", "start", "task0.whole").returncode == 0
-    assert yard.instances()[0]["AutoReleaseTime"]
+    assert lab.instances()[0]["AutoReleaseTime"]
     assert door.run("trainyard", "kill", "-y", "task0.whole").returncode == 0
-    assert yard.instances() == []
+    assert lab.instances() == []
     cleaned = door.run("trainyard", "cleanup", "-y")
     assert cleaned.returncode == 0, cleaned.stderr
     assert "removed VPC ncluster-vpc" in cleaned.stdout
@@ -145,7 +145,7 @@ def test_every_line_of_a_plan_fits_when_the_terminal_is_narrow(door: Door) -> No
     assert max(map(len, plan)) <= 80
 
 
-def test_places_with_the_same_refusal_are_told_once(door: Door, yard: Emulation) -> None:
+def test_places_with_the_same_refusal_are_told_once(door: Door, lab: Emulation) -> None:
     words = ["create", "--name", "dear", "--gpus", "1", "--spot", "--spot-price-limit", "0.01", "-y"]
     done = door.run("trainyard", *words)
     assert done.returncode == 7
@@ -153,7 +153,7 @@ def test_places_with_the_same_refusal_are_told_once(door: Door, yard: Emulation)
     assert "likewise" in done.stderr
     done = door.run("trainyard", "create", "--name", "dear", "-i", KIND, "--max-price-per-hour", "0.1", "-y")
     assert "nobody in cn-beijing has ecs.g7.large for 0.1 an hour or less" in done.stderr
-    assert yard.instances() == []
+    assert lab.instances() == []
 
 
 def test_doctor_says_whether_the_cloud_answers(door: Door) -> None:
@@ -163,14 +163,14 @@ def test_doctor_says_whether_the_cloud_answers(door: Door) -> None:
     assert "broken  cloud" in done.stdout
 
 
-def test_what_stays_is_told_when_the_install_script_fails(door: Door, yard: Emulation) -> None:
+def test_what_stays_is_told_when_the_install_script_fails(door: Door, lab: Emulation) -> None:
     done = door.run(
         "fastgpu", "create", "--name", "bad", "-i", KIND, "-y", "--install_script", "echo hello; exit 3"
     )
     assert done.returncode == 3
     assert "warning: the machines that were made stay and cost money" in done.stderr
     assert "`fastgpu kill task0.bad`" in done.stderr
-    assert len(yard.instances()) == 1
+    assert len(lab.instances()) == 1
 
 
 def test_local_machines_are_listed_beside_those_of_the_cloud(door: Door) -> None:
@@ -182,16 +182,16 @@ def test_local_machines_are_listed_beside_those_of_the_cloud(door: Door) -> None
         assert door.run("trainyard", "kill", "-y", "task0.here").returncode == 0
 
 
-def test_no_secret_is_shown_when_everything_is_told(door: Door, yard: Emulation) -> None:
-    secret = yard.ready["access_key_secret"]
+def test_no_secret_is_shown_when_everything_is_told(door: Door, lab: Emulation) -> None:
+    secret = lab.ready["access_key_secret"]
     for words in (["ls", "--json"], ["create", "--name", "x", "-i", "ecs.no.such", "-y", "--debug"]):
         done = door.run("trainyard", *words)
         assert secret not in done.stdout + done.stderr
 
 
-def test_the_missing_right_is_named_when_machines_may_not_be_seen(door: Door, yard: Emulation) -> None:
+def test_the_missing_right_is_named_when_machines_may_not_be_seen(door: Door, lab: Emulation) -> None:
     """The provider answers with an empty list then: nobody may take that for an empty account."""
-    yard.control("POST", "options", {"account": {"denied": ["ecs:DescribeInstances"]}})
+    lab.control("POST", "options", {"account": {"denied": ["ecs:DescribeInstances"]}})
     try:
         alone = door.run("trainyard", "ls", "--backend", "aliyun")
         assert alone.returncode == 5
@@ -204,16 +204,16 @@ def test_the_missing_right_is_named_when_machines_may_not_be_seen(door: Door, ya
         killed = door.run("trainyard", "kill", "-y", "task0.blind")
         assert killed.returncode == 5, killed.stderr  # it may be there: nobody can say
     finally:
-        yard.control("POST", "options", {"account": {"denied": []}})
-    assert yard.instances() == []
+        lab.control("POST", "options", {"account": {"denied": []}})
+    assert lab.instances() == []
 
 
-def test_both_are_released_when_two_machines_have_one_name(door: Door, yard: Emulation) -> None:
+def test_both_are_released_when_two_machines_have_one_name(door: Door, lab: Emulation) -> None:
     """Another computer made the same one, and died before the two could settle it."""
     assert door.run("trainyard", "create", "--name", "twin", "-i", KIND, "-y").returncode == 0
-    (first,) = yard.instances()
+    (first,) = lab.instances()
     tags = [{"Key": tag["TagKey"], "Value": tag["TagValue"]} for tag in first["Tags"]["Tag"]]
-    (second,) = yard.launch(
+    (second,) = lab.launch(
         {
             "VSwitchId": first["VpcAttributes"]["VSwitchId"],
             "SecurityGroupId": first["SecurityGroupIds"]["SecurityGroupId"][0],
@@ -228,10 +228,10 @@ def test_both_are_released_when_two_machines_have_one_name(door: Door, yard: Emu
     assert "`trainyard kill task0.twin`" in refused.stderr
     done = door.run("trainyard", "kill", "-y", "task0.twin")
     assert done.returncode == 0, done.stderr
-    assert yard.instances() == []
+    assert lab.instances() == []
 
 
-def test_machines_are_stopped_at_the_end_when_a_script_asks_for_it(door: Door, yard: Emulation) -> None:
+def test_machines_are_stopped_at_the_end_when_a_script_asks_for_it(door: Door, lab: Emulation) -> None:
     script = (
         "import trainyard as ty\nty.set_backend('aliyun')\n"
         f"job = ty.make_job(name='done', instance_type='{KIND}', confirm_cost=True, stop_when_done=True)\n"
@@ -239,7 +239,7 @@ def test_machines_are_stopped_at_the_end_when_a_script_asks_for_it(door: Door, y
     )
     done = door.run("python", "-c", script)
     assert done.returncode == 0, done.stderr
-    assert yard.instances()[0]["Status"] == "Stopped"
+    assert lab.instances()[0]["Status"] == "Stopped"
     assert door.run("trainyard", "start", "task0.done").returncode == 0
     assert "trained" in door.run("trainyard", "run", "task0.done", "cat result").stdout
     assert door.run("trainyard", "kill", "-y", "task0.done").returncode == 0

@@ -29,12 +29,12 @@ class LaterClock(SystemClock):
         return super().now() + self.ahead
 
 
-async def test_a_stopped_machine_costs_its_disks_when_its_type_can_stop_costing(yard, open_client):
+async def test_a_stopped_machine_costs_its_disks_when_its_type_can_stop_costing(lab, open_client):
     clock = LaterClock()
     backend = open_client(clock=clock)
     try:
         machine = (await backend.acquire(SMALL, ["task0.cheap"]))[0]
-        yard.control("POST", "clock", {"advance_seconds": 36000})
+        lab.control("POST", "clock", {"advance_seconds": 36000})
         clock.ahead = timedelta(hours=10)
         before = (await backend.machines())[0]
         price = Decimal(before.details["price_per_hour"])
@@ -51,13 +51,13 @@ async def test_a_stopped_machine_costs_its_disks_when_its_type_can_stop_costing(
         await backend.aclose()
 
 
-async def test_a_machine_is_not_even_reached_when_it_is_released(yard, open_client):
+async def test_a_machine_is_not_even_reached_when_it_is_released(lab, open_client):
     """Its files go with it; one that hangs would only hold up what costs money."""
     backend = open_client()
     try:
         machines = await backend.acquire(SMALL, ["task0.gone"])
         await verbs.release(backend, machines)
-        assert yard.instances() == []
+        assert lab.instances() == []
         assert not backend._ways
     finally:
         await backend.aclose()
@@ -91,38 +91,38 @@ async def test_a_machine_is_reached_at_its_new_address_when_started_again(open_c
         await backend.aclose()
 
 
-async def test_a_start_is_refused_and_files_are_kept_when_there_is_no_stock(yard, open_client):
+async def test_a_start_is_refused_and_files_are_kept_when_there_is_no_stock(lab, open_client):
     backend = open_client()
     try:
         machine = (await backend.acquire(SMALL, ["task0.stock"]))[0]
         await backend.stop([machine])
         wish = {"zone": machine.zone, "type": machine.type, "spot": False}
-        yard.control("POST", "stock", {**wish, "free": 0})
+        lab.control("POST", "stock", {**wish, "free": 0})
         with pytest.raises(CapacityError) as raised:
             await backend.acquire(SMALL, ["task0.stock"])
         assert "files are kept" in raised.value.hint
-        yard.control("POST", "stock", {**wish, "free": 1000})
+        lab.control("POST", "stock", {**wish, "free": 1000})
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
-async def test_machines_are_released_when_they_are_just_being_stopped(yard, open_client):
+async def test_machines_are_released_when_they_are_just_being_stopped(lab, open_client):
     """Scripts of the family call stop and kill in one breath."""
     backend = open_client()
     try:
         await backend.acquire(SMALL, ["task0.breath"])
-        yard.control("POST", "options", {"timing": {"stopping": 1}})
-        yard.ecs("StopInstances", InstanceId=[row["InstanceId"] for row in yard.instances()])
+        lab.control("POST", "options", {"timing": {"stopping": 1}})
+        lab.ecs("StopInstances", InstanceId=[row["InstanceId"] for row in lab.instances()])
         await backend.release(await backend.machines())
-        assert yard.instances() == []
-        assert yard.ecs("DescribeDisks", MaxResults=100)["Disks"]["Disk"] == []
+        assert lab.instances() == []
+        assert lab.ecs("DescribeDisks", MaxResults=100)["Disks"]["Disk"] == []
     finally:
-        yard.control("POST", "options", {"timing": {"stopping": 0}})
+        lab.control("POST", "options", {"timing": {"stopping": 0}})
         await backend.aclose()
 
 
-async def test_files_are_shared_and_mounted_again_when_a_machine_was_stopped(yard, open_client):
+async def test_files_are_shared_and_mounted_again_when_a_machine_was_stopped(lab, open_client):
     backend = open_client()
     try:
         spec = MachineSpec(type="ecs.g7.large", shared_storage=True, data_disk_gib=40)
@@ -133,18 +133,18 @@ async def test_files_are_shared_and_mounted_again_when_a_machine_was_stopped(yar
         again = (await verbs.start(backend, [two]))[0]
         assert (await backend.transport(again).run("cat /fastgpu/file")).stdout == b"shared\n"
         assert await backend.mount([one, again]) == "/fastgpu"
-        disks = yard.ecs("DescribeDisks", MaxResults=100)["Disks"]["Disk"]
+        disks = lab.ecs("DescribeDisks", MaxResults=100)["Disks"]["Disk"]
         assert {(disk["Type"], disk["Category"]) for disk in disks} == {
             ("system", "cloud_essd"),
             ("data", "cloud_essd"),
         }
-        assert len(yard.call("nas", "DescribeFileSystems")["FileSystems"]["FileSystem"]) == 1
+        assert len(lab.call("nas", "DescribeFileSystems")["FileSystems"]["FileSystem"]) == 1
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
-async def test_only_ssh_and_named_services_are_opened_when_an_address_is_admitted(yard, open_client):
+async def test_only_ssh_and_named_services_are_opened_when_an_address_is_admitted(lab, open_client):
     backend = open_client()
     try:
         machine = (await backend.acquire(SMALL, ["task0.wall"]))[0]
@@ -153,7 +153,7 @@ async def test_only_ssh_and_named_services_are_opened_when_an_address_is_admitte
             await backend.admit_address([], "198.51.100.0/24", services=["tensorboard"]) == "198.51.100.0/24"
         )
         group = machine.details["security_group_ids"]
-        answer = yard.ecs("DescribeSecurityGroupAttribute", SecurityGroupId=group)
+        answer = lab.ecs("DescribeSecurityGroupAttribute", SecurityGroupId=group)
         rules = {(rule["SourceCidrIp"], rule["PortRange"]) for rule in answer["Permissions"]["Permission"]}
         assert rules >= {
             ("203.0.113.7/32", "22/22"),
@@ -168,7 +168,7 @@ async def test_only_ssh_and_named_services_are_opened_when_an_address_is_admitte
         await backend.aclose()
 
 
-async def test_the_release_time_moves_when_the_same_machine_is_asked_for_again(yard, open_client):
+async def test_the_release_time_moves_when_the_same_machine_is_asked_for_again(lab, open_client):
     clock = LaterClock()
     clock.ahead = timedelta(days=30)  # behind which the emulator's clock stays
     backend = open_client(clock=clock)

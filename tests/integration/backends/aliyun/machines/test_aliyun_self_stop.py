@@ -75,8 +75,8 @@ class Told:
         pass
 
 
-def statuses(yard: Emulation) -> list[str]:
-    return [row["Status"] for row in yard.instances()]
+def statuses(lab: Emulation) -> list[str]:
+    return [row["Status"] for row in lab.instances()]
 
 
 async def held(task: Task, line: str) -> None:
@@ -90,9 +90,9 @@ async def let_go(task: Task) -> None:
 
 
 async def test_machines_stop_themselves_when_the_client_was_killed_and_the_command_has_ended(
-    yard: Emulation, open_client, tmp_path: Path
+    lab: Emulation, open_client, tmp_path: Path
 ):
-    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **lab.environ()}
     env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -102,10 +102,10 @@ async def test_machines_stop_themselves_when_the_client_was_killed_and_the_comma
         assert any(line.startswith("started") for line in lines), client.communicate()[1]
         client.send_signal(signal.SIGKILL)
         client.communicate()
-    assert statuses(yard) == ["Running", "Running"]
-    until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
-    assert {row["StoppedMode"] for row in yard.instances()} == {"StopCharging"}
-    assert {row["AutoReleaseTime"] for row in yard.instances()} == {""}  # the files are kept
+    assert statuses(lab) == ["Running", "Running"]
+    until(lambda: statuses(lab) == ["Stopped", "Stopped"], 40)
+    assert {row["StoppedMode"] for row in lab.instances()} == {"StopCharging"}
+    assert {row["AutoReleaseTime"] for row in lab.instances()} == {""}  # the files are kept
     backend = open_client()
     try:
         await backend.start(await backend.machines())
@@ -120,39 +120,39 @@ async def test_machines_stop_themselves_when_the_client_was_killed_and_the_comma
 
 
 def test_the_script_does_not_wait_for_its_commands_when_the_machine_stops_itself(
-    yard: Emulation, tmp_path: Path
+    lab: Emulation, tmp_path: Path
 ):
-    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **lab.environ()}
     env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "the machines stop themselves when their commands have ended" in done.stdout
-    assert statuses(yard) == ["Running"]
-    until(lambda: statuses(yard) == ["Stopped"], 60)
+    assert statuses(lab) == ["Running"]
+    until(lambda: statuses(lab) == ["Stopped"], 60)
 
 
-async def test_a_machine_stops_itself_again_when_idle_after_each_start(yard: Emulation, open_client):
+async def test_a_machine_stops_itself_again_when_idle_after_each_start(lab: Emulation, open_client):
     backend, told = open_client(), Told()
     try:
         job = await make_job(Context(backend, told), name="idle", spec=SPEC)
         await job.run("true")
         assert await SelfStop(job=job, terms=StopTerms(idle_minutes=0.05)).arrange(), told.lines
         await held(job.tasks[0], "sleep 4")
-        assert statuses(yard) == ["Running"]
+        assert statuses(lab) == ["Running"]
         await let_go(job.tasks[0])
-        until(lambda: statuses(yard) == ["Stopped"], 40)
-        assert yard.instances()[0]["StoppedMode"] == "StopCharging"
-        if yard.ready["isolation"] != "home":  # elsewhere nothing of the machine's own runs at its boot
+        until(lambda: statuses(lab) == ["Stopped"], 40)
+        assert lab.instances()[0]["StoppedMode"] == "StopCharging"
+        if lab.ready["isolation"] != "home":  # elsewhere nothing of the machine's own runs at its boot
             await job.aclose()
             await backend.start(await backend.machines())
-            until(lambda: statuses(yard) == ["Stopped"], 40)
+            until(lambda: statuses(lab) == ["Stopped"], 40)
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
 async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_command(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend = open_client()
     try:
@@ -166,30 +166,30 @@ async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_comman
             job.tasks[1],
             f"for i in 1 2 3; do echo > ~/.trainyard/curfew/clients/{other.client}; sleep 1; done",
         )
-        assert statuses(yard) == ["Running", "Running"]
+        assert statuses(lab) == ["Running", "Running"]
         await let_go(job.tasks[1])
-        until(lambda: statuses(yard) == ["Stopped", "Stopped"], 40)
+        until(lambda: statuses(lab) == ["Stopped", "Stopped"], 40)
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
 async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_last_command(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="visit", spec=SPEC)
-        curfew = SelfStop(job=job, terms=StopTerms(when_done=True, beat_seconds=0.4))
-        assert await curfew.arrange()
+        self_stop = SelfStop(job=job, terms=StopTerms(when_done=True, beat_seconds=0.4))
+        assert await self_stop.arrange()
         (task,) = job.tasks
         await held(task, "true")  # the client's own: it keeps the machine until the visitor has come
-        await curfew.leave()
+        await self_stop.leave()
         await task.require("sleep 2", "cannot wait")  # so that the next is not the client's, by whole seconds
         await task.run("date +%s > visited", non_blocking=True)
-        assert statuses(yard) == ["Running"]
+        assert statuses(lab) == ["Running"]
         await let_go(task)
-        until(lambda: statuses(yard) == ["Stopped"], 40)
+        until(lambda: statuses(lab) == ["Stopped"], 40)
         await job.aclose()
         await backend.start(await backend.machines())
         (machine,) = await backend.machines()
@@ -202,20 +202,20 @@ async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_las
         await backend.aclose()
 
 
-async def test_the_client_stops_quiet_machines_at_once_and_leaves_busy_ones(yard: Emulation, open_client):
+async def test_the_client_stops_quiet_machines_at_once_and_leaves_busy_ones(lab: Emulation, open_client):
     backend, told = open_client(), Told()
     try:
         job = await make_job(Context(backend, told), name="end", spec=SPEC)
-        curfew = SelfStop(job=job, terms=StopTerms(when_done=True))
-        assert await curfew.arrange()
+        self_stop = SelfStop(job=job, terms=StopTerms(when_done=True))
+        assert await self_stop.arrange()
         await job.tasks[0].run("sleep 1000", non_blocking=True)
-        await stop_when_done(job, curfew)
-        assert statuses(yard) == ["Running"]
+        await stop_when_done(job, self_stop)
+        assert statuses(lab) == ["Running"]
         assert any("stop themselves" in line for line in told.lines)
         await job.tasks[0].interrupt()
         await job.tasks[0].join(ignore_errors=True)  # a busy machine takes its time
-        await stop_when_done(job, curfew)
-        assert statuses(yard) == ["Stopped"]
+        await stop_when_done(job, self_stop)
+        assert statuses(lab) == ["Stopped"]
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
@@ -223,14 +223,14 @@ async def test_the_client_stops_quiet_machines_at_once_and_leaves_busy_ones(yard
 
 @pytest.mark.parametrize("lack", ["role", "right"])
 async def test_the_reason_is_told_in_a_sentence_when_a_machine_cannot_stop_itself(
-    yard: Emulation, open_client, lack: str
+    lab: Emulation, open_client, lack: str
 ):
     backend, told = open_client(), Told()
     spec = SPEC if lack == "right" else MachineSpec(type="ecs.g7.large")
     try:
         job = await make_job(Context(backend, told), name="denied", spec=spec)
         if lack == "right":
-            yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
+            lab.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
         assert not await SelfStop(job=job, terms=StopTerms(when_done=True)).arrange()
         (line,) = told.lines
         assert line.startswith("task0.denied WARN the machine cannot stop itself: ")
@@ -239,17 +239,17 @@ async def test_the_reason_is_told_in_a_sentence_when_a_machine_cannot_stop_itsel
         ) in line
         assert not await job.tasks[0].exists(".trainyard/curfew/terms")
     finally:
-        yard.control("POST", "options", {"account": {"denied": []}})
+        lab.control("POST", "options", {"account": {"denied": []}})
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
-async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(yard: Emulation, open_client):
+async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(lab: Emulation, open_client):
     backend = open_client()
     try:
         job = await make_job(Context(backend, Told()), name="later", spec=SPEC)
         assert await SelfStop(job=job, terms=StopTerms(idle_minutes=0.02)).arrange()
-        yard.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
+        lab.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
 
         async def said() -> str:
             done = await job.tasks[0].transport.run("cat ~/.trainyard/curfew/log")
@@ -257,26 +257,26 @@ async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(yard
 
         while "cannot stop: its RAM role may not stop it: Forbidden.RAM" not in await said():
             pass
-        yard.control("POST", "options", {"account": {"denied": []}})
-        until(lambda: statuses(yard) == ["Stopped"], 40)  # it has tried again
+        lab.control("POST", "options", {"account": {"denied": []}})
+        until(lambda: statuses(lab) == ["Stopped"], 40)  # it has tried again
     finally:
-        yard.control("POST", "options", {"account": {"denied": []}})
+        lab.control("POST", "options", {"account": {"denied": []}})
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
-async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(yard: Emulation, open_client):
+async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(lab: Emulation, open_client):
     backend = open_client()
     spec = MachineSpec(type="ecs.g7.large", role=ROLE, spot=True)
     try:
         job = await make_job(Context(backend, Told()), name="again", spec=spec)
-        curfew = SelfStop(job=job, terms=StopTerms(when_done=True))
-        assert await curfew.arrange()
-        watch = Watch(job=job, spec=spec, care=WatchOptions(recover=True), curfew=curfew)
+        self_stop = SelfStop(job=job, terms=StopTerms(when_done=True))
+        assert await self_stop.arrange()
+        watch = Watch(job=job, spec=spec, care=WatchOptions(recover=True), self_stop=self_stop)
         first = job.tasks[0].machine.id
-        yard.control("POST", "interrupt", {"instance": first})
+        lab.control("POST", "interrupt", {"instance": first})
         await watch.look()
-        yard.control("POST", "clock", {"advance_seconds": 400})
+        lab.control("POST", "clock", {"advance_seconds": 400})
         await watch.look()
         (task,) = job.tasks
         assert task.machine.id != first
@@ -286,11 +286,11 @@ async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(yard: E
         await backend.aclose()
 
 
-async def test_the_watch_ends_when_somebody_else_has_stopped_the_machines(yard: Emulation, open_client):
+async def test_the_watch_ends_when_somebody_else_has_stopped_the_machines(lab: Emulation, open_client):
     backend, told = open_client(), Told()
     try:
         job = await make_job(Context(backend, told), name="quiet", spec=SPEC)
-        yard.ecs("StopInstances", InstanceId=[job.tasks[0].machine.id])
+        lab.ecs("StopInstances", InstanceId=[job.tasks[0].machine.id])
         await Watch(job=job, spec=SPEC, care=WatchOptions(idle_minutes=60), look_seconds=0.05).run()
         assert job.tasks[0].machine.state is MachineState.STOPPED
         assert told.lines == ["task0.quiet WARN the machine has been stopped"]
@@ -299,8 +299,8 @@ async def test_the_watch_ends_when_somebody_else_has_stopped_the_machines(yard: 
         await backend.aclose()
 
 
-def test_a_single_task_is_stopped_at_the_end_of_the_script_too(yard: Emulation, tmp_path: Path):
-    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **yard.environ()}
+def test_a_single_task_is_stopped_at_the_end_of_the_script_too(lab: Emulation, tmp_path: Path):
+    env = {**os.environ, "HOME": str(tmp_path / "laptop"), "USER": "alice", **lab.environ()}
     env["TRAINYARD_HOME"] = str(tmp_path / "laptop" / ".trainyard")
     script = (
         "import trainyard\ntrainyard.set_backend('aliyun')\n"
@@ -308,4 +308,4 @@ def test_a_single_task_is_stopped_at_the_end_of_the_script_too(yard: Emulation, 
     )
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert statuses(yard) == ["Stopped"]
+    assert statuses(lab) == ["Stopped"]

@@ -41,7 +41,7 @@ async def until(is_so, seconds: float = 20.0) -> None:
 
 
 async def test_the_command_runs_on_another_machine_when_a_spot_machine_was_taken_back(
-    yard: Emulation, open_client
+    lab: Emulation, open_client
 ):
     backend, told = open_client(), Told()
     context = Context(backend, told, logdir_root="/fastgpu/runs")
@@ -58,14 +58,14 @@ async def test_the_command_runs_on_another_machine_when_a_spot_machine_was_taken
         await watch.look()
         assert not await task.exists(f"{logdir}/checkpoint")
 
-        yard.control("POST", "interrupt", {"instance": first})
+        lab.control("POST", "interrupt", {"instance": first})
         await watch.look()
         assert await task.read(f"{logdir}/checkpoint") == "saved\n"
         await watch.look()
         assert sum("checkpoint command has run" in line for line in told.lines) == 1
 
-        yard.control("POST", "clock", {"advance_seconds": 400})
-        assert first not in [row["InstanceId"] for row in yard.instances()]
+        lab.control("POST", "clock", {"advance_seconds": 400})
+        assert first not in [row["InstanceId"] for row in lab.instances()]
         await watch.look()
         assert task.machine.id != first
         assert await task.exists("installed")
@@ -76,20 +76,20 @@ async def test_the_command_runs_on_another_machine_when_a_spot_machine_was_taken
 
         await until(started_twice)
         await job.kill()
-        assert yard.instances() == []
+        assert lab.instances() == []
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()
 
 
-async def test_no_machine_is_made_when_somebody_has_killed_the_job(yard: Emulation, open_client):
+async def test_no_machine_is_made_when_somebody_has_killed_the_job(lab: Emulation, open_client):
     backend, told = open_client(), Told()
     spec = MachineSpec(type="ecs.g7.large", spot=True)
     try:
         job = await make_job(Context(backend, told), name="killed", spec=spec)
-        yard.ecs("DeleteInstances", InstanceId=[job.tasks[0].machine.id], Force=True)
+        lab.ecs("DeleteInstances", InstanceId=[job.tasks[0].machine.id], Force=True)
         await Watch(job=job, spec=spec, care=WatchOptions(recover=True)).look()
-        assert yard.instances() == []
+        assert lab.instances() == []
         assert job.tasks == []
         assert any("the machine is gone" in line for line in told.lines)
     finally:

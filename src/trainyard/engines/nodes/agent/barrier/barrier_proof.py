@@ -49,9 +49,9 @@ def local_name(key: str) -> str:
 class Session:
     """One connection, as both sides have to see it."""
 
-    def __init__(self, key: str, attempt: str, door: str, of_task: bytes, of_gate: bytes) -> None:
+    def __init__(self, key: str, attempt: str, door: str, of_task: bytes, of_barrier: bytes) -> None:
         self._key = derive(key, "gate")
-        parts = [VERSION, attempt.encode(), door.encode(), of_task, of_gate]
+        parts = [VERSION, attempt.encode(), door.encode(), of_task, of_barrier]
         self._context = b"".join(_SIZE.pack(len(part)) + part for part in parts)
 
     def challenge(self) -> bytes:

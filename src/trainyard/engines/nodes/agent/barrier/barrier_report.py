@@ -196,8 +196,8 @@ class Reporter:
         session = proofs.Session(
             self._entry["token"], self._entry["attempt"], door.place.name, door.nonce, theirs
         )
-        is_gate = said[:size] == proofs.VERSION and proofs.is_same(proof, session.challenge())
-        return session if is_gate else None
+        is_barrier = said[:size] == proofs.VERSION and proofs.is_same(proof, session.challenge())
+        return session if is_barrier else None
 
     # -- being there
 

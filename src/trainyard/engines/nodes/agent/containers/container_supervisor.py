@@ -96,8 +96,8 @@ class ContainerSupervisor:
         self.view: dict[str, Any] = order["view"]
         self.words = words
         self.name = name_of(order)
-        self.hearing = EndSignal()
-        self.gate = -1  # what its first process waits at, until we have looked at it
+        self.end_signal = EndSignal()
+        self.barrier = -1  # what its first process waits at, until we have looked at it
         self.problem = ""
         self.is_lost = False  # who ran it went away, and did not come back
 
@@ -106,13 +106,13 @@ class ContainerSupervisor:
         try:
             self.runtime = self._found()
             self.box = Box(self.folder, self.order, self.runtime)
-            Fetcher(self.folder, self.view, (self.runtime.kind, self.runtime.path)).ensure(self.hearing)
+            Fetcher(self.folder, self.view, (self.runtime.kind, self.runtime.path)).ensure(self.end_signal)
             words, env = self._words()
         except RefusalError as error:
-            return TOLD if self.hearing.is_told else self._give_up(str(error))
+            return TOLD if self.end_signal.is_told else self._give_up(str(error))
         finally:
             self._forget_password()
-        if self.hearing.is_told:
+        if self.end_signal.is_told:
             return TOLD
         discard_left(self.runtime)
         if (
@@ -129,9 +129,9 @@ class ContainerSupervisor:
         """What runs containers here. RefusalError where nothing does; a daemon that is being started anew is waited for."""
         deadline = time.monotonic() + ANSWER_SECONDS
         while not (found := find_runtime(self.view.get("images", ""))).kind:
-            if not IS_AWAY.search(found.problem) or time.monotonic() > deadline or self.hearing.is_told:
+            if not IS_AWAY.search(found.problem) or time.monotonic() > deadline or self.end_signal.is_told:
                 raise RefusalError(no_runtime(self.view, found.problem))
-            self.hearing.pause(ASK_SECONDS)
+            self.end_signal.pause(ASK_SECONDS)
         keep_runtime(self.folder, found)
         return found
 
@@ -150,7 +150,7 @@ class ContainerSupervisor:
         if status and is_starved(said):
             limit = int(self.order.get("memory_mib") or 0)
             self._give_up(f"out of memory: it used more than its {limit} MiB")
-        elif status and "told" in said and not self.hearing.is_told:
+        elif status and "told" in said and not self.end_signal.is_told:
             self._give_up(f"its container was asked to end: by {kind}, somebody on the node or itself")
         return status
 
@@ -173,7 +173,7 @@ class ContainerSupervisor:
         self._tell()
         deadline = time.monotonic() + min(float(self.order["grace"]), BACK_SECONDS)
         while self._is_on() and time.monotonic() < deadline:
-            self.hearing.pause(ASK_SECONDS)
+            self.end_signal.pause(ASK_SECONDS)
 
     def _is_on(self) -> bool:
         """Whether the container has begun, and not ended."""
@@ -186,7 +186,7 @@ class ContainerSupervisor:
         deadline = time.monotonic() + BACK_SECONDS
         while self._is_on() and time.monotonic() < deadline:
             self._tell_if_due()
-            self.hearing.pause(ASK_SECONDS)
+            self.end_signal.pause(ASK_SECONDS)
             status, said = run_briefly(ask)
             if status == 0 and said.strip() == "true":
                 os.write(1, AWAY_LINE)
@@ -202,7 +202,7 @@ class ContainerSupervisor:
             if not is_open:
                 is_open = self._open()
             seconds = TELL_AGAIN_SECONDS if self._tell_if_due() else LOOK_AGAIN_SECONDS
-            self.hearing.pause(seconds if is_open else LOOK_SECONDS)
+            self.end_signal.pause(seconds if is_open else LOOK_SECONDS)
             if is_open and ended_of(self._said()) is not None and not self._first():
                 late = late or time.monotonic() + LATE_SECONDS
                 if time.monotonic() > late:
@@ -222,7 +222,7 @@ class ContainerSupervisor:
             os.kill(pid, signal.SIGKILL)
         else:
             # One is enough, but a shell may be called away while it reads it.
-            os.write(self.gate, b"go\n" * 8)
+            os.write(self.barrier, b"go\n" * 8)
         return True
 
     def _first(self) -> int:
@@ -232,7 +232,7 @@ class ContainerSupervisor:
 
     def _tell_if_due(self) -> bool:
         """Whether it has to go and did not know yet."""
-        is_due = self.hearing.is_told and "told" not in self._said()
+        is_due = self.end_signal.is_told and "told" not in self._said()
         if is_due:
             self._tell()
         return is_due
@@ -266,12 +266,12 @@ class ContainerSupervisor:
         self._give(first)
         options = ["--mount", mounted(first, "/.first", False)]
         if self.view["mounts"]:
-            gate = os.path.abspath(self.folder.file("go"))
+            barrier = os.path.abspath(self.folder.file("go"))
             with contextlib.suppress(FileExistsError):
-                os.mkfifo(gate, 0o600)
-            self._give(gate)
-            self.gate = os.open(gate, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            options += ["--mount", mounted(gate, "/.go", False)]
+                os.mkfifo(barrier, 0o600)
+            self._give(barrier)
+            self.barrier = os.open(barrier, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            options += ["--mount", mounted(barrier, "/.go", False)]
         if self.runtime.kind == PODMAN:
             options += ["--replace"]
         return self.box.words(self.name, options, ["-c", FIRST, "sh", self.box.place(), *self._inner()])

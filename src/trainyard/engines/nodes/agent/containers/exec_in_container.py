@@ -68,13 +68,13 @@ def _shell(command: str) -> list[str]:
 
 def _attend(words: list[str], env: dict[str, str], visit: str) -> int:
     """Wait for a command; where we have to go, so has what it started."""
-    hearing = EndSignal(signal.SIGTERM, signal.SIGHUP)
+    end_signal = EndSignal(signal.SIGTERM, signal.SIGHUP)
     child = subprocess.Popen(words, env=env)
     for number in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # it has the terminal, and hears of these by itself
     while (status := child.poll()) is None:
-        if hearing.is_told:
+        if end_signal.is_told:
             end_marked(f"{VISIT}={visit}".encode(), 0, {os.getpid()}, grace=LEAVE_SECONDS)
             child.terminate()
-        hearing.pause(LEAVE_SECONDS if hearing.is_told else None)
+        end_signal.pause(LEAVE_SECONDS if end_signal.is_told else None)
     return status if status >= 0 else 128 - status

@@ -53,7 +53,7 @@ class Fetcher:
         self.image: str = view["image"]
         self.kind, self.runtime = runtime
 
-    def ensure(self, hearing: EndSignal) -> None:
+    def ensure(self, end_signal: EndSignal) -> None:
         """Have it. RefusalError where it cannot be had; whoever was told to go meanwhile gives up."""
         if IS_PLACE.match(self.image):
             raise RefusalError(f"{self.image} is no image of a registry or of this node, but a place")
@@ -62,34 +62,34 @@ class Fetcher:
             return
         begun = time.monotonic()
         self._note("image_pulling", f"The image {self.image} is being fetched.")
-        status, said = self._fetch(hearing)
+        status, said = self._fetch(end_signal)
         if status == 0:
             took = time.monotonic() - begun
             self._note("image_pulled", f"The image {self.image} was fetched in {took:.0f} s.")
-        if status == 0 or hearing.is_told:
+        if status == 0 or end_signal.is_told:
             return
         message = f"the image {self.image} cannot be fetched ({cause_of(said)}): {last_line(said)[:500]}"
         self._note("image_failed", f"T{message[1:]}")
         raise RefusalError(message)
 
-    def _fetch(self, hearing: EndSignal) -> tuple[int, str]:
+    def _fetch(self, end_signal: EndSignal) -> tuple[int, str]:
         """Try until it is there, or there is no use in trying."""
         if self.kind == PODMAN:  # which tries again by itself
-            status, said = self._pull(self.image, hearing)
+            status, said = self._pull(self.image, end_signal)
             if status and cause_of(said) == NO_NAME and not has_host(self.image):
                 # Its settings name no registry for such names; what everybody means is this one.
                 inner = self.image if "/" in self.image else f"library/{self.image}"
-                status, said = self._pull(f"{COMMON}/{inner}", hearing)
+                status, said = self._pull(f"{COMMON}/{inner}", end_signal)
             return status, said
         for number in range(PULL_TRIES):
             if number:
-                hearing.pause(PULL_PAUSE_SECONDS)
-            status, said = self._pull(self.image, hearing)
-            if status == 0 or hearing.is_told or cause_of(said) not in WORTH_TRYING:
+                end_signal.pause(PULL_PAUSE_SECONDS)
+            status, said = self._pull(self.image, end_signal)
+            if status == 0 or end_signal.is_told or cause_of(said) not in WORTH_TRYING:
                 break
         return status, said
 
-    def _pull(self, image: str, hearing: EndSignal) -> tuple[int, str]:
+    def _pull(self, image: str, end_signal: EndSignal) -> tuple[int, str]:
         said = self.folder.file(SAID)
         with self._signed_in() as options, open(said, "wb") as file:
             words = [self.runtime, "pull", "-q", "--", image]
@@ -99,9 +99,9 @@ class Fetcher:
                 words[1:1] = ["--config", options]
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
             while child.poll() is None:
-                if hearing.is_told:
+                if end_signal.is_told:
                     child.terminate()
-                hearing.pause(1.0 if hearing.is_told else None)
+                end_signal.pause(1.0 if end_signal.is_told else None)
         text = self.folder.text(SAID)
         os.unlink(said)
         return child.returncode, text

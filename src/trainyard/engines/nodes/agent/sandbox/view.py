@@ -69,16 +69,20 @@ class WrappedCommand:
         self.placed, self.handles = [], []
 
 
-def find_out(ground: Capabilities, order: dict[str, Any]) -> None:
+def find_out(capabilities: Capabilities, order: dict[str, Any]) -> None:
     """Find out now what the node can, as far as the order needs it: once, for all tasks to come."""
     wanted = order.get("view")
     has_image = wanted is not None and wanted.get("image") and wanted.get("images") != IGNORE
     if wanted is not None and not has_image:  # who keeps a container finds out by itself: a daemon may hang
-        ground.bwrap  # noqa: B018  # kept by the ground
+        capabilities.bwrap  # noqa: B018  # kept by the ground
 
 
 def wrap(
-    ground: Capabilities, folder: TaskFolder, order: dict[str, Any], words: list[str], env: dict[str, str]
+    capabilities: Capabilities,
+    folder: TaskFolder,
+    order: dict[str, Any],
+    words: list[str],
+    env: dict[str, str],
 ) -> WrappedCommand:
     """Put a task's view around its words. RefusalError where it needs what the node cannot give."""
     view = order.get("view")
@@ -95,10 +99,10 @@ def wrap(
             ("image_ignored", f"The image {view['image']} is not used: the node is set to ignore images.")
         )
     wanted = view.get("isolation") or CLOSED
-    if wanted == OFF or not ground.bwrap:
-        wrapped = _without(ground, wanted, view, WrappedCommand(words, env))
+    if wanted == OFF or not capabilities.bwrap:
+        wrapped = _without(capabilities, wanted, view, WrappedCommand(words, env))
     else:
-        builder = Builder(ground, folder, order, env)
+        builder = Builder(capabilities, folder, order, env)
         if wanted != OPEN:
             wrapped = builder.closed(words)
         else:
@@ -109,24 +113,26 @@ def wrap(
 
 
 def _without(
-    ground: Capabilities, wanted: str, view: dict[str, Any], plain: WrappedCommand
+    capabilities: Capabilities, wanted: str, view: dict[str, Any], plain: WrappedCommand
 ) -> WrappedCommand:
     if wanted == REQUIRED:
-        raise RefusalError(f"the node must keep tasks apart and cannot: {ground.why_not}")
+        raise RefusalError(f"the node must keep tasks apart and cannot: {capabilities.why_not}")
     if os.getuid() == 0 and wanted not in UNGUARDED:
-        raise RefusalError(f"the node would run the task as root, and cannot keep it apart: {ground.why_not}")
+        raise RefusalError(
+            f"the node would run the task as root, and cannot keep it apart: {capabilities.why_not}"
+        )
     for mount in view["mounts"]:
         source = source_of(mount) if mount["kind"] != NETWORK else str(mount["source"])
         if os.path.normpath(source) != os.path.normpath(mount["target"]):
             if mount.get("options", {}).get("default"):
                 continue  # nobody asked for it by name
-            why = "its isolation is off" if wanted == OFF else ground.why_not
+            why = "its isolation is off" if wanted == OFF else capabilities.why_not
             raise RefusalError(f"the storage at {mount['target']} cannot be shown on this node: {why}")
     if view.get("shared_memory_mib"):
         message = "The /dev/shm of this node is everybody's, and as large as the node has it."
         plain.notes.append(("shared_memory_missing", message))
     if wanted not in (OFF, OPEN):
-        message = f"Tasks are not kept apart on this node: {ground.why_not}."
+        message = f"Tasks are not kept apart on this node: {capabilities.why_not}."
         plain.notes.append(("isolation_missing", message))
     return plain
 
@@ -135,14 +141,14 @@ class Builder:
     """Puts the words of bubblewrap together."""
 
     def __init__(
-        self, ground: Capabilities, folder: TaskFolder, order: dict[str, Any], env: dict[str, str]
+        self, capabilities: Capabilities, folder: TaskFolder, order: dict[str, Any], env: dict[str, str]
     ) -> None:
-        self.ground = ground
+        self.capabilities = capabilities
         self.folder = folder
         self.order = order
         self.view: dict[str, Any] = order["view"]
         self.env = dict(env)
-        self.words: list[str] = [ground.bwrap]
+        self.words: list[str] = [capabilities.bwrap]
         self.handles: list[int] = []
         self._ways = {"/"}  # folders that are there for the task to go through
         self.user = user_of(order)
@@ -199,7 +205,7 @@ class Builder:
         inner = self._enter(words)
         self._set_inside()
         if self.user is not None:
-            inner = [*self.user.words(self.ground.setpriv), *inner]
+            inner = [*self.user.words(self.capabilities.setpriv), *inner]
         wrapped = WrappedCommand([*self.words, "--", *inner], self.env, kind)
         wrapped.placed, wrapped.handles = self.places.all(), self.handles
         return wrapped
@@ -412,7 +418,7 @@ class Builder:
         for one in placed:
             self._make_way(one.target)
             verb = "--ro-bind" if one.read_only else "--bind"
-            if self.ground.takes_handles:
+            if self.capabilities.takes_handles:
                 os.set_inheritable(one.handle, True)
                 self.words += [f"{verb}-fd", str(one.handle), one.target]
             else:

@@ -64,7 +64,7 @@ class Supervisor:
         *,
         shell: str,
         env: dict[str, str],
-        ground: Capabilities,
+        capabilities: Capabilities,
     ) -> None:
         # Made in the agent, before the fork: every page that the child touches first is copied for it.
         self.folder = folder
@@ -77,14 +77,14 @@ class Supervisor:
         self.view = ""  # of which kind its view is; empty: none
         self.limits = cgroups.limits_of(order)
         self.group: cgroups.Group | None = None
-        self.ground = ground
-        view.find_out(ground, order)
+        self.capabilities = capabilities
+        view.find_out(capabilities, order)
         if (
             self.limits.memory_mib
             or self.limits.cpu_milli
-            or (self.limits.processes and cgroups.PIDS in ground.trees.folders)
+            or (self.limits.processes and cgroups.PIDS in capabilities.trees.folders)
         ):
-            self.group = ground.trees.group(cgroups.name_of(order["mark"]))
+            self.group = capabilities.trees.group(cgroups.name_of(order["mark"]))
         self.user: TaskUser | None = None  # as whom it runs; None: as we do
         self.claims: list[object] = []  # what holds ports of the node for the task
         self.child = 0
@@ -156,7 +156,7 @@ class Supervisor:
                 self._claim_ports()
             if self.order.get("entry"):
                 self._prepare_entry()
-            wrapped = view.wrap(self.ground, self.folder, self.order, self.words, self.env)
+            wrapped = view.wrap(self.capabilities, self.folder, self.order, self.words, self.env)
             self.view = wrapped.kind
             if self.view == view.CONTAINER:
                 self.group = None  # the container has its own

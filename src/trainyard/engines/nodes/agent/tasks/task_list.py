@@ -84,9 +84,9 @@ class Tasks:
         ] = {}  # attempts that have to end, and the grace; there was no room to note it
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
-        self._ground = Capabilities()
-        self._spares = FolderPool()
-        self.standby = SupervisorPool()
+        self._capabilities = Capabilities()
+        self._folder_pool = FolderPool()
+        self.supervisor_pool = SupervisorPool()
         self._trash = Trash()
         self.refusal = ""  # why no task is taken now, see disk_limit.py
 
@@ -183,7 +183,7 @@ class Tasks:
             }
             folder = TaskFolder(attempt, wanted["name"])
             try:
-                is_there = len(launch["tasks"]) == 1 and self._spares.give(folder)
+                is_there = len(launch["tasks"]) == 1 and self._folder_pool.give(folder)
                 state = folder.create(order, is_there=is_there)
                 task = Task(folder, order, is_old=False)
                 self._add(task)
@@ -195,11 +195,11 @@ class Tasks:
     def _supervise(self, task: Task, state: int) -> None:
         """Have a supervisor see to a task: one that stands by, or a new one."""
         try:
-            task.pid = self.standby.hand(task.folder, state)
+            task.pid = self.supervisor_pool.hand(task.folder, state)
             if not task.pid:
                 supervisor = self._supervisor(task.folder, state, task.order)
                 task.pid = self.fork(
-                    lambda: serve(supervisor, self._next_supervisor), state, *self._ground.handles
+                    lambda: serve(supervisor, self._next_supervisor), state, *self._capabilities.handles
                 )
         finally:
             os.close(state)
@@ -207,7 +207,9 @@ class Tasks:
         self._changed(task)
 
     def _supervisor(self, folder: TaskFolder, state: int, order: dict[str, Any]) -> Supervisor:
-        return Supervisor(folder, state, order, shell=self._shell, env=self._env, ground=self._ground)
+        return Supervisor(
+            folder, state, order, shell=self._shell, env=self._env, capabilities=self._capabilities
+        )
 
     def _next_supervisor(self, folder: TaskFolder, state: int) -> Supervisor | None:
         """In a process that has seen to other tasks. None where somebody has removed the order meanwhile."""
@@ -216,7 +218,7 @@ class Tasks:
 
     def stand_by(self) -> None:
         """Take those who are done with their task; what they said of it is read."""
-        for pid in self.standby.accept(self._by_pid.__contains__):
+        for pid in self.supervisor_pool.accept(self._by_pid.__contains__):
             self._leave(pid)
 
     def _leave(self, pid: int) -> None:
@@ -269,7 +271,7 @@ class Tasks:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
             self._end_visits(task)
-            if not (is_single and self._spares.keep(task.folder)):
+            if not (is_single and self._folder_pool.keep(task.folder)):
                 self._discard(task.folder)
         if not self.by_attempt.get(attempt):
             self.by_attempt.pop(attempt, None)
