@@ -106,7 +106,7 @@ def _oidc_login(
     provider = oidc.Provider(
         settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, context.clock
     )
-    made: OidcLogin = oidc_login.Federation(
+    made: OidcLogin = oidc_login.OidcLogin(
         context,
         authentication,
         provider,

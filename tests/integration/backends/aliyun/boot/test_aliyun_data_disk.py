@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import trainyard.backends.aliyun as backend
+import trainyard.backends.aliyun.launch as launch_package
 
-SCRIPT = Path(backend.__file__).with_name("data_disk.sh")
+SCRIPT = Path(launch_package.__file__).with_name("data_disk.sh")
 TOOLS = ("losetup", "lsblk", "blkid", "mkfs.ext4", "unshare", "mountpoint", "partx")
 
 

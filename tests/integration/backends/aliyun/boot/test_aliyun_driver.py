@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import trainyard.backends.aliyun as backend
+import trainyard.backends.aliyun.launch as launch_package
 from trainyard.backends.aliyun.launch.user_data import user_data
 
-FOLDER = Path(backend.__file__).parent
+FOLDER = Path(launch_package.__file__).parent
 NVIDIA = 'printf "#!/bin/sh\\nexit ${SMI_STATUS:-0}\\n" > "$BIN/nvidia-smi"; chmod 755 "$BIN/nvidia-smi"'
 
 
