@@ -16,7 +16,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from trainyard.engines.nodes.connect_cloud import describe
+from trainyard.backends.machine_address import pack
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.clock import Deadlines
 from trainyard.lib.errors import (
@@ -198,7 +198,7 @@ class Pools:
         return NodeRecord(
             name=row.name,
             created_at=self._now(),
-            address={"backend": row.backend, "machine": dict(describe(machine))},
+            address={"backend": row.backend, "machine": dict(pack(machine))},
             pool=pool.name,
             devices=declared,
             simulated=bool(declared),
