@@ -15,7 +15,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Protocol, TypeVar
 
-from trainyard.lib.errors import InvalidError, UnsupportedError
+from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration, parse_size
 from trainyard.spec.sweep import Axis, axis_between, axis_of
 from trainyard.spec.workload import (
@@ -434,12 +434,7 @@ def _pairs(node: _Node) -> list[tuple[_Node, _Node]]:
 
 
 def _read_yaml(text: str, problems: Problems) -> Value | None:
-    try:
-        yaml = import_module("yaml")  # only where a document is YAML: the smallest installation is without it
-    except ImportError as error:
-        raise UnsupportedError(
-            "YAML needs the package pyyaml.", hint="Install trainyard[server], or write the document in TOML."
-        ) from error
+    yaml = import_module("yaml")  # only where a document is YAML
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()

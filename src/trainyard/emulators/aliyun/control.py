@@ -24,7 +24,7 @@ from trainyard.emulators.aliyun.world import World
 from trainyard.lib.errors import CapacityError, InvalidError
 
 PREFIX = "/_emulator/"
-# What machines were told, and the seed that key pairs are made of.
+# What machines were told, and the seed from which the spot market's future can be computed.
 HIDDEN = frozenset({"password", "next_password", "user_data", "texts", "content", "script", "file", "seed"})
 
 

@@ -41,6 +41,9 @@ CASES = {
     "a:\n  b:\n    c: |\n      x\n  d: 1": {"a": {"b": {"c": "x\n"}, "d": 1}},
     "a: |\n  tab\there\n": {"a": "tab\there\n"},
     "a: b\r\nc: d\r\n": {"a": "b", "c": "d"},
+    "a: &x 1\nb: *x": {"a": 1, "b": 1},
+    "a: b\n  c": {"a": "b c"},
+    "a: !!str 1": {"a": "1"},
     "- echo a > b; c\n- [ls, -l, /]\n- -x": ["echo a > b; c", ["ls", "-l", "/"], "-x"],
 }
 
@@ -51,7 +54,8 @@ def test_the_value_is_what_yaml_says_when_a_person_writes_it(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [b", "a: &x 1", "a: *x", "a: b\n  c", 'a: "b', "a: 'b' c", "a: !!str b"]
+    "text",
+    ["a: [b", "a: *x", 'a: "b', "a: 'b' c", "a: !x b", "a: 2026-99-99", "[" * 5000, "{[]: 1}", "a: \0"],
 )
 def test_the_line_is_named_when_it_cannot_be_read(text):
     with pytest.raises(NotUnderstoodError, match="line"):

@@ -26,7 +26,6 @@ def make_key(tmp_path, kind):
     return (tmp_path / f"{kind}.pub").read_text()
 
 
-@pytest.mark.slow  # makes an RSA key in plain Python
 def test_openssh_believes_a_key_that_was_made_here(cloud, tmp_path):
     made = cloud.ecs("CreateKeyPair", KeyPairName="k-1")
     private = tmp_path / "key"

@@ -7,7 +7,9 @@ import binascii
 import hashlib
 import re
 
-from trainyard.emulators.aliyun import rsa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from trainyard.emulators.aliyun.answers import (
     by_number,
     ecs_tags,
@@ -25,6 +27,7 @@ from trainyard.emulators.aliyun.records import KeyPair
 from trainyard.emulators.aliyun.world import World
 
 _NAME = re.compile(r"[^\W\d_][\w:.\-]{1,127}")
+_BITS = 2048
 _KINDS = re.compile(r"(ssh-rsa|ssh-dss|ecdsa-sha2-nistp(256|384|521))(-cert-v01@openssh\.com)?|rsa|dsa")
 
 
@@ -75,13 +78,19 @@ def create_key_pair(world: World, call: Call) -> dict[str, Value]:
     """CreateKeyPair: the private half is in this answer and nowhere else."""
     region = require_region(call)
     name = _new_name(world, call, region)
-    pair = rsa.make_pair(f"{world.seed}:{region}:{name}:{world.serial}")
-    kept = _keep(world, call, region, name, pair.public)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    kept = _keep(world, call, region, name, public.decode())
     return {
         "KeyPairId": kept.id,
         "KeyPairName": name,
         "KeyPairFingerPrint": kept.fingerprint,
-        "PrivateKeyBody": pair.private,
+        "PrivateKeyBody": private.decode(),
     }
 
 
