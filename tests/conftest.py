@@ -66,10 +66,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Loopback and unix sockets only; and no program that a test starts is compiled anew each time."""
+    _hear_ignored_signals()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     config.option.allow_hosts = config.option.allow_hosts or "127.0.0.0/8,::1"
     config.option.allow_unix_socket = True
+
+
+def _hear_ignored_signals() -> None:
+    """Let the programs that tests start hear what our parent ignores.
+
+    Shells ignore Ctrl-C for what they run in the background, nohup the end of a terminal, and programs inherit it.
+    What has a handler here is no longer ignored in programs that we start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # whoever asked for nohup wants us to live on
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
