@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from lying_machine import archive
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "copy"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "transport" / "copy"))
 
 from copy_boxes import Box, age, leftovers, ssh_box
 
