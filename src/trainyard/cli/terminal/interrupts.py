@@ -11,7 +11,13 @@ from typing import Any
 
 @contextmanager
 def two_stage(first: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """On the first Ctrl-C run `first` beside what goes on; on the second cancel it, as Ctrl-C does otherwise."""
+    """On the first Ctrl-C run `first` beside what goes on; on the second cancel it, as Ctrl-C does otherwise.
+
+    Where Ctrl-C is ignored, as in the background of a script, it stays ignored: it is meant for somebody else.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
     loop = asyncio.get_running_loop()
     working = asyncio.current_task()
     started: list[asyncio.Task[None]] = []

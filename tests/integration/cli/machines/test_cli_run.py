@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -101,6 +102,35 @@ def test_ctrl_c_leaves_the_command_running_when_pressed_again(bert):
     assert states(bert) == ["running"]
     bert("ssh", "task0.bert", "touch go")
     assert bert("wait", "task0.bert").stdout == "task0.bert: command 1 ended with status 0\n"
+
+
+def test_ctrl_c_is_not_heard_when_a_script_runs_the_command_in_the_background(bert):
+    """Shells without job control make what they start in the background ignore it: it ends the script alone."""
+    command = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over"
+    script = subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            '( "$@"; echo "status $?" ) & wait',
+            "-",
+            f"{BIN}/trainyard",
+            "run",
+            "task0.bert",
+            command,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert script.stdout is not None
+    with script.stdout as said:
+        assert said.readline() == "begun\n"
+        os.killpg(script.pid, signal.SIGINT)
+        assert script.wait(timeout=20) == -signal.SIGINT
+        assert states(bert) == ["running"]
+        bert("ssh", "task0.bert", "touch go")
+        assert said.read() == "over\nstatus 0\n"
 
 
 def test_a_killed_client_loses_nothing_when_the_command_goes_on(bert):
