@@ -21,6 +21,15 @@ def parse_size(text: str) -> int:
     return int(match[1]) * factor if match[1].isdigit() else round(float(match[1]) * factor)
 
 
+def parse_mebibytes(text: str) -> int:
+    """`16GiB` → MiB, rounded up. A bare number is refused: bytes are never meant, and MB or GB would be a guess."""
+    count = parse_size(text)
+    if count and text.strip()[-1].isdigit():
+        number = text.strip()
+        raise ValueError(f"{text!r} has no unit; write {number}GiB or {number}MiB")
+    return -(-count // 2**20)
+
+
 def parse_duration(text: str) -> timedelta:
     """`30m` → timedelta. A bare number is seconds."""
     match = _QUANTITY.match(text)

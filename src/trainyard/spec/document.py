@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Protocol, TypeVar
 
 from trainyard.lib.errors import InvalidError
-from trainyard.lib.units import parse_duration, parse_size
+from trainyard.lib.units import parse_duration, parse_mebibytes
 from trainyard.spec.sweep import Axis, axis_between, axis_of
 from trainyard.spec.workload import (
     CodeSpec,
@@ -41,8 +41,6 @@ MOST_VALUES = 20_000
 DEEPEST = 20
 MOST_BRACKETS = 200  # open at once, those inside texts too
 SHOWN = 5
-
-MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +159,16 @@ def _seconds(value: Value) -> int:
 
 def _mebibytes(value: Value) -> int:
     if isinstance(value.data, str):
-        return -(-parse_size(value.data) // MIB)
+        return parse_mebibytes(value.data)
     return _whole(value)
 
 
 def _size(value: Value) -> int:
     if not isinstance(value.data, str):
-        raise TypeError(f"is {_shown(value)}, without a unit; write 64MiB or 2GiB")
+        if isinstance(value.data, bool) or not isinstance(value.data, int | float):
+            raise TypeError(f"is {_shown(value)}, not a size; write 64MiB or 2GiB")
+        if value.data:
+            raise TypeError(f"is {value.text}, without a unit; write {value.text}GiB or {value.text}MiB")
     return _mebibytes(value)
 
 

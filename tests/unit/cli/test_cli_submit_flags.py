@@ -53,3 +53,16 @@ def test_the_flag_that_is_wrong_is_named_when_a_size_is_none():
 def test_the_disk_of_each_task_is_set_by_a_flag(capfd):
     assert main(["jobs", "submit", "--disk", "20XB", "--", "true"]) == 2
     assert "--disk: '20XB'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--memory", "--shared-memory", "--disk"])
+def test_a_size_without_a_unit_is_refused_and_the_answer_says_what_to_type(flag, capfd):
+    assert main(["jobs", "submit", flag, "4", "--", "true"]) == 2
+    told = capfd.readouterr().err
+    assert f"{flag}: '4' has no unit" in told
+    assert f"Write {flag} 4GiB." in told
+
+
+def test_the_memory_of_a_quota_is_refused_without_a_unit(capfd):
+    assert main(["workspaces", "set", "team", "--quota", "memory=4"]) == 2
+    assert "memory=4: '4' has no unit" in capfd.readouterr().err

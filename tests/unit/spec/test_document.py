@@ -147,7 +147,10 @@ def test_memory_is_taken_with_a_unit_when_people_leave_out_what_it_is_counted_in
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("memory: 2", "without a unit"),
+        ("memory: 2", "'memory' is 2, without a unit; write 2GiB or 2MiB"),
+        ("disk: '200'", "'disk': '200' has no unit; write 200GiB or 200MiB"),
+        ("memory_mib: '4'", "'memory_mib': '4' has no unit; write 4GiB or 4MiB"),
+        ("shared_memory: true", "not a size"),
         ("memory: 2GiB\nmemory_mib: 5", "stands beside 'memory_mib'"),
         ("memory: much", "memory"),
     ],

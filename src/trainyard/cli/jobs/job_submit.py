@@ -23,7 +23,7 @@ from trainyard.cli.platform.platform_client import (
 )
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError, NotFoundError
-from trainyard.lib.units import parse_size
+from trainyard.lib.units import parse_mebibytes
 from trainyard.spec.workload import (
     CodeSpec,
     Condition,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from trainyard.spec.sweep import Axis
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
-MIB = 2**20
 
 
 class SubmitVerb(PlainVerb):
@@ -546,9 +545,11 @@ async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]
 def size_in_mib(text: str | None, flag: str = "--memory") -> int | None:
     """What a flag says; None where it says nothing."""
     try:
-        return None if text is None else -(-parse_size(text) // MIB)
+        return None if text is None else parse_mebibytes(text)
     except ValueError as error:
-        raise InvalidError(f"{flag}: {error}.", hint="Write it like 16GiB.") from error
+        bare = str(text).strip()
+        example = f"{bare}GiB" if bare.isdigit() else "16GiB"
+        raise InvalidError(f"{flag}: {error}.", hint=f"Write {flag} {example}.") from error
 
 
 def _whole(seconds: float | None) -> int | None:

@@ -380,13 +380,13 @@ def _quota(*parts: tuple[str, ...]) -> dict[str, object]:
 
 
 def _amount(resource: str, text: str) -> int:
-    from trainyard.lib.units import parse_size
+    from trainyard.lib.units import parse_mebibytes
 
     try:
         if resource == "cpu":
             return round(float(text) * 1000)
         if resource == "memory":
-            return -(-parse_size(text) // 2**20)
+            return parse_mebibytes(text)
         return int(text)
     except ValueError as error:
         raise InvalidError(
