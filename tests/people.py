@@ -9,13 +9,14 @@ from trainyard.lib.clock import Clock
 from trainyard.server.auth.actor import Actor
 from trainyard.server.auth.authentication import make_token
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workspaces import Role, WorkspaceRecord
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.database import Database
 from trainyard.server.store.people import tokens, users, workspaces
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import Role, WorkspaceRecord
 from trainyard.server.wakeups import Wakeups
 from trainyard.spec.workload import WorkloadSpec
 
@@ -73,7 +74,7 @@ async def assemble(db: Database, clock: Clock, folder: Path, **settings: object)
             secrets[name] = made.token
         nodes.insert_node(
             connection,
-            nodes.NodeRecord(
+            NodeRecord(
                 name="n1",
                 created_at=now,
                 cpu=4000,

@@ -21,12 +21,13 @@ from trainyard.server.api.application import create_api
 from trainyard.server.api.dlc.dispatch import DlcDispatch
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import Step, WorkloadRecord
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import upgrade
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord
 from trainyard.server.wakeups import EVENTS, Wakeups
 from trainyard.spec.workload import State, TaskState
 

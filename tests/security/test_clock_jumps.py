@@ -27,12 +27,12 @@ from trainyard.server.leader import clock_trust
 from trainyard.server.leader.leader_lease import LEASE, LEASE_SECONDS, LeaderTerm
 from trainyard.server.leader.retention import Retention
 from trainyard.server.logs.log_files import LogStore
+from trainyard.server.records.tokens import TokenRecord
+from trainyard.server.records.users import UserRecord
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import leases, nonces, settings, upgrade
 from trainyard.server.store.database import Database
 from trainyard.server.store.people import tokens, users
-from trainyard.server.store.people.tokens import TokenRecord
-from trainyard.server.store.people.users import UserRecord
 from trainyard.server.usage.costs import BOOKED
 
 MINUTE, HOUR, YEAR = 60.0, 3600.0, 366 * 86400.0

@@ -12,9 +12,9 @@ from sqlalchemy import Connection
 from trainyard.lib.errors import NotFoundError
 from trainyard.server.auth.actor import Actor, require, require_of_token
 from trainyard.server.people.workspace_lookup import find_workspace
+from trainyard.server.records.audit import AuditRecord
 from trainyard.server.service_context import Context, Page
 from trainyard.server.store import audit, events
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.jobs import workloads
 from trainyard.server.wakeups import EVENTS
 from trainyard.spec.events import Event, Subject

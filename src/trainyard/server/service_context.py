@@ -12,9 +12,9 @@ from trainyard.lib.clock import Clock
 from trainyard.lib.errors import DeniedError
 from trainyard.server.auth.actor import Actor, LimitedError
 from trainyard.server.auth.rate_limits import Limiter
+from trainyard.server.records.audit import DENIED, AuditRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit, events
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.database import Database
 from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups
 from trainyard.spec.events import Event
@@ -76,7 +76,7 @@ class Context:
             address=actor.address,
             action=action,
             subject=subject,
-            outcome=audit.DENIED,
+            outcome=DENIED,
             data={"message": error.message},
         )
         await self.db.write(lambda c: audit.append(c, entry))

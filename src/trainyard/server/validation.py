@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.secret_names import SEALED
 from trainyard.scheduling.cluster import rule_of
-from trainyard.server.store.people.workspaces import WorkspaceRecord
+from trainyard.server.records.workspaces import WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")

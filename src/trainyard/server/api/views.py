@@ -15,19 +15,15 @@ from trainyard.server.auth.authentication import NewToken
 from trainyard.server.cluster.quota import QuotaView
 from trainyard.server.explain.explanations import Explanation
 from trainyard.server.jobs.service import masked
-from trainyard.server.store.audit import AuditRecord
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.jobs.tasks import TaskRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
-from trainyard.server.store.people.access_requests import RequestRecord
-from trainyard.server.store.people.tokens import TokenRecord
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import (
-    GroupRecord,
-    MemberRecord,
-    WorkspaceRecord,
-    limits_to_json,
-)
+from trainyard.server.records.access_requests import RequestRecord
+from trainyard.server.records.audit import AuditRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.tokens import TokenRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import GroupRecord, MemberRecord, WorkspaceRecord
+from trainyard.server.store.people.workspaces import limits_to_json
 from trainyard.spec.events import Event
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 

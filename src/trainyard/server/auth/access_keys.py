@@ -14,10 +14,10 @@ from trainyard.server.auth.authentication import Authentication
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.tokens import digest_of
 from trainyard.server.people.users import check_number
+from trainyard.server.records.tokens import TokenRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.service_context import Context
 from trainyard.server.store.people import tokens
-from trainyard.server.store.people.tokens import TokenRecord
 
 KIND = "access_key"
 _LETTERS = string.ascii_uppercase + string.digits

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trainyard.lib.errors import CapacityError, DeniedError
 from trainyard.server.auth.scopes import ALL, ROLES, TABLE, ScopeHolder, covers
-from trainyard.server.store.people.workspaces import Role
+from trainyard.server.records.workspaces import Role
 
 # Kinds of tokens. The first two were traded for a password, or for the word of an identity provider.
 SESSION = "session"  # a browser's; ends by itself

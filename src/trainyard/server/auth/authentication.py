@@ -18,12 +18,14 @@ from trainyard.server.auth.passwords import Passwords
 from trainyard.server.auth.rate_limits import Limiter, limited
 from trainyard.server.auth.scopes import ALL
 from trainyard.server.auth.tokens import digest_of, is_token, new_token
+from trainyard.server.records.audit import DENIED, AuditRecord
+from trainyard.server.records.tokens import TokenRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workspaces import Role
 from trainyard.server.service_context import Context
 from trainyard.server.store import audit
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.people import tokens, users, workspaces
-from trainyard.server.store.people.tokens import USE_SECONDS, TokenRecord
-from trainyard.server.store.people.users import UserRecord
+from trainyard.server.store.people.tokens import USE_SECONDS
 
 # An actor is remembered so long. Changes made through this server are seen at once, those made through another one after it.
 REMEMBER_SECONDS = 2.0
@@ -170,7 +172,7 @@ class Authentication:
         user = await self._context.db.read(lambda c: users.find_by_name(c, name[:64]))
         stored = user.password_hash if user is not None and user.is_active else ""
         if not await self._passwords.verify(stored, password) or user is None:
-            await self._note(name, address, "session.sign_in", audit.DENIED)
+            await self._note(name, address, "session.sign_in", DENIED)
             raise UnauthenticatedError(
                 "The name or the password is wrong.", hint="Check both, and try again."
             )
@@ -273,9 +275,7 @@ def make_token(
     return NewToken(token=token, record=record)
 
 
-def _read(
-    connection: Connection, digest: str
-) -> tuple[TokenRecord, UserRecord, dict[str, workspaces.Role]] | None:
+def _read(connection: Connection, digest: str) -> tuple[TokenRecord, UserRecord, dict[str, Role]] | None:
     record = tokens.find_by_digest(connection, digest)
     user = None if record is None else users.find(connection, record.user_id)
     if record is None or user is None:

@@ -20,11 +20,11 @@ from trainyard.server import validation
 from trainyard.server.auth.actor import Actor
 from trainyard.server.auth.authentication import Authentication, NewToken
 from trainyard.server.auth.oidc import Challenge, Provider, new_challenge
+from trainyard.server.records.audit import AuditRecord
+from trainyard.server.records.users import UserRecord
 from trainyard.server.service_context import Context
 from trainyard.server.store import audit, settings
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.people import users
-from trainyard.server.store.people.users import UserRecord
 
 SIGN_IN_SECONDS = 600.0
 _KEY = "oidc_cookie_key"

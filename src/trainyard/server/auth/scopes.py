@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainyard.server.store.people.workspaces import Role
+from trainyard.server.records.workspaces import Role
 
 ALL = "*"
 

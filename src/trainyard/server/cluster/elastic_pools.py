@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 
 from trainyard.lib.ids import Serials
 from trainyard.scheduling import Acquire, Node, NodeState, Pool, Taint
+from trainyard.server.records.nodes import RUNS_IMAGES, NodeCondition, NodeRecord
+from trainyard.server.records.pools import COMING, MachineRecord, PoolRecord
 from trainyard.server.store.cluster import pools
-from trainyard.server.store.cluster.nodes import RUNS_IMAGES, NodeCondition, NodeRecord
-from trainyard.server.store.cluster.pools import COMING, MachineRecord, PoolRecord
 from trainyard.spec.events import Event, Subject
 
 # Options of a pool that are a machine's, word for word; the others are ours.

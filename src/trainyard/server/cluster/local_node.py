@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.database import Database
 
 

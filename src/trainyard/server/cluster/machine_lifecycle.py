@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord, can_run_images
-from trainyard.server.store.cluster.pools import COMING, MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord, can_run_images
+from trainyard.server.records.pools import COMING, MachineRecord, PoolRecord, Shape, Stage
 from trainyard.spec.machine import Machine, MachineState
 
 # From the purchase until a node is ready: an image with a driver boots for minutes.

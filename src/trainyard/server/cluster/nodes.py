@@ -12,10 +12,10 @@ from trainyard.lib.errors import ConflictError, StaleError
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.launch import mounts
+from trainyard.server.records.nodes import IMAGES, NodeDesired, NodeRecord
 from trainyard.server.service_context import Context
 from trainyard.server.settings import ISOLATIONS
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import IMAGES, NodeDesired, NodeRecord
 from trainyard.server.store.jobs import workloads
 from trainyard.spec.ascend import entry_addresses
 from trainyard.spec.events import Subject

@@ -17,7 +17,7 @@ from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, UnsupportedError
 from trainyard.server.cluster.elastic_pools import DECLARE_DEVICES, MACHINE_OPTIONS
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import parse_task, task_name
 from trainyard.spec.plan import Figures

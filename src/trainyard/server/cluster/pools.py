@@ -12,9 +12,9 @@ from trainyard.lib.errors import ConflictError, StaleError
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.cluster.elastic_pools import OPTIONS
+from trainyard.server.records.pools import LIVE, MachineRecord, PoolRecord, Stage
 from trainyard.server.service_context import Context
 from trainyard.server.store.cluster import nodes, pools
-from trainyard.server.store.cluster.pools import LIVE, MachineRecord, PoolRecord, Stage
 from trainyard.server.wakeups import POOLS
 from trainyard.spec.events import Subject
 

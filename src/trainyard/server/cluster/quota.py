@@ -11,13 +11,14 @@ from sqlalchemy import Connection
 from trainyard.scheduling.model import CPU, MEMORY
 from trainyard.scheduling.quota import ROOT
 from trainyard.server.auth.actor import Actor, require
+from trainyard.server.records.nodes import NodeDesired
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import Limits
 from trainyard.server.service_context import Context
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeDesired
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.workspaces import Limits
 from trainyard.spec.workload import HOLDING, State
 
 Amounts = Mapping[str, int]

@@ -28,16 +28,11 @@ from trainyard.scheduling import (
 )
 from trainyard.scheduling.model import ASCEND_910
 from trainyard.server.cluster.elastic_pools import Elastic
-from trainyard.server.store.cluster.nodes import (
-    RUNS_IMAGES,
-    NodeCondition,
-    NodeDesired,
-    NodeRecord,
-    can_run_images,
-)
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.nodes import RUNS_IMAGES, NodeCondition, NodeDesired, NodeRecord, can_run_images
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import GroupRecord, WorkspaceRecord
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.workspaces import GroupRecord, WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 # Device types whose devices are wired in rings.

@@ -15,11 +15,11 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.launch import mounts
 from trainyard.server.launch.sandbox_spec import Login, words_of
 from trainyard.server.people.workspace_lookup import find_workspace
+from trainyard.server.records.storages import RegistryRecord, StorageRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.service_context import Context
 from trainyard.server.store import settings as stored
 from trainyard.server.store.cluster import storages
-from trainyard.server.store.cluster.storages import RegistryRecord, StorageRecord
 from trainyard.server.store.people import workspaces
 from trainyard.spec.workload import WorkloadSpec
 

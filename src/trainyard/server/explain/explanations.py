@@ -21,11 +21,12 @@ from trainyard.server.cluster import elastic_pools
 from trainyard.server.cluster import scheduler_snapshot as snapshot
 from trainyard.server.explain.pool_errors import in_chinese
 from trainyard.server.jobs.lifecycle import WAITS_FOR_JOBS
+from trainyard.server.records.nodes import RUNS_IMAGES
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.service_context import Context
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import RUNS_IMAGES
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import past_use
 from trainyard.spec.workload import HOLDING, State, WorkloadSpec

@@ -14,10 +14,10 @@ from trainyard.lib.ids import new_id
 from trainyard.lib.secret_names import has_password
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import choose_workspace
+from trainyard.server.records.code_sources import CodeSourceRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import code_sources
-from trainyard.server.store.jobs.code_sources import CodeSourceRecord
 from trainyard.server.validation import WORKSPACE_NAME, FieldError, check_text
 from trainyard.spec.workload import WorkloadSpec
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from trainyard.server.jobs.lifecycle import WAITS_FOR_JOBS
 from trainyard.server.jobs.turn_changes import TurnChanges
-from trainyard.server.store.jobs.dependencies import EndedNeed
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.dependencies import EndedNeed
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import Condition, Desired, NeedSpec, State
 
 _WORDS = {Condition.SUCCEEDED: "succeed", Condition.FAILED: "fail", Condition.ENDED: "end"}

@@ -11,9 +11,9 @@ from trainyard.lib.errors import ConflictError, NotFoundError
 from trainyard.server.auth.actor import Actor
 from trainyard.server.jobs.dependencies import is_met, sentence
 from trainyard.server.jobs.lifecycle import WAITS_FOR_JOBS
+from trainyard.server.records.dependencies import NeedRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store.jobs import dependencies, workloads
-from trainyard.server.store.jobs.dependencies import NeedRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.validation import FieldError
 from trainyard.spec.workload import FINAL, NeedSpec, State, WorkloadSpec
 

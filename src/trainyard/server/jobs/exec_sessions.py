@@ -13,9 +13,9 @@ from trainyard.engines.api import Engine, ExecClient
 from trainyard.lib.aio import finish
 from trainyard.server.jobs.turn_changes import attempt_id
 from trainyard.server.leader.node_cache import address_of
+from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.database import Database
-from trainyard.server.store.jobs.tasks import TaskRecord
 from trainyard.transport.api import Process, TerminalSize
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from trainyard.server.jobs.turn_changes import TurnChanges
-from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec
 
 

@@ -17,11 +17,11 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.jobs import submission
 from trainyard.server.jobs.service import require_own
 from trainyard.server.people.workspace_lookup import choose_workspace
+from trainyard.server.records.schedules import ScheduleRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import sealed, without_secrets
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import schedules, workloads
-from trainyard.server.store.jobs.schedules import ScheduleRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.validation import FieldError, check_name
 from trainyard.spec import cron

@@ -20,11 +20,12 @@ from trainyard.server.jobs.dependency_checks import open_needs, waits_on
 from trainyard.server.jobs.submission import NEEDS_APPROVAL, answered, digest_of, keep_answer, submit_in
 from trainyard.server.launch import kinds
 from trainyard.server.people.workspace_lookup import find_workspace
+from trainyard.server.records.idempotency import KeyTakenError
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import masked, masked_record, without_secrets
 from trainyard.server.service_context import Context, Page
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.idempotency import KeyTakenError
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.people import users
 from trainyard.server.usage.costs import refuse_resuming
 from trainyard.spec.events import Subject

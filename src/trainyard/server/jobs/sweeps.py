@@ -15,10 +15,10 @@ from trainyard.lib.ids import new_id
 from trainyard.lib.secret_names import is_secret
 from trainyard.server.auth.actor import Actor, require, require_of_token
 from trainyard.server.jobs.service import Jobs, refuse_wish, require_own
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import masked_record
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.usage.costs import refuse_resuming
 from trainyard.spec import sweep
 from trainyard.spec.events import Subject

@@ -15,11 +15,11 @@ from trainyard.server.jobs import submission
 from trainyard.server.jobs.schedules import spec_from
 from trainyard.server.jobs.service import Jobs
 from trainyard.server.people.workspace_lookup import choose_workspace
+from trainyard.server.records.templates import TemplateRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import sealed, without_secrets
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import templates
-from trainyard.server.store.jobs.templates import TemplateRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.validation import FieldError, check_name, check_text
 from trainyard.spec.workload import WorkloadSpec
 

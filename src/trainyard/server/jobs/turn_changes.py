@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord, advanced
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import Step, WorkloadRecord, advanced
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import State
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from trainyard.server.records.code_sources import CodeSourceRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.jobs import code_sources
-from trainyard.server.store.jobs.code_sources import CodeSourceRecord
 from trainyard.spec.workload import CodeSpec, WorkloadSpec
 
 

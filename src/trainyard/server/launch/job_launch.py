@@ -17,7 +17,7 @@ from trainyard.server.launch.kinds.parts import part_of
 from trainyard.server.launch.kinds.sshkeys import derive
 from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.sandbox_spec import view_of
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError
+from trainyard.server.records.secrets import SecretRecord, place_of
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import secrets, users, workspaces
-from trainyard.server.store.people.secrets import SecretRecord, place_of
 from trainyard.spec.workload import WorkloadSpec
 
 

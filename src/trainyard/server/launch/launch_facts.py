@@ -16,10 +16,10 @@ from trainyard.server.launch.code_checkout import OpenSource
 from trainyard.server.launch.job_secrets import OpenSecrets, SecretMissingError
 from trainyard.server.launch.kinds import JobOwner
 from trainyard.server.launch.sandbox_spec import SandboxFacts
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.database import Database
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import secrets, users, workspaces
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from trainyard.engines.api import Mount
 from trainyard.lib.errors import InvalidError
-from trainyard.server.store.cluster.storages import StorageRecord
+from trainyard.server.records.storages import StorageRecord
 from trainyard.spec.workload import MountSpec
 
 FOLDER, NETWORK = "folder", "nfs"

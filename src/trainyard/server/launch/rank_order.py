@@ -12,7 +12,7 @@ from dataclasses import replace
 from trainyard.scheduling import Slot
 from trainyard.server.launch.kinds.ascend import is_npu
 from trainyard.server.launch.launch_facts import address_of
-from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.records.nodes import NodeRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 

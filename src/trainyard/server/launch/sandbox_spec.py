@@ -14,11 +14,11 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.launch import mounts
 from trainyard.server.launch.kinds import find_kind
 from trainyard.server.launch.mounts import ChosenStorage
+from trainyard.server.records.nodes import REFUSE, NodeRecord, images_on
+from trainyard.server.records.storages import StorageRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.cluster import storages
-from trainyard.server.store.cluster.nodes import REFUSE, NodeRecord, images_on
-from trainyard.server.store.cluster.storages import StorageRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 

@@ -18,14 +18,14 @@ from trainyard.lib.errors import Error
 from trainyard.server.jobs.lifecycle import OVER_BUDGET
 from trainyard.server.leader.clock_trust import ClockTrust
 from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.records.costs import BudgetRecord, MachineDay
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store import events, settings
 from trainyard.server.store.cluster import nodes, pools
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.jobs.tasks import tasks_of_all_attempts
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import costs, samples
-from trainyard.server.store.usage.costs import BudgetRecord, MachineDay
 from trainyard.server.usage.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.usage.costs import BOOKED, load_prices
 from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups

@@ -15,9 +15,9 @@ from sqlalchemy import Connection
 
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error, StaleError
+from trainyard.server.records.leases import LeaseRecord
 from trainyard.server.store import leases
 from trainyard.server.store.database import Database
-from trainyard.server.store.leases import LeaseRecord
 
 T = TypeVar("T")
 LEASE = "leader"

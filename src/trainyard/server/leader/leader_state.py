@@ -23,7 +23,7 @@ from trainyard.server.launch import rank_order
 from trainyard.server.leader.engine_calls import Ended, NotLaunched
 from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.leader.pool_demand import PoolDemand
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import HOLDING, State
 
 # Ends that were not confirmed are asked for again so often.

@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from trainyard.engines.api import FENCE_MARGIN_SECONDS, Engine, NodeAddress, NodeLost, NodeSeen
 from trainyard.lib.clock import Deadlines
 from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.spec.events import Event, Subject
 
 # Starts that failed in a row before a node is avoided, and for how long: doubled each time, up to a day.

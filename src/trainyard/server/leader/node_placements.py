@@ -15,11 +15,11 @@ from trainyard.server.launch import launch_facts
 from trainyard.server.launch.job_launch import hidden_of
 from trainyard.server.launch.launch_facts import has_secrets
 from trainyard.server.logs.log_files import LogStore
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.jobs.tasks import tasks_of_all_attempts
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 
 
 class Placements:

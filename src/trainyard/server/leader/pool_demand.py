@@ -14,10 +14,10 @@ from sqlalchemy import Connection
 from trainyard.scheduling import Cycle, Node, NodeState, Scheduler
 from trainyard.server.cluster import elastic_pools, scheduler_snapshot
 from trainyard.server.cluster.elastic_pools import Elastic
+from trainyard.server.records.nodes import NodeDesired, NodeRecord
+from trainyard.server.records.pools import MachineRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import pools
-from trainyard.server.store.cluster.nodes import NodeDesired, NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord
 from trainyard.server.store.database import Database
 from trainyard.server.wakeups import CONDUCTOR, EVENTS, POOLS, Wakeups
 

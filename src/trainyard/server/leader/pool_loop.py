@@ -34,10 +34,10 @@ from trainyard.server.cluster.pool_provider import PoolProvider, row_name, sente
 from trainyard.server.explain.pool_errors import is_over
 from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
 from trainyard.server.leader.pool_demand import PoolChannel
+from trainyard.server.records.nodes import NodeDesired, NodeRecord
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Stage
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes, pools
-from trainyard.server.store.cluster.nodes import NodeDesired, NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
 from trainyard.server.wakeups import EVENTS, POOLS, Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.machine import Machine, MachineState

@@ -31,10 +31,12 @@ from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.leader.leader_state import Input, LeaderState
 from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.leader.pool_demand import PoolDemand
+from trainyard.server.records.dependencies import EndedNeed
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import events
 from trainyard.server.store.jobs import dependencies, workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.usage import past_use
 from trainyard.server.wakeups import Wakeups
 from trainyard.spec.events import Subject
@@ -59,7 +61,7 @@ class ChangeFeed:
     nodes_changed: bool
     quotas_changed: bool
     last: int
-    needs: Sequence[dependencies.EndedNeed] = ()  # whose jobs have ended
+    needs: Sequence[EndedNeed] = ()  # whose jobs have ended
     needs_left: Mapping[str, int] = field(default_factory=dict)  # by workload, those and others
     are_needs: bool = False  # any
 
@@ -170,7 +172,7 @@ class Reconciler:
     async def _load(self) -> None:
         """Read everything that is not final from the store, and go on from there."""
 
-        def read(c: Connection) -> tuple[int, list[WorkloadRecord], dict[str, list[workloads.TaskRecord]]]:
+        def read(c: Connection) -> tuple[int, list[WorkloadRecord], dict[str, list[TaskRecord]]]:
             last = events.last_seq(c)
             live = workloads.in_states(c, frozenset({State.HELD, State.WAITING}) | HOLDING)
             holders = [(one.id, one.attempt) for one in live if one.state in HOLDING]
@@ -295,7 +297,7 @@ class Reconciler:
         self, turn_changes: TurnChanges, feed: ChangeFeed, now: float
     ) -> Iterable[WorkloadRecord]:
         """What was read, after what the ends of other workloads mean for it."""
-        ended: dict[str, list[dependencies.EndedNeed]] = {}
+        ended: dict[str, list[EndedNeed]] = {}
         for one in feed.needs:
             ended.setdefault(one.need.workload_id, []).append(one)
         for record in feed.records:

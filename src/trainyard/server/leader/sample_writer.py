@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import Error
 from trainyard.server.leader.leader_lease import LeaderTerm
+from trainyard.server.records.device_figures import Figures
+from trainyard.server.records.samples import OWN_NETWORK, Values, node_subject, task_subject
 from trainyard.server.store.usage import device_figures, samples
-from trainyard.server.store.usage.device_figures import Figures
-from trainyard.server.store.usage.samples import OWN_NETWORK
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class SampleWriter:
     ) -> None:
         self._term = term
         self._pause = min(WRITE_SECONDS, sample_seconds or WRITE_SECONDS)
-        self._pending: list[tuple[str, float, samples.Values]] = []
+        self._pending: list[tuple[str, float, Values]] = []
         self._figures_pause = figures_every * self._pause
         self._figures_due = 0.0
         self._figures: dict[str, tuple[float, Figures]] = {}  # the newest of each task
@@ -43,9 +43,9 @@ class SampleWriter:
     ) -> None:
         """Note what a node has sent."""
         if own is not None:
-            self._pending.append((samples.node_subject(node), time, values_of(own)))
+            self._pending.append((node_subject(node), time, values_of(own)))
         for (attempt_id, task), reading in tasks.items():
-            subject = samples.task_subject(attempt_id, task)
+            subject = task_subject(attempt_id, task)
             self._pending.append((subject, time, values_of(reading)))
             figures = figures_of(reading)
             if figures:

@@ -17,13 +17,13 @@ from trainyard.server.auth.passwords import Passwords, check_password
 from trainyard.server.auth.rate_limits import Limiter, limited
 from trainyard.server.people.workspace_lookup import find_workspace
 from trainyard.server.people.workspaces import limits_from
+from trainyard.server.records.access_requests import RequestKind, RequestRecord, RequestState
+from trainyard.server.records.audit import AuditRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workspaces import Role, WorkspaceRecord
 from trainyard.server.service_context import Context, Page
 from trainyard.server.store import audit
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.people import access_requests, users, workspaces
-from trainyard.server.store.people.access_requests import RequestKind, RequestRecord, RequestState
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import Role, WorkspaceRecord
 from trainyard.spec.events import Subject
 
 PAGE = 1000

@@ -11,12 +11,12 @@ from trainyard.lib.errors import ConflictError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.authentication import make_token
 from trainyard.server.auth.passwords import hash_now, new_password
+from trainyard.server.records.audit import AuditRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workspaces import Role, WorkspaceRecord
 from trainyard.server.store import audit
-from trainyard.server.store.audit import AuditRecord
 from trainyard.server.store.database import Database
 from trainyard.server.store.people import tokens, users, workspaces
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import Role, WorkspaceRecord
 
 ADMIN = "admin"
 WORKSPACE = "default"

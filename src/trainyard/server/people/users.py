@@ -14,10 +14,10 @@ from trainyard.server.auth.actor import Actor, require, require_everything
 from trainyard.server.auth.authentication import SESSION, Authentication, NewToken, make_token
 from trainyard.server.auth.passwords import Passwords, check_password, new_password
 from trainyard.server.auth.scopes import ALL, TABLE, covers, is_known
+from trainyard.server.records.tokens import TokenRecord
+from trainyard.server.records.users import UserRecord
 from trainyard.server.service_context import Context, Page
 from trainyard.server.store.people import tokens, users
-from trainyard.server.store.people.tokens import TokenRecord
-from trainyard.server.store.people.users import UserRecord
 from trainyard.spec.events import Subject
 
 PAGE = 1000

@@ -13,10 +13,10 @@ from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
 from trainyard.server.launch import kinds
 from trainyard.server.launch.kinds import ascend
+from trainyard.server.records.nodes import NodeDesired, NodeRecord
+from trainyard.server.records.workspaces import WorkspaceRecord
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.people import workspaces
-from trainyard.server.store.people.workspaces import WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 # What forms call devices whatever their model, which is what nodes say.
@@ -66,7 +66,7 @@ class Devices:
     @cached_property
     def _nodes(self) -> list[NodeRecord]:
         found = nodes.list_nodes(self._connection)
-        return [node for node in found if node.desired != nodes.NodeDesired.GONE]
+        return [node for node in found if node.desired != NodeDesired.GONE]
 
     def settle(self, spec: WorkloadSpec, place: WorkspaceRecord) -> WorkloadSpec:
         """A fitted job whose devices have a type where that matters.

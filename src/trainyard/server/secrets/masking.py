@@ -11,8 +11,8 @@ from typing import Any
 
 from trainyard.lib.log import HIDDEN, change_secrets, redact_data
 from trainyard.lib.secret_names import is_secret
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import WorkloadSpec
 
 

@@ -16,10 +16,10 @@ from trainyard.lib.errors import ConflictError, DeniedError, NotFoundError
 from trainyard.lib.ids import new_id
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import find_workspace
+from trainyard.server.records.secrets import SecretRecord, place_of
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.service_context import Context
 from trainyard.server.store.people import secrets
-from trainyard.server.store.people.secrets import SecretRecord, place_of
 from trainyard.server.validation import VARIABLE, FieldError, check_text
 from trainyard.spec.workload import SecretSpec, WorkloadSpec
 

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
+from trainyard.server.records.audit import AuditRecord
 from trainyard.server.store.tables import audit
-
-DONE, DENIED = "done", "denied"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
-    """One row of audit."""
-
-    time: float
-    actor: str
-    action: str
-    subject: str
-    outcome: str = DONE
-    address: str = ""
-    workspace_id: str | None = None
-    data: Mapping[str, Any] | None = None
-    seq: int = 0
-
 
 _NAMES = tuple(one.name for one in fields(AuditRecord) if one.name != "seq")
 _INSERT = insert(audit)

@@ -5,27 +5,16 @@ Times are the database's own unless the caller gives one: servers whose clocks d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection, bindparam, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import StaleError
+from trainyard.server.records.leases import LeaseRecord
 from trainyard.server.store.tables import leases
 
 # For every write of the leader.
 _EPOCH = select(leases.c.epoch).where(leases.c.name == bindparam("wanted_name")).with_for_update(read=True)
 OWNER_LENGTH = 64  # of the column; a host's name may be longer
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
-    """One row of leases."""
-
-    name: str
-    owner: str
-    until: float
-    epoch: int
 
 
 def take(

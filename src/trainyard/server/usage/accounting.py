@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
-from trainyard.server.store.cluster.pools import MachineRecord
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
-from trainyard.server.store.usage.costs import MachineDay, UseRecord
+from trainyard.server.records.costs import MachineDay, UseRecord
+from trainyard.server.records.pools import MachineRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import State, role_of
 
 DAY = 86400

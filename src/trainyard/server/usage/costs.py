@@ -14,13 +14,14 @@ from trainyard.client.schemas import Budget, PoolUse, Use
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import find_workspace
+from trainyard.server.records.costs import BudgetRecord, MachineDay, UseRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.service_context import Context
 from trainyard.server.store import settings
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import costs
-from trainyard.server.store.usage.costs import GROUPS, BudgetRecord, MachineDay, UseRecord
+from trainyard.server.store.usage.costs import GROUPS
 from trainyard.server.usage.accounting import Prices, days_of, month_of
 from trainyard.server.validation import DEVICE, FieldError
 from trainyard.spec.workload import State

@@ -11,13 +11,25 @@ from trainyard.client.schemas import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.jobs.service import Jobs
+from trainyard.server.records.device_figures import Figures
+from trainyard.server.records.latencies import Histogram
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.samples import (
+    KEPT_SECONDS,
+    NODE,
+    OWN_NETWORK,
+    STEPS,
+    SampleRecord,
+    Values,
+    task_subject,
+)
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.service_context import Context
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import device_figures, latencies, samples
-from trainyard.server.store.usage.samples import KEPT_SECONDS, OWN_NETWORK, STEPS, SampleRecord
 from trainyard.spec.workload import role_of
 
 POINTS = 400  # as many as anybody looks at: a longer time is shown in longer steps
@@ -36,10 +48,10 @@ _OF_NETWORK = frozenset({"in", "out"})
 class CurrentTask:
     """A task that was heard of lately, with whose it is."""
 
-    workload: workloads.WorkloadRecord
-    task: workloads.TaskRecord
-    values: samples.Values
-    figures: device_figures.Figures  # of its devices, as far as their drivers tell them
+    workload: WorkloadRecord
+    task: TaskRecord
+    values: Values
+    figures: Figures  # of its devices, as far as their drivers tell them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +59,11 @@ class Overview:
     """All that a scrape shows."""
 
     tasks: tuple[CurrentTask, ...]
-    nodes: Mapping[str, samples.Values]
+    nodes: Mapping[str, Values]
     records: Sequence[NodeRecord]
     held: Mapping[str, Mapping[str, int]]  # node → type of device → how many are given away
     states: Mapping[str, int]
-    changes: Mapping[str, latencies.Histogram]  # by the state that was reached
+    changes: Mapping[str, Histogram]  # by the state that was reached
     workspace_names: Mapping[str, str]
     user_mails: Mapping[str, str]
 
@@ -121,9 +133,9 @@ class Metrics:
             return Overview(
                 tasks=tuple(_now(records, given, heard, told)),
                 nodes={
-                    subject.removeprefix(samples.NODE): values
+                    subject.removeprefix(NODE): values
                     for subject, values in heard.items()
-                    if subject.startswith(samples.NODE)
+                    if subject.startswith(NODE)
                 },
                 records=nodes.list_nodes(c),
                 held=_held(records, given),
@@ -175,7 +187,7 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
                 points.setdefault((record.subject, metric, device), []).append((record.time, value))
     made = []
     for (subject, metric, device), each in sorted(points.items(), key=_order):
-        attempt_id, _, task = subject.partition("/") if not subject.startswith(samples.NODE) else ("", "", "")
+        attempt_id, _, task = subject.partition("/") if not subject.startswith(NODE) else ("", "", "")
         is_nodes = not attempt_id or (metric in _OF_NETWORK and subject not in separate)
         number = int(attempt_id.rpartition(".")[2]) if attempt_id else 0
         made.append(
@@ -193,7 +205,7 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
     return made
 
 
-def has_own_network(values: samples.Values) -> bool:
+def has_own_network(values: Values) -> bool:
     """Whether what a task received and sent is its own, and not all that its node did."""
     return values.get(OWN_NETWORK) == 1.0
 
@@ -203,7 +215,7 @@ def _order(one: tuple[tuple[str, str, int | None], object]) -> tuple[str, str, i
     return subject, metric, -1 if device is None else device
 
 
-def _values(values: samples.Values, metric: str) -> list[tuple[int | None, float]]:
+def _values(values: Values, metric: str) -> list[tuple[int | None, float]]:
     if metric in _OF_DEVICES:
         key = _OF_DEVICES[metric]
         devices = values.get("devices", {})
@@ -220,15 +232,15 @@ def _wanted(metrics: Collection[str]) -> Sequence[str]:
 
 
 def _now(
-    records: Mapping[str, workloads.WorkloadRecord],
-    given: Mapping[str, Sequence[workloads.TaskRecord]],
-    heard: Mapping[str, samples.Values],
-    told: Mapping[str, device_figures.Figures],
+    records: Mapping[str, WorkloadRecord],
+    given: Mapping[str, Sequence[TaskRecord]],
+    heard: Mapping[str, Values],
+    told: Mapping[str, Figures],
 ) -> Iterable[CurrentTask]:
     for workload_id, several in given.items():
         record = records.get(workload_id)
         for task in several if record is not None else ():
-            subject = samples.task_subject(f"{workload_id}.{task.attempt}", task.name)
+            subject = task_subject(f"{workload_id}.{task.attempt}", task.name)
             if record is not None and subject in heard:
                 yield CurrentTask(
                     workload=record, task=task, values=heard[subject], figures=told.get(subject, {})
@@ -236,7 +248,7 @@ def _now(
 
 
 def _held(
-    records: Mapping[str, workloads.WorkloadRecord], given: Mapping[str, Sequence[workloads.TaskRecord]]
+    records: Mapping[str, WorkloadRecord], given: Mapping[str, Sequence[TaskRecord]]
 ) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for workload_id, several in given.items():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.usage.latencies import BOUNDS
+from trainyard.server.records.latencies import BOUNDS
+from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.usage.metrics import CurrentTask, Overview, has_own_network
 from trainyard.spec.workload import RoleSpec, State, role_of
 

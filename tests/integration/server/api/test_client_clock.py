@@ -10,6 +10,7 @@ import pytest
 
 from trainyard.cli.jobs.job_top import fetch_uses
 from trainyard.client import Client
+from trainyard.server.records.samples import task_subject
 from trainyard.server.store.usage import samples
 from trainyard.spec.workload import WorkloadSpec
 
@@ -39,7 +40,7 @@ async def test_the_last_minutes_are_the_servers_when_the_computers_clock_is_ahea
     async with asking(rig, lambda: format_datetime(datetime.now(UTC) - AGO, usegmt=True)) as client:
         job = await client.jobs.submit(WorkloadSpec(name="busy", command="true"))
         record = rig.start(job.id)
-        subject = samples.task_subject(f"{job.id}.{record.attempt}", "worker-0")
+        subject = task_subject(f"{job.id}.{record.attempt}", "worker-0")
         then = (datetime.now(UTC) - AGO - timedelta(minutes=2)).timestamp()
         rig.db.write_now(lambda c: samples.add(c, [(subject, then, {"cpu": 2.0, "memory": 5.0})]))
         [use] = await fetch_uses(client, [])

@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from trainyard.server.auth.authentication import make_token
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import tokens, users, workspaces
 from trainyard.spec.workload import State, WorkloadSpec
 

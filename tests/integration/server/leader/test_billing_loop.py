@@ -18,21 +18,21 @@ from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.leader.retention import Retention
 from trainyard.server.logs.log_files import LogStore
+from trainyard.server.records.costs import BudgetRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.tokens import TokenRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import WorkspaceRecord
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import events, leases, settings, tables
 from trainyard.server.store.cluster import nodes, pools
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.tasks import TaskRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import tokens, users, workspaces
-from trainyard.server.store.people.tokens import TokenRecord
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import WorkspaceRecord
 from trainyard.server.store.usage import costs
-from trainyard.server.store.usage.costs import BudgetRecord
 from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of
 from trainyard.server.usage.costs import PRICES
 from trainyard.server.wakeups import Wakeups

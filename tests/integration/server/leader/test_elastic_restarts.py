@@ -14,11 +14,11 @@ from test_reconciler import Lab, SteppingClock
 from trainyard.lib.errors import Error
 from trainyard.lib.ids import new_id
 from trainyard.server.leader.pool_demand import PoolChannel
+from trainyard.server.records.nodes import NodeDesired
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeDesired
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, RoleSpec, State, WorkloadSpec
 

@@ -7,12 +7,12 @@ from test_reconciler import Lab
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
+from trainyard.server.records.workspaces import Role, WorkspaceRecord
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import events
 from trainyard.server.store.jobs import dependencies
 from trainyard.server.store.people import workspaces
-from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import FINAL, Condition, Desired, NeedSpec, State, WorkloadSpec
 
 ME = Actor(user_id="u", name="me", roles={"w": Role.ADMIN})
@@ -166,9 +166,7 @@ async def test_a_need_is_refused_when_it_cannot_be_met(town):
     met = await town.ask("0", first)
     assert (await town.get(met)).state is not State.HELD
     await town.db.write(
-        lambda c: workspaces.insert_workspace(
-            c, workspaces.WorkspaceRecord(id="x", name="others", created_at=0.0)
-        )
+        lambda c: workspaces.insert_workspace(c, WorkspaceRecord(id="x", name="others", created_at=0.0))
     )
     other = Actor(user_id="u", name="me", roles={"x": Role.MEMBER})
     with pytest.raises(NotFoundError):

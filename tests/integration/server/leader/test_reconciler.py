@@ -23,15 +23,15 @@ from trainyard.server.cluster import scheduler_snapshot
 from trainyard.server.leader import leader_lease
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.leader.reconciler import Reconciler
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import WorkspaceRecord
 from trainyard.server.store import events, leases, tables
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.users import UserRecord
-from trainyard.server.store.people.workspaces import WorkspaceRecord
 from trainyard.server.wakeups import Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import FINAL, Desired, Restart, RoleSpec, State, WorkloadSpec

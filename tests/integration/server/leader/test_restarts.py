@@ -14,11 +14,12 @@ from trainyard.server.jobs.hang_policy import HungAttempt
 from trainyard.server.jobs.node_blacklist import relieve
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.leader.hang_detector import ActivityMeter, HangDetector
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import nodes
-from trainyard.server.store.cluster.nodes import NodeRecord
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.workload import FINAL, Restart, RoleSpec, State, TaskState, WorkloadSpec
 
 

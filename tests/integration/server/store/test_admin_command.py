@@ -15,6 +15,7 @@ from trainyard.cli.main import main
 from trainyard.lib.clock import SystemClock
 from trainyard.server.auth.passwords import Passwords
 from trainyard.server.people.first_start import ensure_admin
+from trainyard.server.records.users import UserRecord
 from trainyard.server.store import audit, leases, upgrade
 from trainyard.server.store.database import Database
 from trainyard.server.store.migrations import HEAD
@@ -116,9 +117,7 @@ def test_a_backup_brings_everything_back_when_it_is_restored(platform, tmp_path,
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
     assert main(["admin", "backup", str(file), "--data", str(platform)]) == 4
     assert main(["admin", "backup", str(file), "--force", "--data", str(platform)]) == 0
-    database.write_now(
-        lambda c: users.insert_user(c, users.UserRecord(id="u-late", name="late", created_at=1.0))
-    )
+    database.write_now(lambda c: users.insert_user(c, UserRecord(id="u-late", name="late", created_at=1.0)))
     for _ in range(3):
         last = database.write_now(lambda c: leases.take(c, "leader", owner="a", seconds=1))
     database.close()
@@ -141,7 +140,7 @@ def test_a_backup_is_whole_when_it_is_taken_in_the_middle_of_writes(platform, tm
         number = 0
         while not stop.is_set():
             number += 1
-            record = users.UserRecord(id=f"u{number}", name=f"n{number}", created_at=1.0)
+            record = UserRecord(id=f"u{number}", name=f"n{number}", created_at=1.0)
             database.write_now(lambda c, record=record: users.insert_user(c, record))
 
     writer = threading.Thread(target=write)

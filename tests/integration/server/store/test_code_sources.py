@@ -11,10 +11,10 @@ from people import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
 from trainyard.server.launch import code_checkout
+from trainyard.server.records.workspaces import Role
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit
 from trainyard.server.store.jobs import code_sources
-from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import CodeSpec
 
 URL = "https://code.example.org/team/bert.git"

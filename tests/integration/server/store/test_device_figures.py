@@ -9,9 +9,10 @@ from trainyard.engines.api import DeviceReading, Reading
 from trainyard.lib.errors import UnreachableError
 from trainyard.server.leader.leader_lease import LEASE, LeaderTerm, LeadLostError
 from trainyard.server.leader.sample_writer import SampleWriter
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store import leases
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.server.store.usage import device_figures
 from trainyard.server.usage import prometheus_text
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec

@@ -8,10 +8,10 @@ import pytest
 
 from people import Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape, Stage
 from trainyard.server.store import audit, events
 from trainyard.server.store.cluster import nodes, pools
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
 
 POOL = PoolRecord(name="gpu", backend="aliyun", types=("a", "b"), most=4, created_at=0.0)
 

@@ -13,10 +13,10 @@ from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.leader import leader_lease
 from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
 from trainyard.server.leader.schedule_loop import ScheduleLoop
+from trainyard.server.records.workspaces import Role
 from trainyard.server.store import leases
 from trainyard.server.store.jobs import schedules, workloads
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.workspaces import Role
 from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
 

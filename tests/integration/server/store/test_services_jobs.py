@@ -8,6 +8,8 @@ from people import SPEECH, VISION, Cast
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
 from trainyard.server.jobs.service import JobQuery, masked
 from trainyard.server.launch.launch_facts import LaunchFacts
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workspaces import Role
 from trainyard.server.store import audit, events
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import workspaces
@@ -261,7 +263,7 @@ async def test_a_workspaces_time_limit_holds_when_a_job_has_none_of_its_own(cast
 
 async def test_a_workspace_has_to_be_named_when_there_are_several(cast: Cast):
     def join(connection):
-        workspaces.set_member(connection, SPEECH, "u-ann", workspaces.Role.MEMBER)
+        workspaces.set_member(connection, SPEECH, "u-ann", Role.MEMBER)
 
     cast.db.write_now(join)
     cast.services.authentication.forget()
@@ -293,7 +295,7 @@ async def test_names_of_other_workspaces_are_not_told_when_one_of_theirs_is_ahea
     cast.db.write_now(
         lambda c: workloads.insert_tasks(
             c,
-            [workloads.TaskRecord(workload_id=running.id, attempt=1, name="worker-0", role="worker", number=0, rank=0,
+            [TaskRecord(workload_id=running.id, attempt=1, name="worker-0", role="worker", number=0, rank=0,
                                   node="n1", devices=(0, 1, 2, 3))],
         )
     )  # fmt: skip
@@ -354,7 +356,7 @@ async def test_the_quota_is_shown_with_what_is_used(cast: Cast):
     cast.db.write_now(
         lambda c: workloads.insert_tasks(
             c,
-            [workloads.TaskRecord(workload_id=record.id, attempt=1, name="worker-0", role="worker", number=0, rank=0,
+            [TaskRecord(workload_id=record.id, attempt=1, name="worker-0", role="worker", number=0, rank=0,
                                   node="n1", devices=(0, 1))],
         )
     )  # fmt: skip

@@ -17,10 +17,10 @@ from trainyard.lib.errors import (
     StaleError,
 )
 from trainyard.server.auth.actor import LimitedError, UnauthenticatedError
+from trainyard.server.records.access_requests import RequestState
+from trainyard.server.records.workspaces import Role
 from trainyard.server.store import audit
 from trainyard.server.store.people import tokens, users
-from trainyard.server.store.people.access_requests import RequestState
-from trainyard.server.store.people.workspaces import Role
 
 
 async def test_the_first_password_opens_the_door_and_no_other_does(cast: Cast):

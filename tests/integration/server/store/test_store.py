@@ -8,13 +8,15 @@ import pytest
 
 from people import VISION, Cast
 from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
+from trainyard.server.records.idempotency import AnswerRecord, KeyTakenError
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.users import UserRecord
+from trainyard.server.records.workloads import Step, WorkloadRecord
+from trainyard.server.records.workspaces import GroupRecord, Limits
 from trainyard.server.store import events, settings
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.jobs import idempotency, workloads
-from trainyard.server.store.jobs.idempotency import AnswerRecord
-from trainyard.server.store.jobs.workloads import Step, TaskRecord, WorkloadRecord
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.workspaces import Limits
 from trainyard.server.store.usage import latencies, past_use
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, TaskState, WorkloadSpec
 
@@ -217,7 +219,7 @@ async def test_declared_devices_stay_when_the_node_says_what_it_found(cast):
 
 async def test_quotas_members_and_groups_come_back_when_they_were_written(cast):
     limits = Limits(nominal={"cpu": 4}, users={"ann": {"cpu": 1}}, weight=2.0, strategy="strict_fifo")
-    group = workspaces.GroupRecord(id="g1", name="labs", quota=limits)
+    group = GroupRecord(id="g1", name="labs", quota=limits)
     cast.db.write_now(lambda c: workspaces.insert_group(c, group))
     place = cast.db.read_now(lambda c: workspaces.load(c, VISION))
     saved = cast.db.write_now(lambda c: workspaces.save(c, replace(place, group_id="g1", quota=limits)))
@@ -228,9 +230,7 @@ async def test_quotas_members_and_groups_come_back_when_they_were_written(cast):
     with pytest.raises(ConflictError, match="vision"):
         cast.db.write_now(lambda c: workspaces.insert_workspace(c, replace(place, id="other")))
     with pytest.raises(ConflictError, match="ann"):
-        cast.db.write_now(
-            lambda c: users.insert_user(c, users.UserRecord(id="x", name="ann", created_at=1.0))
-        )
+        cast.db.write_now(lambda c: users.insert_user(c, UserRecord(id="x", name="ann", created_at=1.0)))
 
 
 async def test_past_use_decays_when_time_passes(cast):
@@ -247,7 +247,7 @@ async def test_a_key_is_refused_when_it_comes_with_another_request(cast):
     assert cast.db.read_now(lambda c: idempotency.find(c, "u-ben", "jobs:k", "a" * 64)) is None
     with pytest.raises(ConflictError, match="'k' was used for another"):
         cast.db.read_now(lambda c: idempotency.find(c, "u-ann", "jobs:k", "b" * 64))
-    with pytest.raises(idempotency.KeyTakenError):
+    with pytest.raises(KeyTakenError):
         cast.db.write_now(lambda c: idempotency.keep(c, row))
 
 
@@ -274,13 +274,11 @@ def test_times_between_states_are_counted_when_jobs_have_started_and_ended(cast:
 def test_every_user_has_a_number_that_nobody_else_gets_when_users_come_and_go(cast):
     before = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-new", "u-next"]))
     assert set(before) == {"u-ann"}
-    new = users.UserRecord(id="u-new", name="new", created_at=1.0, is_active=False)
+    new = UserRecord(id="u-new", name="new", created_at=1.0, is_active=False)
     cast.db.write_now(lambda c: users.insert_user(c, new))
     number = cast.db.read_now(lambda c: users.numbers(c, ["u-new"]))["u-new"]
     cast.db.write_now(lambda c: users.delete_unused(c, "u-new"))
-    cast.db.write_now(
-        lambda c: users.insert_user(c, users.UserRecord(id="u-next", name="next", created_at=1.0))
-    )
+    cast.db.write_now(lambda c: users.insert_user(c, UserRecord(id="u-next", name="next", created_at=1.0)))
     after = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-next"]))
     assert after["u-ann"] == before["u-ann"]
     assert len({number, *after.values()}) == 3

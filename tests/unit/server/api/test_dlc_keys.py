@@ -23,9 +23,9 @@ from trainyard.server.api.dlc.translate import spec_of
 from trainyard.server.api.dlc.views import job_view
 from trainyard.server.jobs import submission
 from trainyard.server.launch.sandbox_spec import SandboxFacts, view_of
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import sealed_request
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import CodeSpec, MountSpec, Restart, Retain, Success, WorkloadSpec
 
 

@@ -10,7 +10,7 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.passwords import Passwords, check_password, hash_now, new_password
 from trainyard.server.auth.scopes import TABLE, ScopeHolder
 from trainyard.server.auth.tokens import digest_of, is_token, new_token
-from trainyard.server.store.people.workspaces import Role
+from trainyard.server.records.workspaces import Role
 
 RANKS = {
     ScopeHolder.EVERYBODY: {"nobody", "viewer", "member", "chief", "root"},

@@ -8,8 +8,8 @@ from trainyard.scheduling import Acquire, NodeState, Request, Role, Scheduler, S
 from trainyard.server.cluster.elastic_pools import Elastic
 from trainyard.server.cluster.pool_provider import machine_name, row_name, spec_of
 from trainyard.server.cluster.scheduler_snapshot import snapshot_of
-from trainyard.server.store.cluster.nodes import NodeCondition, NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Shape, Stage
+from trainyard.server.records.nodes import NodeCondition, NodeRecord
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape, Stage
 from trainyard.spec.machine import Machine, MachineState
 
 NOW = 1000.0

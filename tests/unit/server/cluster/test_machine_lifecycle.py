@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.server.cluster import machine_lifecycle
 from trainyard.server.cluster.machine_lifecycle import JOIN_SECONDS, MachineFacts, follow
-from trainyard.server.store.cluster.nodes import NodeCondition, NodeDesired, NodeRecord
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
+from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Stage
 from trainyard.spec.machine import Machine, MachineState
 
 NOW = 10_000.0

@@ -8,9 +8,10 @@ import pytest
 
 from trainyard.scheduling import Code, NodeState, Slot, Strategy, Taint, schedule
 from trainyard.server.cluster import scheduler_snapshot
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
-from trainyard.server.store.people.workspaces import GroupRecord, Limits, WorkspaceRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.records.workspaces import GroupRecord, Limits, WorkspaceRecord
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 NODE = NodeRecord(name="n1", created_at=0.0, cpu=8000, memory_mib=1000, devices={"V100": 4}, state="ready")

@@ -8,7 +8,8 @@ from trainyard.engines.api import TaskEnded, TaskStarted
 from trainyard.server.jobs import task_events
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import Launcher, RoleSpec, State, Success, TaskState, WorkloadSpec, tasks_of
 
 RAY = WorkloadSpec(name="j", command="x", kind="RayJob", roles=(RoleSpec(replicas=3),))

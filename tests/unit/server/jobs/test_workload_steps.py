@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainyard.lib.errors import ConflictError, StaleError
+from trainyard.server.records.workloads import Step, WorkloadRecord, advanced
 from trainyard.server.store import events
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import specs, workloads
-from trainyard.server.store.jobs.workloads import Step, WorkloadRecord, advanced
 from trainyard.server.store.tables import metadata
 from trainyard.spec.workload import (
     FINAL,

@@ -13,8 +13,8 @@ from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.leader.engine_calls import _launches
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 

@@ -14,8 +14,8 @@ from trainyard.server.launch import kinds
 from trainyard.server.launch.job_launch import launch_of
 from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.rank_order import by_address
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 ALL = tuple(range(8))

@@ -12,9 +12,9 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.cluster.storages import DEFAULTS, check
 from trainyard.server.launch import mounts, sandbox_spec
 from trainyard.server.launch.sandbox_spec import Login, SandboxFacts, registry_of, view_of
-from trainyard.server.store.cluster.nodes import NodeRecord, can_run_images
-from trainyard.server.store.cluster.storages import StorageRecord
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.nodes import NodeRecord, can_run_images
+from trainyard.server.records.storages import StorageRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import MountSpec, RoleSpec, WorkloadSpec
 
 WORDS = {"user": "ada", "group": "vision", "workspace": "cats", "job": "dlc1", "day": "240131"}

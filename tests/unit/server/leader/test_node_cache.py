@@ -8,7 +8,7 @@ from typing import Any, cast
 from trainyard.engines.api import NodeFacts, NodeSeen
 from trainyard.lib.clock import SystemClock
 from trainyard.server.leader.node_cache import NodeCache
-from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.records.nodes import NodeRecord
 from trainyard.spec.events import Event
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of, uses_of
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 

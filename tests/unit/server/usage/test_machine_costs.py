@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainyard.server.store.cluster.pools import MachineRecord, Stage
+from trainyard.server.records.pools import MachineRecord, Stage
 from trainyard.server.usage.accounting import DAY, machine_days
 
 BEGIN = 20000.0 * DAY + 1000

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from trainyard.runtime import device_metrics
-from trainyard.server.store.cluster.nodes import NodeRecord
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.usage import prometheus_text
 from trainyard.server.usage.metrics import CurrentTask, Overview
 from trainyard.spec.workload import RoleSpec, WorkloadSpec

@@ -14,8 +14,8 @@ from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.store.cluster.nodes import NodeDesired as Wish
-from trainyard.server.store.cluster.nodes import NodeRecord
+from trainyard.server.records.nodes import NodeDesired as Wish
+from trainyard.server.records.nodes import NodeRecord
 
 router = new_router("/nodes", tags=["nodes"])
 Name = Annotated[str, Path(max_length=63, description="The node's name.")]

@@ -14,7 +14,7 @@ from trainyard.server.api.http.responses import answer, described, if_match, not
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.views import Data, when
 from trainyard.server.cluster.pools import PoolView
-from trainyard.server.store.cluster.pools import MachineRecord, PoolRecord, Stage
+from trainyard.server.records.pools import MachineRecord, PoolRecord, Stage
 
 router = new_router("/pools", tags=["pools"])
 Name = Annotated[str, Path(max_length=63, description="The pool's name.")]

@@ -14,7 +14,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.store.cluster.storages import StorageRecord
+from trainyard.server.records.storages import StorageRecord
 
 router = new_router("/storages", tags=["storages"])
 Id = Annotated[str, Path(max_length=255, description="Its id or name.")]

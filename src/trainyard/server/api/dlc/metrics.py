@@ -9,7 +9,7 @@ from trainyard.client.schemas import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration
 from trainyard.server.api.dlc.views import pod_id
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import RoleSpec, role_of
 
 # What each type is among ours. Shares of what a pod asked for, or a device has, come as percent, rates as bytes by the second.

@@ -8,7 +8,8 @@ from typing import Any
 from trainyard.lib.errors import InvalidError
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.logs.log_views import lines_of
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import FINAL
 
 MOST_LINES = 100_000

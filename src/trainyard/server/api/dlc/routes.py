@@ -25,7 +25,8 @@ from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.http.app_state import Parts
 from trainyard.server.auth.actor import Actor
 from trainyard.server.jobs.service import JobQuery
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import FINAL, Desired
 
 logger = logging.getLogger(__name__)

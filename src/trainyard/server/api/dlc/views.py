@@ -8,8 +8,9 @@ from typing import Any
 
 from trainyard.lib.log import redact_data
 from trainyard.server.api.dlc.translate import EcsSpec
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import masked
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
 from trainyard.spec.events import Event
 from trainyard.spec.workload import FINAL, State, TaskState
 

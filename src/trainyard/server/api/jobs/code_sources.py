@@ -14,7 +14,7 @@ from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.store.jobs.code_sources import CodeSourceRecord
+from trainyard.server.records.code_sources import CodeSourceRecord
 
 router = new_router("/code-sources", tags=["code sources"])
 Id = Annotated[str, Path(max_length=64, description="The id or the name of the source.")]

@@ -32,7 +32,7 @@ from trainyard.server.api.http.responses import (
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.explain.failures import diagnose_job
 from trainyard.server.jobs.service import JobQuery
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, WorkloadSpec
 
 router = new_router("/jobs", tags=["jobs"])

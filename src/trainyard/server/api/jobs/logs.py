@@ -34,7 +34,7 @@ from trainyard.server.logs import log_search, log_views
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.logs.log_search import Matches
 from trainyard.server.logs.log_views import LogLine
-from trainyard.server.store.jobs.workloads import WorkloadRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import FINAL, task_name, tasks_of
 
 router = new_router("/jobs", tags=["logs"])

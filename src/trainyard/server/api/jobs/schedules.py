@@ -16,7 +16,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import detail
-from trainyard.server.store.jobs.schedules import ScheduleRecord
+from trainyard.server.records.schedules import ScheduleRecord
 from trainyard.spec.cron import upcoming
 from trainyard.spec.workload import WorkloadSpec
 

@@ -17,7 +17,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import Key, detail
-from trainyard.server.store.jobs.templates import TemplateRecord
+from trainyard.server.records.templates import TemplateRecord
 from trainyard.spec.workload import WorkloadSpec
 
 router = new_router("/templates", tags=["templates"])

@@ -16,8 +16,8 @@ from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import AccountRoute, actor_of, address_of
 from trainyard.server.api.http.responses import LARGEST_PAGE, LIMIT, STRICT, answer, described, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.store.people.access_requests import RequestState
-from trainyard.server.store.people.workspaces import Role
+from trainyard.server.records.access_requests import RequestState
+from trainyard.server.records.workspaces import Role
 
 router = new_router("/requests", tags=["requests"], kind=AccountRoute)
 Id = Annotated[str, Path(max_length=64, description="The request's id.")]

@@ -15,7 +15,7 @@ from trainyard.server.api.http.identity import AccountRoute, actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.people.workspaces import Place
-from trainyard.server.store.people.workspaces import Role
+from trainyard.server.records.workspaces import Role
 
 router = new_router("/workspaces", tags=["members"], kind=AccountRoute)
 Somebody = Annotated[str, Path(max_length=64, description="The user's name.")]

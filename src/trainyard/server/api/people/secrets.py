@@ -14,7 +14,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.views import Data, when
-from trainyard.server.store.people.secrets import SecretRecord
+from trainyard.server.records.secrets import SecretRecord
 
 router = new_router("/secrets", tags=["secrets"])
 Name = Annotated[str, Path(max_length=64, description="The name of the secret.")]

@@ -14,7 +14,7 @@ from trainyard.server.api.http.identity import AccountRoute, actor_of
 from trainyard.server.api.http.responses import answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.auth.actor import Actor
-from trainyard.server.store.people.workspaces import WorkspaceRecord
+from trainyard.server.records.workspaces import WorkspaceRecord
 
 router = new_router("/workspaces", tags=["workspaces"], kind=AccountRoute)
 Place = Annotated[str, Path(max_length=64, description="The workspace's id or name.")]

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.server.records.storages import RegistryRecord, StorageRecord
 from trainyard.server.store.tables import registries, storages
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRecord:
-    """One row of storages. `source` and `target` may hold {user}, {group}, {workspace}, {job} and {day}."""
-
-    id: str
-    name: str
-    kind: str  # folder or nfs
-    source: str  # a path of the nodes; not absolute: below the platform's own folder; or host:/path
-    target: str
-    created_at: float
-    workspace_id: str | None = None  # None: of all workspaces
-    read_only: bool = False
-    is_default: bool = False  # every task sees it, asked or not
-    options: Mapping[str, Any] = field(default_factory=dict)
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryRecord:
-    """One row of registries."""
-
-    id: str
-    host: str
-    username: str
-    sealed: bytes = field(repr=False)
-    created_at: float
-    workspace_id: str | None = None  # None: for all workspaces
-    version: int = 1
-
 
 _STORAGE = tuple(one.name for one in fields(StorageRecord))
 _REGISTRY = tuple(one.name for one in fields(RegistryRecord))

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from trainyard.lib.errors import StaleError
+from trainyard.server.records.code_sources import CodeSourceRecord
 from trainyard.server.store.tables import code_sources
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeSourceRecord:
-    """One row of code_sources."""
-
-    id: str
-    name: str
-    workspace_id: str
-    url: str
-    created_at: float
-    branch: str = ""
-    commit: str = ""
-    target: str = ""
-    sealed: bytes | None = field(default=None, repr=False)
-    version: int = 1
 
 
 def insert_source(connection: Connection, record: CodeSourceRecord) -> None:

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select
 
+from trainyard.server.records.dependencies import EndedNeed, NeedRecord
 from trainyard.server.store.tables import dependencies, workloads
 from trainyard.server.store.versioned_rows import chunks
 from trainyard.spec.workload import FINAL, Condition, State
-
-
-@dataclass(frozen=True, slots=True)
-class NeedRecord:
-    """One job that another one waits for."""
-
-    workload_id: str
-    needs_id: str
-    condition: Condition = Condition.SUCCEEDED
-
-
-@dataclass(frozen=True, slots=True)
-class EndedNeed:
-    """A need whose job has ended."""
-
-    need: NeedRecord
-    state: State | None  # None: nothing is known of the job any more
 
 
 def insert_needs(connection: Connection, needs: Collection[NeedRecord]) -> None:
@@ -94,8 +77,6 @@ _DELETE = delete(dependencies).where(
 
 
 __all__ = [
-    "EndedNeed",
-    "NeedRecord",
     "are_any",
     "counts",
     "delete_needs",

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError
+from trainyard.server.records.idempotency import AnswerRecord, KeyTakenError
 from trainyard.server.store.tables import idempotency
-
-
-class KeyTakenError(ConflictError):
-    """The same key was used this moment by another request."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRecord:
-    """One row of idempotency."""
-
-    user_id: str
-    key: str
-    digest: str
-    status: int
-    body: bytes
-    created_at: float
 
 
 def find(connection: Connection, user_id: str, key: str, digest: str) -> AnswerRecord | None:

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from trainyard.lib.errors import StaleError
+from trainyard.server.records.schedules import ScheduleRecord
 from trainyard.server.store.jobs import specs
 from trainyard.server.store.tables import schedules
-from trainyard.spec.workload import WorkloadSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRecord:
-    """One row of schedules."""
-
-    id: str
-    name: str
-    workspace_id: str
-    user_id: str
-    cron: str
-    spec: WorkloadSpec
-    created_at: float
-    timezone: str = "UTC"
-    overlap: str = "skip"
-    is_active: bool = True
-    next_at: float | None = None
-    last_at: float | None = None
-    last_job: str = ""
-    message: str = ""
-    version: int = 1
 
 
 def insert_schedule(connection: Connection, record: ScheduleRecord) -> None:

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
+from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.store.tables import tasks as table
 from trainyard.server.store.tables import workloads
 from trainyard.server.store.versioned_rows import chunks
 from trainyard.spec.workload import HOLDING, State, TaskState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRecord:
-    """One row of tasks."""
-
-    workload_id: str
-    attempt: int
-    name: str
-    role: str
-    number: int
-    rank: int
-    node: str
-    devices: tuple[int, ...] = ()
-    state: TaskState = TaskState.PENDING
-    exit_code: int | None = None
-    message: str = ""
-    address: str = ""
-    started_at: float | None = None
-    ended_at: float | None = None
-    log_bytes: int = 0
-    was_told: bool = False
-    is_cleared: bool = False
-
 
 _NAMES = tuple(one.name for one in fields(TaskRecord))
 _CHANGING = (

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from trainyard.lib.errors import StaleError
+from trainyard.server.records.templates import TemplateRecord
 from trainyard.server.store.jobs import specs
 from trainyard.server.store.tables import templates
-from trainyard.spec.workload import WorkloadSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateRecord:
-    """One row of templates."""
-
-    id: str
-    name: str
-    scope: str  # personal, workspace, all
-    user_id: str
-    spec: WorkloadSpec
-    created_at: float
-    workspace_id: str | None = None
-    description: str = ""
-    version: int = 1
 
 
 def insert_template(connection: Connection, record: TemplateRecord) -> None:

@@ -7,7 +7,7 @@ TRANSITIONS, notes the times, and appends the event, all in the caller's transac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -25,11 +25,11 @@ from sqlalchemy import (
 )
 from sqlalchemy import insert as insert_into
 
-from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.lib.errors import NotFoundError
+from trainyard.server.records.workloads import CODES, SENTENCES, Step, WorkloadRecord, advanced
 from trainyard.server.store import events
 from trainyard.server.store.jobs import specs
 from trainyard.server.store.jobs.tasks import (
-    TaskRecord,
     insert_tasks,
     save_tasks,
     tasks,
@@ -41,59 +41,7 @@ from trainyard.server.store.jobs.tasks import (
 from trainyard.server.store.tables import workloads
 from trainyard.server.store.versioned_rows import chunks, versioned_update, write_many, write_one
 from trainyard.spec.events import Event, Subject
-from trainyard.spec.workload import FINAL, TRANSITIONS, Desired, State, WorkloadSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRecord:
-    """One row of workloads. Frozen; a change makes another one, and `save` or `advance` writes it."""
-
-    id: str
-    name: str
-    kind: str
-    workspace_id: str
-    user_id: str
-    spec: WorkloadSpec
-    submitted_at: float
-    priority: int = 5
-    preemptible: bool = False
-    state: State = State.WAITING
-    desired: Desired = Desired.RUN
-    version: int = 1
-    attempt: int = 0
-    failures: int = 0
-    ending: str = ""
-    reason: str = ""
-    message: str = ""
-    exit_code: int | None = None
-    avoid: tuple[str, ...] = ()
-    wait: Mapping[str, Any] | None = None
-    queued_at: float | None = None
-    admitted_at: float | None = None
-    started_at: float | None = None
-    first_started_at: float | None = None
-    stopped_at: float | None = None
-    ended_at: float | None = None
-    leave_by: float | None = None
-    leave_for: str = ""
-    retain_until: float | None = None
-    due_at: float | None = None
-    deleted_at: float | None = None
-    dlc: Mapping[str, Any] | None = None
-    origin: str = ""  # sweep:…, schedule:…, template:…
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One workload's way to another state, for `advance_many`."""
-
-    record: WorkloadRecord
-    to: State
-    reason: str = ""
-    message: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, object] | None = None  # goes into the event
-
+from trainyard.spec.workload import FINAL, Desired, State
 
 _FIXED = frozenset({"id", "name", "kind", "workspace_id", "user_id", "spec", "submitted_at", "dlc", "origin"})
 _NAMES = tuple(one.name for one in fields(WorkloadRecord))
@@ -109,21 +57,6 @@ _BY_IDS = _SELECT.where(workloads.c.id.in_(bindparam("wanted_ids", expanding=Tru
 _INSERT = insert_into(workloads)
 _STATES = {state.value: state for state in State}
 _WISHES = {desired.value: desired for desired in Desired}
-
-# What an event is called when nobody gave a reason.
-CODES: Mapping[State, str] = {state: state.value for state in State}
-SENTENCES: Mapping[State, str] = {
-    State.HELD: "It is held, until somebody lets it go on.",
-    State.WAITING: "It is in the queue.",
-    State.ADMITTED: "It has its places.",
-    State.STARTING: "Its tasks are being started.",
-    State.RUNNING: "It runs.",
-    State.RETAINED: "Its program has ended; its places are kept for a look.",
-    State.FINISHING: "What is left of it is being ended.",
-    State.SUCCEEDED: "It has succeeded.",
-    State.FAILED: "It has failed.",
-    State.CANCELLED: "It was cancelled.",
-}
 
 
 # -- reading
@@ -349,29 +282,6 @@ def advance_many(
     return [replace(one, version=one.version + 1) for one, _step in written]
 
 
-def advanced(step: Step, now: float) -> WorkloadRecord:
-    """The record after a step; pure. The version is still the one that was read."""
-    record, to = step.record, step.to
-    if to not in TRANSITIONS[record.state]:
-        raise ConflictError(
-            f"The job {record.id} is {record.state.value} and cannot become {to.value}.",
-            hint="Load it again: it has moved on.",
-        )
-    if to is State.FINISHING and step.changes.get("ending") not in TRANSITIONS[State.FINISHING]:
-        raise ValueError(f"{record.id}: FINISHING needs `ending`, the state that comes after it")
-    noted: dict[str, Any] = {
-        "state": to,
-        "reason": step.reason,
-        "message": step.message,
-        "due_at": None,
-        **_times(record, to, now),
-        **step.changes,
-    }
-    if "ending" in step.changes:
-        noted["ending"] = str(step.changes["ending"])
-    return replace(record, **noted)
-
-
 def purge(connection: Connection, ids: Collection[str]) -> None:
     """Remove workloads and their tasks for good. Their events stay until events are forgotten."""
     for part in chunks(ids):
@@ -379,33 +289,6 @@ def purge(connection: Connection, ids: Collection[str]) -> None:
 
 
 # -- inside
-
-
-def _times(record: WorkloadRecord, to: State, now: float) -> dict[str, Any]:
-    """What a step to this state changes by itself."""
-    match to:
-        case State.HELD:
-            # Who paused it gave up its place in the queue.
-            return {**_NOTHING_LEFT, "queued_at": None, "wait": None}
-        case State.WAITING:
-            kept = record.queued_at if record.queued_at is not None else now
-            return {**_NOTHING_LEFT, "queued_at": kept, "wait": None, "exit_code": None, "stopped_at": None}
-        case State.ADMITTED:
-            return {"admitted_at": now, "attempt": record.attempt + 1, "wait": None, "exit_code": None}
-        case State.RUNNING:
-            first = record.first_started_at if record.first_started_at is not None else now
-            return {"started_at": now, "first_started_at": first}
-        case State.RETAINED:
-            return {"stopped_at": now, "retain_until": now + record.spec.retain_seconds}
-        case State.FINISHING:
-            return {"stopped_at": record.stopped_at if record.stopped_at is not None else now}
-        case State.SUCCEEDED | State.FAILED | State.CANCELLED:
-            return {**_NOTHING_LEFT, "ended_at": now, "wait": None}
-        case _:
-            return {}
-
-
-_NOTHING_LEFT = {"ending": "", "leave_by": None, "leave_for": "", "retain_until": None}
 
 
 def _event(record: WorkloadRecord, step: Step, now: float, actor: str) -> Event:
@@ -485,14 +368,8 @@ def _record(row: Row[Any]) -> WorkloadRecord:
 
 
 __all__ = [
-    "CODES",
-    "SENTENCES",
-    "Step",
-    "TaskRecord",
-    "WorkloadRecord",
     "advance",
     "advance_many",
-    "advanced",
     "count",
     "counts_by_state",
     "deleted_before",

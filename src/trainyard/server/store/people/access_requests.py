@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
+from collections.abc import Collection
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, or_, select
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.server.records.access_requests import RequestKind, RequestRecord, RequestState
 from trainyard.server.store.tables import requests
 from trainyard.server.store.versioned_rows import versioned_update, write_one
-
-
-class RequestKind(StrEnum):
-    """What is asked for."""
-
-    ACCOUNT = "account"
-    MEMBERSHIP = "membership"
-    QUOTA = "quota"
-
-
-class RequestState(StrEnum):
-    """What became of it."""
-
-    OPEN = "open"
-    APPROVED = "approved"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
-    """One row of requests."""
-
-    id: str
-    kind: RequestKind
-    created_at: float
-    name: str = ""
-    user_id: str | None = None
-    workspace_id: str | None = None
-    body: Mapping[str, Any] = field(default_factory=dict)
-    state: RequestState = RequestState.OPEN
-    decided_by: str | None = None
-    decided_at: float | None = None
-    answer: str = ""
-    version: int = 1
-
 
 _NAMES = tuple(one.name for one in fields(RequestRecord))
 _CHANGING = ("state", "body", "user_id", "decided_by", "decided_at", "answer")

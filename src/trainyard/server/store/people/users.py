@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.server.records.users import UserRecord
 from trainyard.server.store.tables import user_numbers, users
 from trainyard.server.store.versioned_rows import chunks, versioned_update, write_one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRecord:
-    """One row of users."""
-
-    id: str
-    name: str
-    created_at: float
-    display_name: str = ""
-    email: str = ""
-    password_hash: str = ""
-    must_change_password: bool = False
-    oidc_subject: str | None = None
-    is_admin: bool = False
-    is_active: bool = True
-    version: int = 1
-
-    def __repr__(self) -> str:
-        """Without the hash: records end up in log lines."""
-        return f"UserRecord(id={self.id!r}, name={self.name!r}, version={self.version})"
-
 
 _NAMES = tuple(one.name for one in fields(UserRecord))
 _CHANGING = tuple(name for name in _NAMES if name not in {"id", "created_at", "version"})

@@ -3,74 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.server.records.workspaces import GroupRecord, Limits, MemberRecord, Role, WorkspaceRecord
 from trainyard.server.store.tables import groups, members, users, workspaces
 from trainyard.server.store.versioned_rows import versioned_update, write_one
-
-
-class Role(StrEnum):
-    """What a member of a workspace may do there; auth/scopes.py says it in detail."""
-
-    ADMIN = "admin"
-    MEMBER = "member"
-    VIEWER = "viewer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The quota of a workspace or group. CPU in thousandths of a core, memory in MiB, devices counted, by name."""
-
-    nominal: Mapping[str, int] = field(default_factory=dict)  # guaranteed
-    borrow: Mapping[str, int] = field(default_factory=dict)  # at most so much above it; unnamed: what is free
-    lend: Mapping[str, int] = field(default_factory=dict)  # at most so much of what is unused; unnamed: all
-    per_user: Mapping[str, int] = field(default_factory=dict)
-    users: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by the user's name
-    weight: float = 1.0
-    strategy: str = ""  # of the queue; empty: the policy's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRecord:
-    """One row of groups."""
-
-    id: str
-    name: str
-    quota: Limits = field(default_factory=Limits)
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkspaceRecord:
-    """One row of workspaces."""
-
-    id: str
-    name: str
-    created_at: float
-    description: str = ""
-    group_id: str | None = None
-    quota: Limits = field(default_factory=Limits)
-    needs_approval: bool = False
-    max_run_seconds: int = 0
-    archived_at: float | None = None
-    version: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRecord:
-    """One row of members, with the user's name."""
-
-    workspace_id: str
-    user_id: str
-    role: Role
-    user_name: str = ""
-
 
 _NAMES = tuple(one.name for one in fields(WorkspaceRecord))
 _CHANGING = tuple(name for name in _NAMES if name not in {"id", "created_at", "version"})

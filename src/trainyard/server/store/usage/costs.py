@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from sqlalchemy import Connection, and_, bindparam, delete, func, insert, or_, select, update
 
+from trainyard.server.records.costs import BudgetRecord, MachineDay, UseRecord
 from trainyard.server.store.tables import budgets, machine_days, usage
 from trainyard.server.store.versioned_rows import chunks
 
@@ -27,58 +28,9 @@ _OF_JOB = select(budgets).where(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseRecord:
-    """What a job has used of one type of device on one day; or sums of that, where what they are not grouped by is empty."""
-
-    workload_id: str = ""
-    workspace_id: str = ""
-    user_id: str = ""
-    device_type: str = ""
-    day: int = 0  # since 1970, UTC
-    device_seconds: float = 0.0
-    idle_device_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    memory_mib_seconds: float = 0.0
-    cost: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineDay:
-    """What a machine of a pool has cost on one day; or sums of that, where what they are not grouped by is empty."""
-
-    pool: str
-    currency: str
-    machine: str = ""
-    day: int = 0  # since 1970, UTC
-    seconds: float = 0.0
-    used_cost: float = 0.0  # while a job had a place there
-    idle_cost: float = 0.0
-    starting_cost: float = 0.0  # before its node was ready
-
-    @property
-    def cost(self) -> float:
-        """In all."""
-        return self.used_cost + self.idle_cost + self.starting_cost
-
-
 _COLUMNS = tuple(one.name for one in fields(UseRecord))
 _MACHINE_COLUMNS = tuple(one.name for one in fields(MachineDay))
 _MACHINE_SUMS = ("seconds", "used_cost", "idle_cost", "starting_cost")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRecord:
-    """What a workspace or a user may cost in a month."""
-
-    subject: str  # workspace, user
-    subject_id: str
-    amount: float
-    warn_at: tuple[float, ...]
-    action: str  # warn, hold, stop
-    month: int = 0
-    warned: tuple[float, ...] = ()  # shares that were told in that month; 1.0: it is used up
-    version: int = 1
 
 
 def replace_days(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from trainyard.server.records.device_figures import Figures
 from trainyard.server.store.tables import device_figures
 from trainyard.server.store.versioned_rows import chunks
 
 KEPT_SECONDS = 3600.0
 
-Figures = Mapping[str, Mapping[str, Any]]  # device → name → figure; "uuid" is a text
 
 _REPLACE = (
     update(device_figures)

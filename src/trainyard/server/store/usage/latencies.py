@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
+from trainyard.server.records.latencies import BOUNDS, FINISHED, RUNNING, Histogram
 from trainyard.server.store.tables import workloads
-
-BOUNDS: Sequence[float] = tuple(float(2**power) for power in range(11))  # seconds: 1 to 1024
-RUNNING, FINISHED = "running", "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """How many took at most so long, for each of BOUNDS; then all, and their sum."""
-
-    counts: tuple[int, ...]
-    count: int
-    total: float
 
 
 def state_changes(connection: Connection) -> Mapping[str, Histogram]:
