@@ -137,7 +137,7 @@ def _free_ports(count: int) -> list[int]:
 
 def entry(ports: list[int], meets: tuple[str, ...] = ("worker-0",), address: str = "127.0.0.1", **more: Any):
     return {
-        "token": KEY, "attempt": "w1.1", "gate_address": address, "gate_ports": ports, "meets": meets,
+        "token": KEY, "attempt": "w1.1", "barrier_address": address, "barrier_ports": ports, "meets": meets,
         "peers": [{"task": "master-0", "address": "127.0.0.1"}], **more,
     }  # fmt: skip
 
@@ -335,8 +335,8 @@ def test_the_gate_says_which_ports_are_taken_when_it_has_none():
 KEEPER = """
 import json, signal, sys, time
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as in a task
-from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper
-print(sorted(Keeper(json.loads(sys.argv[1]), {"master-0": {}}, time.monotonic() + 60).keep()))
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import BarrierKeeper
+print(sorted(BarrierKeeper(json.loads(sys.argv[1]), {"master-0": {}}, time.monotonic() + 60).keep()))
 """
 
 
@@ -370,9 +370,9 @@ def test_a_task_is_let_in_when_a_neighbour_attacks_the_gate_in_every_way():
 CROWDED = """
 import resource, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
-from trainyard.engines.nodes.agent.barrier.barrier_keeper import Keeper
-entry = {"token": "k" * 64, "attempt": "w1.1", "gate_address": "", "gate_ports": [int(sys.argv[1])], "meets": ["worker-0"]}
-print(sorted(Keeper(entry, {"master-0": {}}, time.monotonic() + 60).keep()))
+from trainyard.engines.nodes.agent.barrier.barrier_keeper import BarrierKeeper
+entry = {"token": "k" * 64, "attempt": "w1.1", "barrier_address": "", "barrier_ports": [int(sys.argv[1])], "meets": ["worker-0"]}
+print(sorted(BarrierKeeper(entry, {"master-0": {}}, time.monotonic() + 60).keep()))
 print(resource.getrlimit(resource.RLIMIT_NOFILE), int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20)
 """
 

@@ -18,7 +18,7 @@ from trainyard.runtime.job import Job, on_each
 from trainyard.runtime.task import Task
 from trainyard.spec.machine import MachineState
 
-LOG = "~/.trainyard/curfew/log"  # on each machine
+LOG = "~/.trainyard/self-stop/log"  # on each machine
 BEAT_SECONDS = 60.0
 BEATS_OF_GRACE = 10  # a laptop may be out of sight for so long
 LONGEST_LOOK_SECONDS = 20
@@ -40,7 +40,7 @@ class StopTerms:
 
 @dataclass(kw_only=True)
 class SelfStop:
-    """The curfew of one job."""
+    """The self-stop of one job."""
 
     job: Job
     terms: StopTerms
@@ -82,20 +82,20 @@ class SelfStop:
             await self.job.context.clock.sleep(self.terms.beat_seconds)
             try:
                 await self._tell(
-                    f'f="$HOME/.trainyard/curfew/clients/{self.client}"; [ ! -e "$f" ] || echo >"$f"'
+                    f'f="$HOME/.trainyard/self-stop/clients/{self.client}"; [ ! -e "$f" ] || echo >"$f"'
                 )
             except (Error, TaskErrors):
                 continue  # out of sight for a while; the grace is longer
 
     async def leave(self) -> None:
         """This client is done: from now on the machines stop when their commands have ended."""
-        await self._tell(f'cd "$HOME/.trainyard/curfew" && echo >left && rm -f clients/{self.client}')
+        await self._tell(f'cd "$HOME/.trainyard/self-stop" && echo >left && rm -f clients/{self.client}')
 
     async def withdraw(self) -> None:
         """Call it off."""
         await self._tell(
-            'cd "$HOME/.trainyard/curfew" 2>/dev/null && rm -f pid terms; '
-            "rm -f /var/lib/cloud/scripts/per-boot/trainyard-curfew.sh"
+            'cd "$HOME/.trainyard/self-stop" 2>/dev/null && rm -f pid terms; '
+            "rm -f /var/lib/cloud/scripts/per-boot/trainyard-self-stop.sh"
         )
 
     async def is_quiet(self) -> bool:

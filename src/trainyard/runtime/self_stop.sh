@@ -65,7 +65,7 @@ is_willing() {
     [ -n "$idle_seconds" ] && [ "$idle" -ge "$idle_seconds" ] && ! is_typed "$idle_seconds"
 }
 
-reach() { ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$1" "sh .trainyard/curfew/curfew.sh $2" 2>/dev/null; }
+reach() { ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$1" "sh .trainyard/self-stop/self_stop.sh $2" 2>/dev/null; }
 
 # Sets answer: willing, busy, silent; gone after a grace of silence (somebody has stopped or released it).
 ask() {

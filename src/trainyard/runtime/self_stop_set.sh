@@ -1,7 +1,7 @@
 # Arranges that this machine stops by itself. Set in front by self_stop.py: client (a name), and the texts terms, program and
 # script. Says in one sentence why it cannot be, with status 1. A second time replaces the first.
 umask 077
-folder=$HOME/.trainyard/curfew
+folder=$HOME/.trainyard/self-stop
 mkdir -p "$folder/clients" || exit 1
 if ! command -v python3 >/dev/null 2>&1; then echo 'it has no python3' && exit 1; fi
 put() { printf '%s\n' "$2" >"$folder/$1.new" && mv -f "$folder/$1.new" "$folder/$1"; }
@@ -20,9 +20,9 @@ if mkdir -p "$boots" 2>/dev/null && [ -w "$boots" ]; then
     umask 022
     {
         echo '#!/bin/sh'
-        printf "HOME='%s' setsid sh '%s/curfew.sh' boot </dev/null >/dev/null 2>&1 &\n" "$HOME" "$folder"
-    } >"$boots/trainyard-curfew.new" && chmod 755 "$boots/trainyard-curfew.new" &&
-        mv -f "$boots/trainyard-curfew.new" "$boots/trainyard-curfew.sh"
+        printf "HOME='%s' setsid sh '%s/self_stop.sh' boot </dev/null >/dev/null 2>&1 &\n" "$HOME" "$folder"
+    } >"$boots/trainyard-self-stop.new" && chmod 755 "$boots/trainyard-self-stop.new" &&
+        mv -f "$boots/trainyard-self-stop.new" "$boots/trainyard-self-stop.sh"
 fi
 # One that watches already reads the new terms at its next look, but may have an older text.
-setsid sh "$folder/curfew.sh" watch </dev/null >/dev/null 2>&1 &
+setsid sh "$folder/self_stop.sh" watch </dev/null >/dev/null 2>&1 &

@@ -161,7 +161,7 @@ class Watch:
 async def stop_when_done(job: Job, self_stop: SelfStop | None = None) -> None:
     """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error.
 
-    Machines with a curfew are not waited for: they stop themselves when their commands have ended.
+    Machines with a self-stop are not waited for: they stop themselves when their commands have ended.
     """
     if not job.tasks or any(task.machine.state is not MachineState.RUNNING for task in job.tasks):
         return

@@ -16,7 +16,7 @@ from trainyard.server.records.audit import DENIED, AuditRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit, events
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups
+from trainyard.server.wakeups import RECONCILER, EVENTS, Wakeups
 from trainyard.spec.events import Event
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Context:
             await self.note_denied(actor, action, subject, error)
             raise
         if wakes:
-            self.wakeups.wake(CONDUCTOR, EVENTS)
+            self.wakeups.wake(RECONCILER, EVENTS)
         return result
 
     async def note_denied(self, actor: Actor, action: str, subject: str, error: DeniedError) -> None:

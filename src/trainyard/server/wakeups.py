@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-CONDUCTOR = "conductor"  # people want something of a workload, a node or a quota
+RECONCILER = "reconciler"  # people want something of a workload, a node or a quota
 EVENTS = "events"  # something was appended to the events
 POOLS = "pools"  # machines are wanted, or somebody changed a pool
 

@@ -28,7 +28,7 @@ from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import costs, samples
 from trainyard.server.usage.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.usage.costs import BOOKED, load_prices
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, Wakeups
+from trainyard.server.wakeups import RECONCILER, EVENTS, Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import HOLDING, Desired, State
 
@@ -79,7 +79,7 @@ class BillingLoop:
             )
         acted = await self._term.write(lambda c: self._check(c, now))
         if acted:
-            self._wakeups.wake(CONDUCTOR)
+            self._wakeups.wake(RECONCILER)
             self._wakeups.wake(EVENTS)
 
     def _now(self) -> float:

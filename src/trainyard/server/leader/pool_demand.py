@@ -19,7 +19,7 @@ from trainyard.server.records.pools import MachineRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import pools
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import CONDUCTOR, EVENTS, POOLS, Wakeups
+from trainyard.server.wakeups import RECONCILER, EVENTS, POOLS, Wakeups
 
 if TYPE_CHECKING:
     from trainyard.server.leader.reconciler import Reconciler
@@ -102,7 +102,7 @@ class PoolChannel:
     def look_again(self) -> None:
         """Nodes, pools or machines have changed."""
         self._reconciler.pool_demand.has_news = True
-        self._reconciler.wakeups.wake(CONDUCTOR)
+        self._reconciler.wakeups.wake(RECONCILER)
 
     def is_busy(self, node: str) -> bool:
         """Whether a job has a place there, or one is kept for it."""

@@ -133,7 +133,7 @@ class Reconciler:
 
     async def _follow_wakeups(self) -> None:
         while True:
-            await self.wakeups.wait("conductor", timeout=LOOK_SECONDS)
+            await self.wakeups.wait("reconciler", timeout=LOOK_SECONDS)
             self._wake.set()
 
     async def _tick(self) -> None:

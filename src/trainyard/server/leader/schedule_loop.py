@@ -11,7 +11,7 @@ from trainyard.server.jobs.schedules import plan_anew, tick, too_late
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import schedules
-from trainyard.server.wakeups import CONDUCTOR, EVENTS
+from trainyard.server.wakeups import RECONCILER, EVENTS
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class ScheduleLoop:
                 continue
             if made is not None:
                 submitted += 1
-                self._context.wakeups.wake(CONDUCTOR, EVENTS)
+                self._context.wakeups.wake(RECONCILER, EVENTS)
         return submitted
 
     async def _plan(self, now: float) -> None:

@@ -32,7 +32,7 @@ def entry(name: str, *, meets: tuple[str, ...] = (), reports: bool = False, seco
 def report(name: str, key: str, seconds: float) -> object:
     """What the gate answers to one who says to be a task; what is wrong where it does not."""
     given = {
-        "token": key, "attempt": "w1.1", "gate_address": ADDRESS, "gate_ports": PORTS, "peers": [{"task": "keeper"}],
+        "token": key, "attempt": "w1.1", "barrier_address": ADDRESS, "barrier_ports": PORTS, "peers": [{"task": "keeper"}],
     }  # fmt: skip
     try:
         return Reporter(given, name, {"PORT": "7"}, time.monotonic() + seconds).report()

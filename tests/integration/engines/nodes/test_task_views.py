@@ -15,6 +15,7 @@ import pytest
 from engine_lab import EngineLab, Watched, alive, launch_of
 
 from trainyard.engines.api import Entry, Mount, TaskNoted, View
+from trainyard.spec.exit_reasons import ExitReason
 from trainyard.transport.api import TerminalSize, read_all
 
 pytestmark = [
@@ -553,13 +554,14 @@ async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (137, True)
     assert ended.message == "it was ended before it began"
+    assert ended.reason is ExitReason.ENDED_BEFORE_START
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_a_program_that_is_held_does_not_begin_when_who_holds_it_dies(tmp_path: Path):
     begun = tmp_path / "begun"
     dying = (
-        "import os, subprocess, sys; from trainyard.engines.nodes.agent.sandbox.gated_start import Held; held = Held(); "
+        "import os, subprocess, sys; from trainyard.engines.nodes.agent.sandbox.gated_start import GatedStart; held = GatedStart(); "
         "words = ['bwrap', *held.options, '--bind', '/', '/', 'touch', sys.argv[1]]; "
         "child = subprocess.Popen(words, close_fds=False, stdout=2); held.started(); print(child.pid, held.pid(), flush=True); os._exit(0)"
     )

@@ -51,7 +51,7 @@ class GrowingLab(Lab):
 
     def leap(self, seconds: float) -> None:
         self.clock.ahead += seconds
-        self.wakeups.wake("conductor")
+        self.wakeups.wake("reconciler")
 
     async def elastic(self, *, replicas: int = 8, minimum: int = 2, **given: object) -> str:
         role = RoleSpec(replicas=replicas, minimum=minimum, cpu=1.0)
@@ -63,7 +63,7 @@ class GrowingLab(Lab):
             queued_at=7.0, preemptible=spec.preemptible, priority=spec.priority,
         )  # fmt: skip
         await self.db.write(lambda c: (workloads.insert(c, record), self._say(c, record, "submitted")))
-        self.wakeups.wake("conductor")
+        self.wakeups.wake("reconciler")
         return record.id
 
     async def tasks(self, job: str, count: int) -> WorkloadRecord:
@@ -94,7 +94,7 @@ class GrowingLab(Lab):
             events.append(c, changed)
 
         await self.db.write(work)
-        self.wakeups.wake("conductor")
+        self.wakeups.wake("reconciler")
 
     def told(self, job: str, code: str) -> list[Event]:
         found = self.db.read_now(lambda c: events.page(c, subject_id=job, limit=1000))

@@ -94,7 +94,7 @@ class Lab:
             submitted_at=0.0, queued_at=0.0, preemptible=spec.preemptible,
         )  # fmt: skip
         await self.db.write(lambda c: (workloads.insert(c, record), self._say(c, record, "submitted")))
-        self.wakeups.wake("conductor")
+        self.wakeups.wake("reconciler")
         return record.id
 
     async def want(self, job: str, desired: Desired) -> None:
@@ -105,7 +105,7 @@ class Lab:
                 self._say(c, record, desired.value)
 
         await self.db.write(work)
-        self.wakeups.wake("conductor")
+        self.wakeups.wake("reconciler")
 
     @staticmethod
     def _say(c, record: WorkloadRecord, code: str) -> None:
@@ -221,7 +221,7 @@ async def test_a_job_has_its_whole_time_and_no_more_when_the_clock_is_set(lab, s
     lab.world.finish(kept)
     await lab.until(kept, State.RETAINED)
     lab.clock.offset += timedelta(seconds=step)
-    lab.wakeups.wake("conductor")
+    lab.wakeups.wake("reconciler")
     await asyncio.sleep(1.0)
     assert (await lab.get(job)).state is State.RUNNING
     assert (await lab.get(kept)).state is State.RETAINED
@@ -304,7 +304,7 @@ async def test_running_times_stay_known_when_a_quota_is_changed(lab):
     changed = Event(time=0.0, subject=Subject.WORKSPACE, subject_id="w", code="x", message="x", actor="me")
     before = reconciler.memory.scheduler
     await lab.db.write(lambda c: events.append(c, changed))
-    lab.wakeups.wake("conductor")
+    lab.wakeups.wake("reconciler")
     async with asyncio.timeout(10):
         while reconciler.memory.scheduler is before:
             await asyncio.sleep(0.01)
@@ -332,7 +332,7 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(lab):
         submitted_at=0.0, queued_at=0.0,
     )  # fmt: skip
     await lab.db.write(lambda c: (workloads.insert(c, raise_priority(vip)), lab._say(c, vip, "submitted")))
-    lab.wakeups.wake("conductor")
+    lab.wakeups.wake("reconciler")
     await lab.until(vip.id, State.RUNNING)
     states = {one: (await lab.get(one)).state for one in low}
     assert sorted(states.values()) == [State.RUNNING, State.WAITING]
@@ -433,6 +433,6 @@ async def test_a_task_is_told_its_nodes_type_of_device_when_it_named_none(lab):
         id=new_id("dlc"), name="npu", kind="job", workspace_id="w", user_id="u", spec=spec, submitted_at=0.0, queued_at=0.0,
     )  # fmt: skip
     await lab.db.write(lambda c: (workloads.insert(c, record), lab._say(c, record, "submitted")))
-    lab.wakeups.wake("conductor")
+    lab.wakeups.wake("reconciler")
     await lab.until(record.id, State.RUNNING)
     assert lab.world.launched[f"{record.id}.1"].tasks[0].device_type == "Ascend910"

@@ -235,7 +235,7 @@ async def submit_elastic(lab, role: RoleSpec) -> WorkloadRecord:
         queued_at=0.0,
     )
     await lab.db.write(lambda c: (workloads.insert(c, record), lab._say(c, record, "submitted")))
-    lab.wakeups.wake("conductor")
+    lab.wakeups.wake("reconciler")
     return record
 
 

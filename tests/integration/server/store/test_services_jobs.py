@@ -13,7 +13,7 @@ from trainyard.server.records.workspaces import Role
 from trainyard.server.store import audit, events
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import workspaces
-from trainyard.server.wakeups import CONDUCTOR
+from trainyard.server.wakeups import RECONCILER
 from trainyard.spec.workload import Desired, MountSpec, RoleSpec, State
 
 
@@ -31,12 +31,12 @@ async def move(cast: Cast, job_id: str, *states: State, **changes):
 
 
 async def test_a_job_waits_with_its_event_when_it_was_submitted(cast: Cast):
-    mark = cast.services.wakeups.mark(CONDUCTOR)
+    mark = cast.services.wakeups.mark(RECONCILER)
     record = await cast.services.jobs.submit(cast.ann, cast.job(name="中文 job", env={"HF_TOKEN": "s3cret"}))
     assert (record.state, record.desired, record.workspace_id, record.user_id) == (
         State.WAITING, Desired.RUN, VISION, "u-ann",
     )  # fmt: skip
-    assert cast.services.wakeups.mark(CONDUCTOR) == mark + 1
+    assert cast.services.wakeups.mark(RECONCILER) == mark + 1
     told = await cast.services.events.page(cast.ann, job=record.id)
     assert [(event.code, event.actor) for event in told] == [("submitted", "ann")]
     kept = cast.db.read_now(lambda c: (audit.page(c), events.page(c)))

@@ -28,7 +28,7 @@ import asyncio
 from trainyard import settings
 from trainyard.backends.aliyun.backend import AliyunBackend
 from trainyard.runtime.context import Context
-from trainyard.runtime.self_stop import Curfew, Terms
+from trainyard.runtime.self_stop import SelfStop, StopTerms
 from trainyard.runtime.job import make_job
 from trainyard.spec.machine import MachineSpec
 
@@ -36,9 +36,9 @@ async def main():
     context = Context(AliyunBackend.from_settings(settings.load()))
     spec = MachineSpec(type="ecs.g7.large", role="TrainyardStop", max_hours=8)
     job = await make_job(context, name="orphan", num_tasks=2, spec=spec)
-    curfew = Curfew(job=job, terms=Terms(when_done=True, beat_seconds=0.2))
-    assert await curfew.arrange()
-    beats = asyncio.create_task(curfew.beat())
+    self_stop = SelfStop(job=job, terms=StopTerms(when_done=True, beat_seconds=0.2))
+    assert await self_stop.arrange()
+    beats = asyncio.create_task(self_stop.beat())
     await asyncio.sleep(3)  # longer than the grace of two
     # The second machine has no command of its own, and works for the first.
     await job.tasks[0].run("sleep 4; echo trained > result", non_blocking=True)
@@ -111,7 +111,7 @@ async def test_machines_stop_themselves_when_the_client_was_killed_and_the_comma
         await backend.start(await backend.machines())
         for machine in await backend.machines():
             if machine.name == "task0.orphan":
-                done = await backend.transport(machine).run("cat result .trainyard/curfew/log")
+                done = await backend.transport(machine).run("cat result .trainyard/self-stop/log")
                 assert done.stdout.startswith(b"trained\n")
                 assert b"the commands have ended and the client is gone" in done.stdout
     finally:
@@ -164,7 +164,7 @@ async def test_machines_go_on_when_a_client_lives_or_somebody_else_runs_a_comman
         await one.leave()
         await held(
             job.tasks[1],
-            f"for i in 1 2 3; do echo > ~/.trainyard/curfew/clients/{other.client}; sleep 1; done",
+            f"for i in 1 2 3; do echo > ~/.trainyard/self-stop/clients/{other.client}; sleep 1; done",
         )
         assert statuses(lab) == ["Running", "Running"]
         await let_go(job.tasks[1])
@@ -193,7 +193,7 @@ async def test_a_machine_waits_for_the_grace_when_somebody_else_has_sent_the_las
         await job.aclose()
         await backend.start(await backend.machines())
         (machine,) = await backend.machines()
-        looked = 'cd .trainyard/curfew; date -u -d "$(sed -n "s/ stopping .*//p" log)" +%s; cat ~/visited'
+        looked = 'cd .trainyard/self-stop; date -u -d "$(sed -n "s/ stopping .*//p" log)" +%s; cat ~/visited'
         done = await backend.transport(machine).run(looked)
         stopped, visited = map(int, done.stdout.split())
         assert stopped - visited >= 4  # ten beats
@@ -237,7 +237,7 @@ async def test_the_reason_is_told_in_a_sentence_when_a_machine_cannot_stop_itsel
         assert (
             "it has no RAM role" if lack == "role" else "its RAM role may not stop it: Forbidden.RAM"
         ) in line
-        assert not await job.tasks[0].exists(".trainyard/curfew/terms")
+        assert not await job.tasks[0].exists(".trainyard/self-stop/terms")
     finally:
         lab.control("POST", "options", {"account": {"denied": []}})
         await backend.release(await backend.machines())
@@ -252,7 +252,7 @@ async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(lab:
         lab.control("POST", "options", {"account": {"denied": ["ecs:Stop*"]}})
 
         async def said() -> str:
-            done = await job.tasks[0].transport.run("cat ~/.trainyard/curfew/log")
+            done = await job.tasks[0].transport.run("cat ~/.trainyard/self-stop/log")
             return done.stdout.decode()
 
         while "cannot stop: its RAM role may not stop it: Forbidden.RAM" not in await said():
@@ -265,7 +265,7 @@ async def test_the_reason_is_in_the_log_when_the_right_was_taken_away_later(lab:
         await backend.aclose()
 
 
-async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(lab: Emulation, open_client):
+async def test_a_machine_that_takes_anothers_place_is_told_of_the_self_stop(lab: Emulation, open_client):
     backend = open_client()
     spec = MachineSpec(type="ecs.g7.large", role=ROLE, spot=True)
     try:
@@ -280,7 +280,7 @@ async def test_a_machine_that_takes_anothers_place_is_told_of_the_curfew(lab: Em
         await watch.look()
         (task,) = job.tasks
         assert task.machine.id != first
-        assert f"ids={task.machine.id}\n" in await task.read(".trainyard/curfew/terms")
+        assert f"ids={task.machine.id}\n" in await task.read(".trainyard/self-stop/terms")
     finally:
         await backend.release(await backend.machines())
         await backend.aclose()

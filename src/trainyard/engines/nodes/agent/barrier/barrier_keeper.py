@@ -97,22 +97,22 @@ class BarrierKeeper:
     def _open(self) -> None:
         while True:
             why = self._open_port()
-            if self._entry["gate_address"]:  # all are on this machine
+            if self._entry["barrier_address"]:  # all are on this machine
                 self._open_local()
             if self._doors:
                 return
             if time.monotonic() > self._until:
-                ports = ", ".join(map(str, self._entry["gate_ports"]))
+                ports = ", ".join(map(str, self._entry["barrier_ports"]))
                 raise MissingError(sorted(self._wanted), f" (ports {ports}: {why})")
             time.sleep(AGAIN_SECONDS)
 
     def _open_port(self) -> str | None:
         why: str | None = None
-        for port in self._entry["gate_ports"]:
+        for port in self._entry["barrier_ports"]:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((self._entry["gate_address"], port))
+                listener.bind((self._entry["barrier_address"], port))
                 listener.listen(BACKLOG)
             except OSError as error:  # somebody else has it
                 listener.close()

@@ -88,15 +88,15 @@ class Reporter:
         self._body = proofs.packed({name: own})
         self._until = until
         self._keeper = entry["peers"][0]
-        self._address = entry["gate_address"] or self._keeper["address"]
+        self._address = entry["barrier_address"] or self._keeper["address"]
         self._doors = [BarrierAttempt(place) for place in self._places()]
 
     def _places(self) -> list[BarrierAddress]:
         ports = [
             BarrierAddress(str(port), socket.AF_INET, (self._address, port))
-            for port in self._entry["gate_ports"]
+            for port in self._entry["barrier_ports"]
         ]
-        if not self._entry["gate_address"]:
+        if not self._entry["barrier_address"]:
             return ports
         return [BarrierAddress(proofs.LOCAL, socket.AF_UNIX, proofs.local_name(self._entry["token"])), *ports]
 
