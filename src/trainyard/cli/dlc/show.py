@@ -136,7 +136,7 @@ def get_pod_command(session: Session, job: str, pod: str, max_events_num: int) -
     """Show one pod with its events, as JSON."""
     connection = session.connect()
     found = connection.call("GET", f"/api/v1/jobs/{job}")
-    pods = [one for one in found.get("Pods", []) if one["PodId"] in {pod, f"{job}-{pod}"}]
+    pods = [one for one in found.get("Pods", []) if one["PodId"] == _pod_of(found, job, pod)]
     if not pods:
         raise InvalidError(f"Job {job} has no pod {pod!r}.", hint="See its Pods with `dlc get job`.")
     path = f"/api/v1/jobs/{job}/pods/{pods[0]['PodId']}/events"
@@ -246,7 +246,9 @@ def _pod_of(found: dict[str, Any], job: str, pod: str) -> str:
     pods = [one["PodId"] for one in found.get("Pods", [])]
     if not pod:
         return pods[0] if pods else ""
-    return pod if pod.startswith(f"{job}-") else f"{job}-{pod}"
+    # NB: a job has two ids, and the platform answers with this one whichever was given.
+    shown = str(found["JobId"])
+    return f"{shown}-{pod.removeprefix(f'{shown}-').removeprefix(f'{job}-')}"
 
 
 @click.group("describe")

@@ -20,7 +20,7 @@ from trainyard.lib.errors import Error
 from trainyard.runtime.usage import DeviceUsage, Usage, fetch_usage
 from trainyard.spec.machine import Machine, MachineState
 
-JOB_ID = re.compile(r"dlc[0-9a-z]{13}")
+JOB_ID = re.compile(r"(?:job|dlc)[0-9a-z]{13}")  # dlc: as `dlc` shows them
 Reading = Usage | str  # or why there is none
 
 

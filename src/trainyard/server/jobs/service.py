@@ -162,6 +162,10 @@ class Jobs:
         """
         return masked_record(await self._context.db.read(lambda c: _visible(c, actor, job_id)))
 
+    async def is_known(self, job_id: str) -> bool:
+        """Whether a job has this id, whoever may see it."""
+        return await self._context.db.read(lambda c: workloads.find(c, job_id) is not None)
+
     async def list(self, actor: Actor, query: JobQuery | None = None) -> Page[WorkloadRecord]:
         """Jobs of the actor's workspaces, newest first."""
         wanted = query or JobQuery()

@@ -36,6 +36,7 @@ from trainyard.spec.workload import Desired, State, WorkloadSpec
 
 NEEDS_APPROVAL = "needs_approval"
 
+JOB_PREFIX = "job"  # as long as "dlc", with which ids began before, and later in the alphabet: new ones sort after old ones
 _ids = Serials()
 
 
@@ -92,7 +93,7 @@ def new_records(
     for place in places.values():
         require(actor, "jobs:write", place.id)
         refuse_over_budget(connection, now, place.id, actor.user_id)
-    ids, devices = [_ids.new("dlc") for _ in several], Devices(connection)
+    ids, devices = [_ids.new(JOB_PREFIX) for _ in several], Devices(connection)
     records = []
     for job_id, asked in zip(ids, several, strict=True):
         place = places[asked.workspace]

@@ -42,7 +42,7 @@ class Job:
 
 
 def attempt_id(workload_id: str, attempt: int) -> str:
-    """`dlc….3`: the third start of a workload."""
+    """`job….3`: the third start of a workload."""
     return f"{workload_id}.{attempt}"
 
 

@@ -164,7 +164,7 @@ nodes = Table(
 workloads = Table(
     "workloads",
     metadata,
-    Column("id", String(32), primary_key=True),  # dlc…: later ids sort later
+    Column("id", String(32), primary_key=True),  # job…: later ids sort later
     Column("name", Text, nullable=False),
     Column("kind", String(32), nullable=False),
     Column("workspace_id", String(32), ForeignKey("workspaces.id"), nullable=False),
@@ -423,7 +423,7 @@ secrets = Table(  # of users and workspaces, for jobs that name them
 samples = Table(  # what tasks and nodes used, rolled up
     "samples",
     metadata,
-    Column("subject", String(120), primary_key=True),  # dlc….1/worker-0, or node:NAME
+    Column("subject", String(120), primary_key=True),  # job….1/worker-0, or node:NAME
     Column("step", Integer, primary_key=True),  # seconds: 10, 60, 3600
     Column("time", Integer, primary_key=True),  # of its beginning
     Column("count", Integer, nullable=False),  # of what was averaged
@@ -434,7 +434,7 @@ samples = Table(  # what tasks and nodes used, rolled up
 device_figures = Table(  # what the drivers of a task's devices said last; without a past
     "device_figures",
     metadata,
-    Column("subject", String(120), primary_key=True),  # dlc….1/worker-0
+    Column("subject", String(120), primary_key=True),  # job….1/worker-0
     Column("time", Float, nullable=False),
     Column("figures", JSON, nullable=False),  # {device: {name: figure, "uuid": text}}
 )

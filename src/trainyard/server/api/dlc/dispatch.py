@@ -20,6 +20,7 @@ from starlette.responses import Response
 
 from trainyard.lib import acs3
 from trainyard.lib.errors import DeniedError, Error, NotFoundError
+from trainyard.server.api.dlc.job_ids import DLC_PREFIX, to_dlc, to_own
 from trainyard.server.api.http.app_state import Parts
 from trainyard.server.api.http.errors import status_of
 from trainyard.server.api.http.guard_middleware import Asgi, Send
@@ -33,11 +34,15 @@ logger = logging.getLogger(__name__)
 # Versions of the vendor's services that are answered here: DLC itself and the workspaces beside it.
 VERSIONS = frozenset({b"2020-12-03", b"2021-02-04"})
 BODY_LIMIT = 4 << 20
+_JOB_PATH = "/api/v1/jobs/"
 UNREAD = frozenset({401, 408, 413, 429})  # of requests whose body may not have been read
 
 
 class DlcDispatch:
-    """Sends requests of the vendor's clients to their own application, made for the first of them; all others to ours."""
+    """Sends requests of the vendor's clients to their own application, made for the first of them; all others to ours.
+
+    People who submitted a job by `dlc` know its id as `dlc…`, so our own routes find it by that id, too.
+    """
 
     def __init__(self, ours: Asgi, parts: Parts) -> None:
         self._ours = ours
@@ -55,7 +60,28 @@ class DlcDispatch:
                 if name == b"x-acs-version" and value in VERSIONS:
                     await self._theirs(scope, receive, send)
                     return
-        await self._ours(scope, receive, send)
+        await self._ours(await self._with_own_id(scope), receive, send)
+
+    async def _with_own_id(self, scope: Scope) -> Scope:
+        """A request for a job by the id that DLC's clients know, as one for the same job by the platform's id."""
+        path = scope.get("path", "")
+        if not path.startswith(_JOB_PATH + DLC_PREFIX):
+            return scope
+        given, slash, rest = path.removeprefix(_JOB_PATH).partition("/")
+        own = to_own(given)
+        if own == given:
+            return scope
+        try:
+            if await self._parts.services.jobs.is_known(given):
+                return scope  # a job of an older version
+        except Error:
+            return scope  # the route meets the same error, and says so in its shape
+        raw = scope.get("raw_path", b"")
+        return {
+            **scope,
+            "path": _JOB_PATH + own + slash + rest,
+            "raw_path": raw.replace(given.encode(), own.encode(), 1),
+        }
 
 
 class Identification:
@@ -178,7 +204,7 @@ def problem(error: Error) -> Response:
     }.get(status, "InternalError" if status >= 500 else "InvalidParameter")
     if status == 409 and not isinstance(error, DeniedError | NotFoundError):
         status = 400  # as theirs: what a job's state does not allow is a wrong request
-    message = error.message if not error.hint else f"{error.message} {error.hint}"
+    message = to_dlc(error.message if not error.hint else f"{error.message} {error.hint}")
     response = answer({"Code": code, "Message": message, "HttpStatusCode": status}, status=status)
     if status in UNREAD:
         response.headers["Connection"] = "close"

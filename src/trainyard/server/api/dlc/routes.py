@@ -21,6 +21,7 @@ from trainyard.server.api.dlc import metrics, views
 from trainyard.server.api.dlc import pod_logs as podlogs
 from trainyard.server.api.dlc.dispatch import BODY_LIMIT, Identification, answer, problem
 from trainyard.server.api.dlc.field_types import whole
+from trainyard.server.api.dlc.job_ids import part_of, to_dlc, to_own
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.http.app_state import Parts
 from trainyard.server.auth.actor import Actor
@@ -73,8 +74,15 @@ class Call:
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
     async def job(self) -> WorkloadRecord:
-        """The job that the path names."""
-        return await self.services.jobs.get(self.actor, self.path["job"])
+        """The job that the path names, in either spelling of its id."""
+        given = self.path["job"]
+        own = to_own(given)
+        if own != given:
+            try:
+                return await self.services.jobs.get(self.actor, own)
+            except NotFoundError:
+                pass  # a job of an older version is stored under the id that was given
+        return await self.services.jobs.get(self.actor, given)
 
     async def task(self) -> tuple[WorkloadRecord, TaskRecord]:
         """The pod that the path names; `PodUid` names one of an earlier start."""
@@ -82,8 +90,10 @@ class Call:
         name = views.task_of(record.id, self.path["pod"])
         attempt = None
         uid = self.query.get("PodUid", "")
-        if uid.startswith(f"{record.id}.") and re.fullmatch("[0-9]{1,9}", uid.split(".")[1]):
-            attempt = int(uid.split(".")[1])
+        job, _, rest = uid.partition(".")
+        number = rest.partition(".")[0]
+        if job in {record.id, to_dlc(record.id)} and re.fullmatch("[0-9]{1,9}", number):
+            attempt = int(number)
         tasks = await self.services.jobs.tasks(self.actor, record.id, attempt=attempt)
         found = [task for task in tasks if task.name == name]
         if not found:
@@ -100,7 +110,7 @@ async def create_job(call: Call) -> Response:
     record = await call.services.jobs.submit(
         call.actor, spec, dlc=dict(call.body), idempotency_key=call.token
     )
-    return answer({"JobId": record.id})
+    return answer({"JobId": to_dlc(record.id)})
 
 
 async def list_jobs(call: Call) -> Response:
@@ -120,7 +130,7 @@ async def list_jobs(call: Call) -> Response:
             states=views.STATES[status] if status else (),
             kind=call.query.get("JobType", ""),
             name_part=call.query.get("DisplayName", ""),
-            id_part=call.query.get("JobId", ""),
+            id_part=part_of(call.query.get("JobId", "")),
             since=call.time("StartTime"),
             until=call.time("EndTime"),
             tags=tags,
@@ -164,14 +174,14 @@ async def update_job(call: Call) -> Response:
     record = await call.job()
     if priority := whole(call.body, "Priority", 0):
         record = await call.services.jobs.set_priority(call.actor, record.id, priority)
-    return answer({"JobId": record.id})
+    return answer({"JobId": to_dlc(record.id)})
 
 
 async def delete_job(call: Call) -> Response:
     """DELETE jobs/{id}."""
     record = await call.job()
     await call.services.jobs.delete(call.actor, record.id)
-    return answer({"JobId": record.id})
+    return answer({"JobId": to_dlc(record.id)})
 
 
 async def stop_job(call: Call) -> Response:
@@ -180,13 +190,13 @@ async def stop_job(call: Call) -> Response:
     if record.state in FINAL or record.desired is Desired.CANCEL:
         raise ConflictError(f"Job can't be stopped, because it is {views.status_of(record)}")
     await call.services.jobs.set_desired(call.actor, record.id, Desired.CANCEL)
-    return answer({"JobId": record.id})
+    return answer({"JobId": to_dlc(record.id)})
 
 
 async def job_events(call: Call) -> Response:
     """GET jobs/{id}/events."""
     record = await call.job()
-    return answer({"JobId": record.id, "Events": await _event_lines(call, record.id)})
+    return answer({"JobId": to_dlc(record.id), "Events": await _event_lines(call, record.id)})
 
 
 async def pod_events(call: Call) -> Response:
@@ -195,7 +205,7 @@ async def pod_events(call: Call) -> Response:
     lines = await _event_lines(call, record.id)
     pod = views.pod_id(record.id, task.name)
     uid = views.pod_view(record, task)["PodUid"]
-    return answer({"JobId": record.id, "PodId": pod, "PodUid": uid, "Events": lines})
+    return answer({"JobId": to_dlc(record.id), "PodId": pod, "PodUid": uid, "Events": lines})
 
 
 async def pod_logs(call: Call) -> Response:
@@ -216,7 +226,7 @@ async def pod_logs(call: Call) -> Response:
     found = await asyncio.to_thread(read, call.parts.logs, record, task, given)
     return answer(
         {
-            "JobId": record.id,
+            "JobId": to_dlc(record.id),
             "PodId": views.pod_id(record.id, task.name),
             "PodUid": views.pod_view(record, task)["PodUid"],
             **found,
@@ -239,7 +249,7 @@ async def job_metrics(call: Call) -> Response:
         since=end - metrics.SPAN_SECONDS if since is None else since,
         until=end,
     )
-    return answer({"JobId": record.id, "PodMetrics": metrics.pod_metrics(record, found, step)})
+    return answer({"JobId": to_dlc(record.id), "PodMetrics": metrics.pod_metrics(record, found, step)})
 
 
 async def ecs_specs(call: Call) -> Response:

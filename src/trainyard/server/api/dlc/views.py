@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trainyard.lib.log import redact_data
+from trainyard.server.api.dlc.job_ids import to_dlc
 from trainyard.server.api.dlc.translate import EcsSpec
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
@@ -92,7 +93,7 @@ def job_view(
     asked = redact_data(record.dlc or {})
     status = status_of(record)
     view: dict[str, Any] = {
-        "JobId": record.id,
+        "JobId": to_dlc(record.id),
         "DisplayName": record.name,
         "JobType": record.kind if record.kind != "job" else "BatchJob",
         "UserId": record.user_id,
@@ -133,7 +134,7 @@ def pod_view(record: WorkloadRecord, task: TaskRecord) -> dict[str, Any]:
     status = TASK_STATUS.get(task.state) or ("Succeeded" if task.exit_code == 0 else "Failed")
     return {
         "PodId": pod_id(record.id, task.name),
-        "PodUid": f"{record.id}.{task.attempt}.{task.name}",
+        "PodUid": f"{to_dlc(record.id)}.{task.attempt}.{task.name}",
         "Type": task.role,
         "Status": status,
         "SubStatus": "",
@@ -148,18 +149,18 @@ def pod_view(record: WorkloadRecord, task: TaskRecord) -> dict[str, Any]:
 
 def pod_id(job: str, task: str) -> str:
     """`dlc…-worker-0`."""
-    return f"{job}-{task}"
+    return f"{to_dlc(job)}-{task}"
 
 
 def task_of(job: str, pod: str) -> str:
     """`worker-0`; what is not a pod of the job is given back as it is."""
-    return pod.removeprefix(f"{job}-")
+    return pod.removeprefix(f"{to_dlc(job)}-").removeprefix(f"{job}-")
 
 
 def event_line(event: Event) -> str:
     """`2021-01-28 14:07:24 Created pod …`."""
     at = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{at} {event.message}"
+    return f"{at} {to_dlc(event.message)}"
 
 
 def spec_view(spec: EcsSpec, *, is_available: bool) -> dict[str, Any]:
@@ -205,8 +206,8 @@ def _duration(record: WorkloadRecord, now: float) -> int:
 def _reason_message(record: WorkloadRecord, status: str) -> str:
     kind = record.kind if record.kind != "job" else "BatchJob"
     if status == "Succeeded":
-        return f"{kind} {record.id} is successfully completed."
-    return record.message
+        return f"{kind} {to_dlc(record.id)} is successfully completed."
+    return to_dlc(record.message)
 
 
 def _job_specs(record: WorkloadRecord) -> list[dict[str, Any]]:
