@@ -1,25 +1,47 @@
-"""The seam between deciding and running: values that cross it, and what an engine must do. No engine lives here.
+"""The seam between deciding and running: what every engine does, and what some can do besides. No engine lives here.
 
-An engine takes whole gangs (a `Launch` has all tasks of one attempt of a workload) and says what it sees. It knows
-nothing of the database; who calls it repeats a call until it is answered, and repeating is always harmless.
+An engine runs gangs: a `Launch` (launches.py) has all tasks of one attempt of a workload. It tells what happens by
+`Observation`s (observations.py), hands logs to a `LogSink` and, where it measures, readings (usage.py) to a `Meter`. It
+knows nothing of the database. Its caller repeats a call until it is answered, and repeating is always harmless.
+
+What only some engines can do is a protocol of its own, asked for by `isinstance`, as the capabilities of backends are.
+An engine is right when it passes contract.py; engine_set.py lets several serve one platform; registry.py finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+from trainyard.engines.launches import FIRST_TASK_USER, Entry, Launch, Mount, Peer, TaskLaunch, View
+from trainyard.engines.observations import (
+    NodeDiscovered,
+    NodeFacts,
+    NodeLost,
+    NodeSeen,
+    NodesListed,
+    Observation,
+    TaskCleared,
+    TaskEnded,
+    TaskNoted,
+    TaskStarted,
+    TaskUnknown,
+)
+from trainyard.engines.usage import DeviceReading, Reading
 from trainyard.lib.errors import Error, UnreachableError
 from trainyard.transport.api import Process, TerminalSize
 
 # After a node was silent for its `fence_seconds`, it takes at most so long until its tasks have ended by themselves.
 FENCE_MARGIN_SECONDS = 15.0
 
-
-# On nodes of root's, tasks run as users with numbers above this one, which is the group of all of them.
-FIRST_TASK_USER = 2_000_000
+TaskKey = tuple[str, str]  # attempt_id, task
+Endings = Mapping[str, tuple[Iterable[str], float]]  # attempt_id → its nodes, and the grace in seconds
+TasksByNode = Mapping[str, frozenset[str]]
+# Which of these tasks were ever placed on a node: of those it may speak.
+PlacedTasks = Callable[[str, Collection[TaskKey]], Awaitable[Collection[TaskKey]]]
 
 
 class NotSentError(UnreachableError):
@@ -27,249 +49,35 @@ class NotSentError(UnreachableError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
-    """A folder of the node, or a network storage, that a task sees."""
-
-    source: str  # a path on the node; for another kind, its address
-    target: str
-    read_only: bool = False
-    kind: str = "folder"
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What a task sees of its node and of the world. None of it where the node cannot: then an event says so."""
-
-    image: str = ""
-    username: str = ""  # at the registry of the image
-    password: str = field(default="", repr=False)
-    mounts: tuple[Mount, ...] = ()
-    shared_memory_mib: int = 0
-    home: str = ""  # where the task's user lives, as the task sees it
-    user: str = ""  # its name, as the task sees it
-    uid: int = (
-        0  # whom the task runs as on a node that is root's; 0: one user for all whose server does not say
-    )
-    hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
-    images: str = ""  # of the node: "ignore"; "podman", "docker": by this one; else by either
-    isolation: str = (
-        ""  # closed where the node can; "required": closed; "open": adds mounts, hides nothing; "off"
-    )
-    hidden: tuple[str, ...] = ()  # folders of the node that no task may see
-    processes: int = 4096  # and threads, that the task may have; 0: as many as the node
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Another task of the attempt, and where it listens, as one of its tasks sees it."""
-
-    task: str
-    names: tuple[str, ...]  # of its host, as the tasks know it
-    address: str
-    ssh_port: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What is done in a task, inside its view, before its command. The steps are those of the agent's entry.py.
-
-    Texts may hold marks that are filled in there: %host:TASK%, %name:TASK:NAME%, %address:TASK%, %port:TASK:VARIABLE%,
-    %path:PATH%, %exports%.
-    """
-
-    files: Mapping[str, str] = field(default_factory=dict)  # path, as the task sees it → text
-    secret_files: Mapping[str, str] = field(default_factory=dict, repr=False)  # the same, without marks
-    env: Mapping[str, str] = field(default_factory=dict)  # more variables, known only when all have met
-    peers: tuple[Peer, ...] = ()  # itself included; the first is the one at whose gate the others report
-    meets: tuple[str, ...] = ()  # tasks that report here: none begins before all have
-    reports: bool = False  # to the first of `peers`, which lets it begin
-    waits_for: tuple[str, ...] = ()  # tasks whose ssh has to answer before the command
-    ready_seconds: float = 600.0
-    barrier_ports: tuple[int, ...] = ()  # the first of these that is free
-    barrier_address: str = (
-        ""  # only there; empty: at all addresses of the node, and the others come by the first peer's
-    )
-    token: str = field(
-        default="", repr=False
-    )  # the key by which tasks of one attempt know each other; it is never sent
-    ssh_port: int = 0  # where its own ssh listens; 0: none
-    ssh_address: str = ""  # as for the gate
-    ssh_key: str = field(default="", repr=False)  # of the whole attempt, as its public key is
-    ssh_public_key: str = ""
-    host_key: str = field(default="", repr=False)
-    host_public_key: str = ""
-    code: Mapping[str, str] = field(default_factory=dict)  # url, branch, commit, target, token
-    requirements: tuple[str, ...] = ()
-    requirements_dir: str = ""
-    stands_by: bool = False  # has no command: it serves the others until it is ended
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLaunch:
-    """One task of an attempt: where it runs, and what."""
-
-    name: str  # in its workload: worker-0
-    role: str
-    number: int  # in its role
-    rank: int  # in the workload
-    node: str
-    command: str  # of any length; run by bash where the node has it, else sh
-    env: Mapping[str, str] = field(default_factory=dict)
-    working_dir: str = (
-        ""  # empty: a fresh folder of the task; relative: from the home; made where it is missing
-    )
-    devices: tuple[int, ...] = ()  # indices of `device_type` on the node; no others are shown to the task
-    device_type: str = ""
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    disk_mib: int = 0  # of the node's disk, for its own folder and its log; 0: the platform's default
-    ports: Mapping[str, int] = field(
-        default_factory=dict
-    )  # variable → a port of the node for it, or the next that is free
-    view: View | None = None
-    entry: Entry | None = None  # None: the command and nothing before it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One attempt of a workload, all its tasks."""
-
-    attempt_id: str  # <workload>.<attempt>: letters, digits, '-', '_', '.'
-    workload_id: str
-    attempt: int
-    tasks: tuple[TaskLaunch, ...]
-    workspace_id: str = ""
-    user: str = ""  # whose it is; told to the tasks
-    grace_seconds: float = 30.0  # for what its program leaves behind when it ends by itself
-    hidden: tuple[str, ...] = field(default=(), repr=False)  # secrets: stars where its tasks print them
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that it runs on, each once, in the order of the tasks."""
-        return tuple(dict.fromkeys(task.node for task in self.tasks))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAddress:
-    """A node and the way to it. `backend` is "local", "ssh", or where its machine was bought.
+    """A node that people or a pool declared, and the way to it. `backend` is "local", "ssh", or where its machine was bought.
 
     `host` names an entry of the inventory; `machine` says how its backend reaches a machine that was bought.
     """
 
     name: str
+    engine: str = "nodes"
     backend: str = "local"
     host: str = ""
     machine: tuple[tuple[str, str], ...] = ()
-    fence_seconds: float = 0.0  # so long without a server, it ends its tasks by itself; 0: never
+    # So long without a server, its tasks end by themselves, by whatever is beside them there; 0: never.
+    fence_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """What a node said of itself when it was connected. Zero and empty mean: not found out."""
+class EngineContext:
+    """What a server gives to each of its engines, for one term of leading."""
 
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    disk_free_mib: int = 0  # where its tasks and their logs live
-    disk_total_mib: int = 0
-    devices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # type: indices
-    device_errors: tuple[str, ...] = ()  # what a driver said instead of an answer
-    device_ips: Mapping[str, str] = field(default_factory=dict)  # of NPUs in their own network, by index
-    address: str = ""  # where other nodes reach it
-    clock_skew_seconds: float = 0.0  # how far its clock is ahead of ours
-    python: str = ""
-    kernel: str = ""
-    os: str = ""
-    user: str = ""  # whom its tasks run as
-    agent: str = ""  # version of the program on it
-    containers: str = ""  # what runs images there: podman or docker
-    isolation: str = ""  # why it cannot keep tasks apart; empty: it can
-    refusal: str = ""  # why it takes no tasks now: its disk is full
-    notices: tuple[str, ...] = ()  # for its operator: folders of tasks that could not be read or removed
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStarted:
-    """The task's program runs."""
-
-    attempt_id: str
-    task: str
-    time: float
-    address: str  # of its node, for the other tasks
-    ran_seconds: float = (
-        0.0  # so far, by the node's clock that nobody sets; `time` is by the one that people set
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
-    """The task's program has ended; what it left behind may still run. A signal n gives exit code 128 + n."""
-
-    attempt_id: str
-    task: str
-    exit_code: int
-    signal: int  # 0: none
-    message: str  # a sentence where there is more to say than the code
-    time: float
-    is_fenced: bool = False  # it was ended because no server was heard of
-    was_told: bool = False  # it was asked to end before it had: its exit code is not its own verdict
-    ran_seconds: float | None = (
-        None  # by a clock of the node that nobody sets; None: nobody was there to count
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TaskNoted:
-    """Something about the task that its user should know: its image is being fetched, its node cannot keep it apart."""
-
-    attempt_id: str
-    task: str
-    code: str  # of an event
-    message: str
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class TaskCleared:
-    """No process of the task is left, and its whole log is with the sink. Nothing comes after it."""
-
-    attempt_id: str
-    task: str
-    log_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class TaskUnknown:
-    """The node answers and does not have the task: it was started anew since, or its files are gone."""
-
-    attempt_id: str
-    task: str
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
-    """The node is connected; what it knew of its tasks has been reported before this."""
-
-    node: str
-    boot_id: str
-    facts: NodeFacts
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLost:
-    """The node does not answer. Its tasks may well run on."""
-
-    node: str
-    reason: str  # a sentence
-    hint: str = ""
-    is_refused: bool = (
-        False  # it answers, but cannot be a node: no python3, no rights. Trying again needs a person
-    )
-
-
-Observation = TaskStarted | TaskEnded | TaskNoted | TaskCleared | TaskUnknown | NodeSeen | NodeLost
+    platform_id: str
+    sink: LogSink
+    epoch: int = 0
+    meter: Meter | None = None
+    placed: PlacedTasks | None = None
+    data: Path | None = None  # the server's own folder
+    sample_seconds: float = 10.0
+    profile_devices: bool = True
+    task_disk_mib: int = 0  # for tasks that name no limit
+    disk_reserve_mib: int = 0  # of a node's disk, what tasks leave free
 
 
 class LogSink(Protocol):
@@ -302,63 +110,30 @@ class LogSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceReading:
-    """What one device did, as its driver says. None: it does not say."""
-
-    index: int
-    busy_percent: float | None = None
-    memory_used_mib: float | None = None
-    memory_total_mib: float | None = None
-    uuid: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)  # by the names of runtime/device_metrics.py
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What a task, or a node, used in the last seconds. Rates are by the second."""
-
-    cpu_cores: float
-    read_bytes: float
-    written_bytes: float
-    received_bytes: float
-    sent_bytes: float
-    memory_mib: float
-    processes: int = 0
-    has_own_network: bool = False  # of a task; else what it received and sent is all that its node did
-    devices: tuple[DeviceReading, ...] = ()
-
-
 class Meter(Protocol):
     """Where readings go. Called on the event loop, so it must not wait."""
 
     def take(
-        self, node: str, time: float, own: Reading | None, tasks: Mapping[tuple[str, str], Reading]
+        self, node: str, time: float, own: Reading | None, tasks: Mapping[TaskKey, Reading]
     ) -> None:
-        """Keep what a node and its tasks, by (attempt_id, task), used until `time`, by the clock of the server."""
+        """Keep what a node and its tasks used until `time`, by the clock of the server."""
         ...
 
 
 class Engine(Protocol):
-    """Runs gangs. One at a time leads: an engine of a lower `epoch` is refused by nodes that know a higher one."""
+    """Runs gangs. One at a time leads: an engine of a lower `epoch` is refused where a higher one is known."""
 
-    async def launch(self, launch: Launch) -> None:
-        """Start all tasks; returns when every node has taken its own. Launching twice is launching once.
+    async def launch(self, launches: Sequence[Launch]) -> Mapping[str, Error | None]:
+        """Start all tasks of many attempts. attempt_id → what went wrong, or None once its nodes have taken it.
 
-        UnreachableError names the node that did not answer: repeat, or `end`. ConflictError where the attempt was
-        ended before. Other errors are the node's refusal (no room on its disk, a working folder that cannot be).
-        What other nodes have taken stays taken: `end` the attempt after an error that is not repeated.
+        Launching twice is launching once. UnreachableError names the node that did not answer: repeat, or `end`.
+        ConflictError where the attempt was ended before. Other errors are a refusal (no room on a disk, a working
+        folder that cannot be). What other nodes have taken stays taken: `end` after an error that is not repeated.
         """
         ...
 
-    async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
-        """Launch many, in one message to each node. attempt_id → what went wrong, or None."""
-        ...
-
-    async def end(
-        self, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
-    ) -> Mapping[str, frozenset[str]]:
-        """Ask all processes of the attempt to go; kill them after `grace_seconds`. Returns when the nodes have taken it.
+    async def end(self, endings: Endings) -> Mapping[str, TasksByNode | Error]:
+        """Ask all processes of many attempts to go; kill them after the grace. Answers once the nodes have taken it.
 
         Ending twice is ending once (a shorter grace wins). An attempt that was never launched is refused from then on.
         The answer names the tasks that each node has: what is not there never ran, never will, and is never
@@ -366,25 +141,19 @@ class Engine(Protocol):
         """
         ...
 
-    async def end_many(
-        self, endings: Mapping[str, tuple[Iterable[str], float]]
-    ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
-        """End many, in one message to each node. attempt_id → (nodes, grace) in; what `end` returns or raises out."""
+    async def forget(self, attempt_ids: Iterable[str], nodes: Iterable[str]) -> None:
+        """Remove what is kept of these attempts. Only after all tasks are cleared or given up for good."""
         ...
 
-    async def forget(self, attempt_ids: Iterable[str], nodes: Iterable[str]) -> None:
-        """Remove what the nodes keep of these attempts. Only after all tasks are cleared or given up for good."""
+    def expect(self, node: str, tasks: Iterable[TaskKey]) -> None:
+        """Say which tasks the node was given earlier: what is not there then is `TaskUnknown`.
+
+        For a new leader, before the node is added. What this engine launches itself is expected already.
+        """
         ...
 
     def is_reachable(self, node: str) -> bool:
         """Whether an order could be sent to the node this moment."""
-        ...
-
-    def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
-        """Say which (attempt_id, task) the node was given earlier: what it does not have then is `TaskUnknown`.
-
-        For a new leader, before `add_node`. What this engine launches itself is expected already.
-        """
         ...
 
     def observe(self) -> AsyncIterator[Sequence[Observation]]:
@@ -393,6 +162,31 @@ class Engine(Protocol):
         Whenever a node is connected, the state of all its tasks is said again, until they are forgotten.
         """
         ...
+
+    async def aclose(self) -> None:
+        """Close all connections. Tasks run on."""
+        ...
+
+
+# -- what some engines can do besides
+
+
+@runtime_checkable
+class DeclaredNodes(Protocol):
+    """Its nodes are told to it. An engine without this finds its nodes itself, and says so by `NodeDiscovered`."""
+
+    async def add_node(self, address: NodeAddress) -> None:
+        """Begin to watch over a node; it is connected in the background. Another address or fence replaces the first."""
+        ...
+
+    async def remove_node(self, name: str) -> None:
+        """Let go of a node. What runs there runs on, and may be found again."""
+        ...
+
+
+@runtime_checkable
+class TaskExec(Protocol):
+    """Commands can be run beside a task."""
 
     async def exec(
         self, attempt_id: str, task: str, node: str, command: str, terminal: TerminalSize | None
@@ -404,20 +198,31 @@ class Engine(Protocol):
         """
         ...
 
-    async def add_node(self, address: NodeAddress) -> None:
-        """Begin to watch over a node; it is connected in the background. Another address or fence replaces the first."""
+
+@runtime_checkable
+class LatePeers(Protocol):
+    """Tasks get their addresses when they start, so their peers come with addresses that are empty.
+
+    Such an engine sets `NodeFacts.binds_peers` of its nodes. The addresses come with `TaskStarted`, and are words of the
+    engine's that nobody else reads.
+    """
+
+    async def bind_peers(
+        self, attempt_id: str, nodes: Iterable[str], addresses: Mapping[str, str]
+    ) -> None:
+        """Tell the tasks of an attempt, all of which have started, where each of them is. Twice is once.
+
+        UnreachableError where they cannot be told now: repeat.
+        """
         ...
 
-    async def remove_node(self, name: str) -> None:
-        """Let go of a node. What runs there runs on, and may be found again; its program stays until it is idle."""
-        ...
+
+@runtime_checkable
+class Fences(Protocol):
+    """Tasks end by themselves where no server is heard of for the `fence_seconds` of their node."""
 
     async def leave(self) -> None:
-        """Tell all nodes that the server goes away on purpose: they keep their tasks, whatever their fence is."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close all connections. Tasks run on."""
+        """Say that the server goes away on purpose: tasks run on, whatever their fence is."""
         ...
 
 
@@ -427,9 +232,69 @@ class ExecClient(Protocol):
     def exec(
         self, address: NodeAddress, attempt_id: str, task: str, command: str, terminal: TerminalSize | None
     ) -> AbstractAsyncContextManager[Process]:
-        """Run a command beside the task, as `Engine.exec` does; it ends with the block, or with the task."""
+        """Run a command beside the task, as `TaskExec.exec` does; it ends with the block, or with the task."""
         ...
 
     async def aclose(self) -> None:
         """Close all connections. Tasks run on."""
         ...
+
+
+async def launch_one(engine: Engine, launch: Launch) -> None:
+    """Launch one attempt; raises what went wrong."""
+    error = (await engine.launch([launch]))[launch.attempt_id]
+    if error is not None:
+        raise error
+
+
+async def end_one(
+    engine: Engine, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
+) -> TasksByNode:
+    """End one attempt; raises what went wrong."""
+    answer = (await engine.end({attempt_id: (nodes, grace_seconds)}))[attempt_id]
+    if isinstance(answer, Error):
+        raise answer
+    return answer
+
+
+# All that crosses the seam has this one address.
+__all__ = [
+    "FENCE_MARGIN_SECONDS",
+    "FIRST_TASK_USER",
+    "DeclaredNodes",
+    "DeviceReading",
+    "Engine",
+    "EngineContext",
+    "Endings",
+    "Entry",
+    "ExecClient",
+    "Fences",
+    "LatePeers",
+    "Launch",
+    "LogSink",
+    "Meter",
+    "Mount",
+    "NodeAddress",
+    "NodeDiscovered",
+    "NodeFacts",
+    "NodeLost",
+    "NodeSeen",
+    "NodesListed",
+    "NotSentError",
+    "Observation",
+    "Peer",
+    "PlacedTasks",
+    "Reading",
+    "TaskCleared",
+    "TaskEnded",
+    "TaskExec",
+    "TaskKey",
+    "TaskLaunch",
+    "TaskNoted",
+    "TaskStarted",
+    "TaskUnknown",
+    "TasksByNode",
+    "View",
+    "end_one",
+    "launch_one",
+]

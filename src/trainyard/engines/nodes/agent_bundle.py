@@ -14,9 +14,8 @@ from trainyard.engines.nodes.agent.launcher import LINES
 from trainyard.spec.launching import launch_lines
 
 FOLDER = Path(__file__).with_name("agent")
-SHARED = (
-    "lib/remove_tree.py",
-)  # modules of the package that the program has too; they need nothing else of it
+# Modules of the package that the program has too; they need nothing else of it.
+SHARED = ("lib/remove_tree.py", "spec/exit_reasons.py")
 PACKAGE = "trainyard_agent"
 EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)  # the same modules are the same bytes
 
@@ -52,7 +51,7 @@ def bundle() -> Bundle:
                 zipfile.ZipInfo(f"{PACKAGE}/{path.relative_to(FOLDER).as_posix()}", EPOCH_OF_ZIP),
                 path.read_bytes(),
             )
-        for name in ("__init__.py", "lib/__init__.py"):
+        for name in ("__init__.py", *sorted({f"{one.partition('/')[0]}/__init__.py" for one in SHARED})):
             archive.writestr(zipfile.ZipInfo(f"trainyard/{name}", EPOCH_OF_ZIP), "")
         for name in SHARED:
             content = FOLDER.parents[2].joinpath(name).read_bytes()

@@ -17,6 +17,7 @@ from trainyard.engines.api import (
 from trainyard.engines.nodes import frame_checks
 from trainyard.engines.nodes.frame_checks import Key, Refusals, place_of, task_key
 from trainyard.lib.errors import ConflictError, DiskFullError
+from trainyard.spec.exit_reasons import exit_reason
 
 # Attempts that were forgotten lately: what a node said of them before it heard of that is no lie.
 MOST_FORGOTTEN = 4096
@@ -141,6 +142,7 @@ class NodeReports:
                 frame_checks.whole(task["signal"], MOST_SIGNAL),
                 self._sink.cleaned(attempt, frame_checks.text(task["message"])),
                 frame_checks.moment(task["ended"]) - self.skew,
+                reason=exit_reason(task.get("reason")),
                 is_fenced=bool(task.get("fenced")),
                 was_told=bool(task.get("told")),
                 ran_seconds=frame_checks.span(task["lasted"]) if "lasted" in task else None,

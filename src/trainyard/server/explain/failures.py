@@ -10,8 +10,9 @@ from trainyard.client.schemas import Diagnosis
 from trainyard.server.auth.actor import Actor
 from trainyard.server.explain.diagnosis import diagnose
 from trainyard.server.logs.log_files import LogStore
-from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.services import Services
+from trainyard.server.store.jobs.workloads import TaskRecord
+from trainyard.spec.exit_reasons import NOT_STARTED
 from trainyard.spec.workload import State
 
 LOOKED_AT_TASKS = 32
@@ -19,7 +20,6 @@ LOOKED_AT_BYTES = 256 * 1024  # at the end of each task's log, and
 LOOKED_AT_IN_ALL = (
     1 << 20
 )  # of all: a job that prints what looks like failures to us takes a second, and not ten
-NOT_STARTED = 126
 FAILING = frozenset({State.FAILED, State.RETAINED, State.FINISHING})
 
 

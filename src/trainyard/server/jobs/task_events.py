@@ -19,16 +19,15 @@ from trainyard.engines.api import (
 from trainyard.server.jobs.lifecycle import finish, settle
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
-from trainyard.server.records.tasks import TaskRecord
-from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.spec.exit_reasons import EXIT_CODES, NEVER_BEGAN, ExitReason
 from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, TaskState
 
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
-# How a task ends whose ssh found its port taken, see the agent's barrier.py.
-NO_PORT = 203
-# How a task ends that never came to its command, and says why: see the agent's barrier.py, and how containers are started.
-NEVER_BEGAN = frozenset({125, 126, 127, 200, NO_PORT, 204, 205})
+# How a task ends whose ssh found its port taken; and one that never came to its command, and says why.
+NO_PORT = EXIT_CODES[ExitReason.NO_PORT]
+CODES_OF_NEVER_BEGAN = frozenset(EXIT_CODES[reason] for reason in NEVER_BEGAN)
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16
 
@@ -151,7 +150,7 @@ def _judge_running(turn_changes: TurnChanges, job: Job, tasks: list[TaskRecord],
 
 
 def _never_began(task: TaskRecord) -> bool:
-    return task.state == TaskState.ENDED and task.exit_code in NEVER_BEGAN and bool(task.message)
+    return task.state == TaskState.ENDED and task.exit_code in CODES_OF_NEVER_BEGAN and bool(task.message)
 
 
 def _succeed(turn_changes: TurnChanges, job: Job, now: float) -> None:

@@ -19,10 +19,13 @@ from trainyard.engines.api import (
     TaskEnded,
     TaskStarted,
     TaskUnknown,
+    end_one,
+    launch_one,
 )
 from trainyard.engines.nodes import agent_bundle as bundle_module
 from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.lib.errors import UnreachableError
+from trainyard.spec.exit_reasons import ExitReason
 
 COUNT = "i=0; while [ $i -lt {0} ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 5"
 
@@ -141,9 +144,9 @@ async def test_an_older_server_is_refused_by_a_node_that_knows_a_newer_one(lab: 
     refused = next(lost for lost in old.find(NodeLost) if lost.is_refused)
     assert "newer" in refused.reason
     with pytest.raises(UnreachableError):
-        await old.engine.launch(launch_of("touch ~/ran"))
+        await launch_one(old.engine, launch_of("touch ~/ran"))
     with pytest.raises(UnreachableError):
-        await old.engine.end("w1.1", ["local"], grace_seconds=0)
+        await end_one(old.engine, "w1.1", ["local"], grace_seconds=0)
     await lab.launch(new, launch_of("true"))
     await new.ended("w1.1")
     assert not (lab.home / "ran").exists()
@@ -172,7 +175,7 @@ async def test_a_task_of_an_earlier_boot_is_unknown_and_one_that_had_ended_is_no
     await lab.launch(server, launch_of("echo cut; sleep 100", "w2.1"))
     await server.ended("w1.1")
     await server.until(lambda: server.log("w2.1"), "output")
-    await server.engine.end("w2.1", ["local"], grace_seconds=0)
+    await end_one(server.engine, "w2.1", ["local"], grace_seconds=0)
     await server.ended("w2.1")
     await lab.stop(server)
     for attempt in ("w1.1", "w2.1"):
@@ -209,6 +212,7 @@ async def test_a_fenced_node_ends_its_tasks_when_no_server_is_heard(lab: EngineL
     server = await lab.start(epoch=2)
     ended = await server.ended("w1.1")
     assert ended.is_fenced
+    assert ended.reason is ExitReason.FENCED
     assert "heard no server" in ended.message
 
 
@@ -305,7 +309,7 @@ async def test_three_hundred_tasks_at_once_end_once_each(lab: EngineLab):
     server = await lab.start()
     launches = [launch_of(f"echo {number}; exit {number % 7}", f"w{number}.1") for number in range(300)]
     lab._attempts.update(each.attempt_id for each in launches)
-    results = await server.engine.launch_many(launches)
+    results = await server.engine.launch(launches)
     assert set(results.values()) == {None}
     await server.until(lambda: len(server.find(TaskCleared)) == 300, "all are cleared")
     codes = {each.attempt_id: each.exit_code for each in server.find(TaskEnded)}

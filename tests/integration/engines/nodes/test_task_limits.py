@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from engine_lab import EngineLab, launch_of
 
-from trainyard.engines.api import TaskNoted, View
+from trainyard.engines.api import TaskNoted, View, end_one
 from trainyard.engines.nodes.agent.sandbox.cgroups import CPU, MEMORY, PIDS, Trees
+from trainyard.spec.exit_reasons import ExitReason
 
 TREES = Trees()
 pytestmark = [
@@ -37,9 +38,10 @@ async def test_only_the_task_that_uses_more_memory_than_its_own_is_killed(lab: E
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.signal) == (137, 9)
     assert ended.message == "out of memory: it used more than its 128 MiB"
+    assert ended.reason is ExitReason.OUT_OF_MEMORY
     assert b"full" not in server.log("w1.1")
     assert not server.find(type(ended), "w2.1")
-    await server.engine.end("w2.1", ["local"], grace_seconds=0)
+    await end_one(server.engine, "w2.1", ["local"], grace_seconds=0)
     await server.ended("w2.1")
     assert not groups(lab)
 
@@ -51,7 +53,7 @@ async def test_a_child_that_was_killed_for_memory_is_told_of_when_its_task_fails
     assert (ended.exit_code, ended.message) == (3, "out of memory: it used more than its 64 MiB")
     await lab.launch(server, launch_of(f"{EATER.format(300, 0)} || true", "w2.1", memory_mib=64))
     forgiven = await server.ended("w2.1")
-    assert (forgiven.exit_code, forgiven.message) == (0, "")
+    assert (forgiven.exit_code, forgiven.message, forgiven.reason) == (0, "", ExitReason.EXITED)
 
 
 async def test_a_task_gets_no_more_of_the_processor_than_its_own(lab: EngineLab):
@@ -96,6 +98,7 @@ async def test_a_task_starts_no_more_processes_than_it_may_and_is_told_so(lab: E
         ended = await server.ended(attempt)
         message = "it wanted more than its 40 processes and threads" if status else ""
         assert (ended.exit_code, ended.message) == (status, message), server.log(attempt)
+        assert ended.reason is (ExitReason.TOO_MANY_PROCESSES if status else ExitReason.EXITED)
         assert server.log(attempt) == b"Resource temporarily unavailable True\n"
         assert [one.code for one in server.find(TaskNoted, attempt)] == ["processes_limited"]  # type: ignore[attr-defined]
     await lab.launch(server, launch_of(FORKER.format(100, 40, 0), "w3.1", view=View()))

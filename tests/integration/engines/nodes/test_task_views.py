@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from engine_lab import EngineLab, Watched, alive, launch_of
 
-from trainyard.engines.api import Entry, Mount, TaskNoted, View
+from trainyard.engines.api import Entry, Mount, TaskNoted, View, end_one
 from trainyard.spec.exit_reasons import ExitReason
 from trainyard.transport.api import TerminalSize, read_all
 
@@ -316,7 +316,7 @@ async def test_every_process_of_a_view_goes_when_its_task_is_ended(lab: EngineLa
     command = "trap 'echo bye; exit 7' TERM; (setsid sh -c 'trap \"\" TERM; sleep 1234.5') & echo on; while :; do read -t 0.1 x <> <(:); done"
     await lab.launch(server, launch_of(command, view=View(), grace=1.0))
     await server.until(lambda: b"on" in server.log("w1.1"))
-    await server.engine.end("w1.1", ["local"], grace_seconds=1.0)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=1.0)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (7, True)
     assert server.log("w1.1") == b"on\nbye\n"
@@ -550,7 +550,7 @@ async def test_a_task_can_be_ended_when_what_makes_it_ready_hangs(
     await server.until((tmp_path / "asked").exists)
     await lab.launch(server, launch_of("echo on", "w2.1", view=View()))
     assert (await server.ended("w2.1")).exit_code == 0
-    await server.engine.end("w1.1", ["local"], grace_seconds=0)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (137, True)
     assert ended.message == "it was ended before it began"

@@ -41,7 +41,7 @@ OUTPUT_ROOM = 2 * 1024 * 1024  # not more waits for the server to read
 RECEIVE = 1024 * 1024
 WORK_SECONDS = 0.02
 DONE = object()
-TOLD = ("started", "ended", "lasted", "code", "signal", "message")
+TOLD = ("started", "ended", "lasted", "code", "signal", "reason", "message")
 
 
 class Client:

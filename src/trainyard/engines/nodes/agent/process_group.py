@@ -16,6 +16,8 @@ import sys
 import time
 from typing import NoReturn
 
+from trainyard.spec.exit_reasons import NOT_FOUND, NOT_STARTED
+
 from . import kernel
 from .tasks.supervisor import signal_name
 
@@ -28,7 +30,6 @@ LEFTOVER_SECONDS = 5.0  # for what processes that have ended left running
 READER_SECONDS = 1.0  # for a reader that does not read, when we are asked to go
 EXTRA_SECONDS = 30.0  # for a process that only serves the others, when those have ended
 KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
-NOT_FOUND, NOT_STARTED = 127, 126
 PASSED_ON = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = (signal.SIGTERM, signal.SIGINT)
 HEARD = (signal.SIGCHLD, *ENDING, *PASSED_ON)

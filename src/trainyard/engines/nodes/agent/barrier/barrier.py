@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from trainyard.spec.exit_reasons import EXIT_CODES, ExitReason
+
 from .barrier_keeper import BarrierKeeper, MissingError
 from .barrier_proof import derive
 from .barrier_report import Reporter
 from .ssh_ports import choices, find
-
-# As the init containers of DLWorkspace ended, so that its users know them.
-NO_ENVIRONMENT, NO_PORT, NO_PEERS, NO_SSH = 200, 203, 204, 205
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,11 +29,13 @@ LOOK_SECONDS = (1.0, 2.0, 5.0)  # for one to say its mark: the first time, the s
 
 
 class EntryError(Exception):
-    """A task cannot begin; it ends with this status."""
+    """A task cannot begin; it ends with the exit code of this reason."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, reason: ExitReason, message: str) -> None:
         super().__init__(message)
-        self.status = status
+        self.reason = reason
+        self.message = message
+        self.status = EXIT_CODES[reason]
 
 
 def ssh_marks(entry: dict[str, Any], task: str, ports: Iterable[int]) -> dict[int, str]:

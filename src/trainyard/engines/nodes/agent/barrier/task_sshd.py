@@ -20,7 +20,9 @@ import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .barrier import NO_PORT, NO_SSH, EntryError, ssh_marks
+from trainyard.spec.exit_reasons import ExitReason
+
+from .barrier import EntryError, ssh_marks
 from .ssh_ports import choices, find
 
 if TYPE_CHECKING:
@@ -217,7 +219,9 @@ def _starts(entry: Entry, program: str, port: int) -> bool:
         check=False,
     )
     if done.returncode:
-        raise EntryError(NO_SSH, f"sshd does not start: {done.stdout.decode(errors='replace').strip()}")
+        raise EntryError(
+            ExitReason.NO_SSH, f"sshd does not start: {done.stdout.decode(errors='replace').strip()}"
+        )
     deadline = time.monotonic() + START_SECONDS
     address = entry.entry["ssh_address"] or "127.0.0.1"
     while True:
@@ -231,7 +235,7 @@ def _starts(entry: Entry, program: str, port: int) -> bool:
             os.truncate(f"{folder}/log", 0)
             return False
         if time.monotonic() > deadline:
-            raise EntryError(NO_SSH, f"the sshd of this task does not answer: {said or 'no word'}")
+            raise EntryError(ExitReason.NO_SSH, f"the sshd of this task does not answer: {said or 'no word'}")
         time.sleep(0.01)
 
 
@@ -258,14 +262,16 @@ def _program(entry: Entry) -> str:
     program = find_program("sshd", [*PLACES, *entry.env.get("PATH", "").split(":")])
     if not program:
         raise EntryError(
-            NO_SSH,
+            ExitReason.NO_SSH,
             "there is no sshd here, by which the tasks of this job reach each other; install openssh-server",
         )
     if os.getuid() == 0:
         try:
             os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
         except OSError as error:
-            raise EntryError(NO_SSH, f"sshd needs the folder /run/sshd: {error.strerror}") from error
+            raise EntryError(
+                ExitReason.NO_SSH, f"sshd needs the folder /run/sshd: {error.strerror}"
+            ) from error
     return program
 
 
@@ -290,7 +296,7 @@ def _free_ports(entry: Entry) -> Iterator[int]:
 
 def _no_port(entry: Entry) -> EntryError:
     tried = ", ".join(map(str, choices(entry.entry["ssh_port"])))
-    return EntryError(NO_PORT, f"all ports for ssh are taken: {tried}")
+    return EntryError(ExitReason.NO_PORT, f"all ports for ssh are taken: {tried}")
 
 
 def _user() -> str:

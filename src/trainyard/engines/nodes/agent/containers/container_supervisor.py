@@ -16,6 +16,14 @@ import subprocess
 import time
 from typing import Any
 
+from trainyard.spec.exit_reasons import (
+    NO_CONTAINER,
+    NOT_FOUND,
+    NOT_STARTED,
+    SIGNAL_BASE,
+    ExitReason,
+)
+
 from .. import kernel
 from ..sandbox.capabilities import DOCKER, PODMAN, Runtime, find_runtime, run_briefly
 from ..sandbox.storage_mounts import RefusalError, check
@@ -36,11 +44,10 @@ from .containers import (
 )
 from .images import Fetcher
 
-NO_CONTAINER = 125  # what both say when they could not start one, and docker when it lost its daemon
-NOT_STARTED = 126
-NO_SHELL = (126, 127)  # what both say when the image has nothing that could be started
-SIGNALLED = 128
-KILLED, TOLD = SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM
+# What podman and docker say themselves: NO_CONTAINER when they could not start one, and docker when it lost its daemon;
+# these when the image has nothing that could be started.
+NO_SHELL = (NOT_STARTED, NOT_FOUND)
+KILLED, TOLD = SIGNAL_BASE + signal.SIGKILL, SIGNAL_BASE + signal.SIGTERM
 TELL_SECONDS = 30.0
 TELL_AGAIN_SECONDS = 0.5
 LOOK_SECONDS = 0.01
@@ -109,7 +116,7 @@ class ContainerSupervisor:
             Fetcher(self.folder, self.view, (self.runtime.kind, self.runtime.path)).ensure(self.end_signal)
             words, env = self._words()
         except RefusalError as error:
-            return TOLD if self.end_signal.is_told else self._give_up(str(error))
+            return TOLD if self.end_signal.is_told else self._give_up(ExitReason.NOT_STARTED, str(error))
         finally:
             self._forget_password()
         if self.end_signal.is_told:
@@ -139,19 +146,24 @@ class ContainerSupervisor:
         """The status of the container, with a reason where its user would not see one."""
         said, kind = self._said(), self.runtime.kind
         if self.problem:
-            return self._give_up(self.problem)
+            return self._give_up(ExitReason.NOT_STARTED, self.problem)
         if status == NO_CONTAINER and "began" not in said:
-            return self._give_up(f"{kind} could not start the container; the log says why")
+            why = f"{kind} could not start the container; the log says why"
+            return self._give_up(ExitReason.NO_CONTAINER, why)
         if status in NO_SHELL and "began" not in said:
-            return self._give_up(f"the image {self.view['image']} has no /bin/sh, by which commands are run")
+            why = f"the image {self.view['image']} has no /bin/sh, by which commands are run"
+            return self._give_up(ExitReason.NO_SHELL, why)
         if self.is_lost or (status == NO_CONTAINER and ended_of(said) is None):
-            self._give_up(f"{kind} went away while the task ran, and its container with it")
+            why = f"{kind} went away while the task ran, and its container with it"
+            self._give_up(ExitReason.CONTAINER_LOST, why)
             return KILLED if status == NO_CONTAINER else status
         if status and is_starved(said):
             limit = int(self.order.get("memory_mib") or 0)
-            self._give_up(f"out of memory: it used more than its {limit} MiB")
+            why = f"out of memory: it used more than its {limit} MiB"
+            self._give_up(ExitReason.OUT_OF_MEMORY, why)
         elif status and "told" in said and not self.end_signal.is_told:
-            self._give_up(f"its container was asked to end: by {kind}, somebody on the node or itself")
+            why = f"its container was asked to end: by {kind}, somebody on the node or itself"
+            self._give_up(ExitReason.SIGNALLED, why)
         return status
 
     def _attend(self, child: subprocess.Popen[bytes]) -> int:
@@ -160,7 +172,7 @@ class ContainerSupervisor:
         while self._is_on() and (again := self._come_back()) is not None:
             status = self._wait(again)
             status = (
-                status if status > SIGNALLED else NO_CONTAINER
+                status if status > SIGNAL_BASE else NO_CONTAINER
             )  # its own, where it has not said how it ended
         if self._is_on():
             self._let_go()
@@ -256,8 +268,9 @@ class ContainerSupervisor:
             self.view["password"] = ""
             write_file(self.folder.file("task.json"), json.dumps(self.order).encode())
 
-    def _give_up(self, message: str) -> int:
-        write_file(self.folder.file(PROBLEM), message.encode(errors="replace")[:1000])
+    def _give_up(self, reason: ExitReason, message: str) -> int:
+        problem = f"{reason.value}\n{message}"
+        write_file(self.folder.file(PROBLEM), problem.encode(errors="replace")[:1000])
         return NOT_STARTED
 
     def _words(self) -> tuple[list[str], dict[str, str]]:

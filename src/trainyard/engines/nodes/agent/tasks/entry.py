@@ -18,9 +18,11 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
+from trainyard.spec.exit_reasons import EXIT_CODES, ExitReason
+
 from .. import kernel
 from ..barrier import barrier
-from ..barrier.barrier import NO_ENVIRONMENT, NO_PEERS, EntryError
+from ..barrier.barrier import EntryError
 from ..barrier.barrier_keeper import MissingError
 
 MARK = re.compile(r"%(host|name|address|port|path|folder|env|id):([^%\n]*)%")
@@ -49,7 +51,7 @@ def begin(folder: str, shell: str, env: dict[str, str], output: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    status = NO_ENVIRONMENT
+    status = EXIT_CODES[ExitReason.NO_ENVIRONMENT]
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -74,14 +76,15 @@ def run(folder: str, shell: str, env: dict[str, str] | None = None) -> int:
     try:
         return Entry(folder, shell, env).run()
     except EntryError as error:
-        status, message = error.status, str(error)
+        problem = error
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        status, message = NO_ENVIRONMENT, f"the task cannot begin: {place}{error.strerror or error}"
-    say(f"trainyard: {message}")
+        why = f"the task cannot begin: {place}{error.strerror or error}"
+        problem = EntryError(ExitReason.NO_ENVIRONMENT, why)
+    say(f"trainyard: {problem.message}")
     with contextlib.suppress(OSError):  # the disk may be what is wrong
-        write(f"{folder}/{FOLDER}/{PROBLEM}", message[:LONGEST_PROBLEM])
-    return status
+        write(f"{folder}/{FOLDER}/{PROBLEM}", f"{problem.reason.value}\n{problem.message[:LONGEST_PROBLEM]}")
+    return problem.status
 
 
 class Entry:
@@ -130,7 +133,7 @@ class Entry:
             self.entry["folder"] = self.folder
             problem = fetch(self.entry, say)
             if problem:
-                raise EntryError(NO_ENVIRONMENT, problem)
+                raise EntryError(ExitReason.NO_ENVIRONMENT, problem)
 
     def _meet(self) -> None:
         own = {name: self.env[name] for name in self.entry["ports"] if name in self.env}
@@ -146,7 +149,8 @@ class Entry:
             seconds = float(self.entry["ready_seconds"])
             os.write(1, b"\n")
             raise EntryError(
-                NO_PEERS, f"not reached within {seconds:g} s: {', '.join(error.missing)}{error.why}"
+                ExitReason.NO_PEERS,
+                f"not reached within {seconds:g} s: {', '.join(error.missing)}{error.why}",
             ) from error
         say("Network successfully initialized.")
 

@@ -37,7 +37,7 @@ MOST_ORDER = 64 << 20  # bytes of a task.json that are read
 MOST_STATE = 1 << 20  # bytes of a state; a supervisor writes no more than a few lines
 # What lines of a state hold. What is of another kind was not written by a supervisor, and is passed over.
 KINDS: dict[str, type] = {
-    "at": str, "view": str, "message": str, "pid": int, "child": int, "code": int, "signal": int,
+    "at": str, "view": str, "reason": str, "message": str, "pid": int, "child": int, "code": int, "signal": int,
     "clearing": bool, "fenced": bool, "told": bool, "started": float, "since": float, "ended": float, "lasted": float,
 }  # fmt: skip
 # What every order has; see engine.py, and Tasks.launch.

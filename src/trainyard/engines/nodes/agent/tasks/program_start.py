@@ -7,10 +7,11 @@ import signal
 import sys
 from typing import Any
 
+from trainyard.spec.exit_reasons import NOT_STARTED
+
 from ..sandbox.sandbox_user import UMASK, TaskUser
 from .folder import TaskFolder
 
-NOT_STARTED = 126
 # SIGTERM: the attempt has to end, see its tombstone. SIGUSR1: the fence has fallen. SIGUSR2: it uses too much of the disk,
 # see its state. Blocked around every fork.
 SIGNALS = (int(signal.SIGCHLD), int(signal.SIGTERM), int(signal.SIGUSR1), int(signal.SIGUSR2))

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import Any
 
 from trainyard.lib.remove_tree import remove_tree
+from trainyard.spec.exit_reasons import EXIT_CODES, LAST_SIGNAL, SIGNAL_BASE, ExitReason, exit_reason
 
 from .. import kernel
 from ..readings.disk_reasons import reason_of
@@ -39,14 +40,13 @@ from .folder import (
     silent_seconds,
     write_file,
 )
-from .program_start import NOT_STARTED, SIGNALS, spawn, words_of
+from .program_start import SIGNALS, spawn, words_of
 from .supervisor_pool import UNBLOCK, quick_signal
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
 LEFTOVER_GRACE_SECONDS = 5.0  # at most, for what a program that has ended by itself left running
 KILL_AGAIN_SECONDS = 0.05  # something may fork faster than we look
-SIGNALLED, LAST_SIGNAL = 128, 64
 NO_LIMITS = ("limits_missing", "The node cannot hold tasks to their memory and cores.")
 POLLIN = int(select.POLLIN)
 CHILD_OOM_SCORE = b"300"  # where memory runs out, the program goes before the one who can tell
@@ -93,7 +93,7 @@ class Supervisor:
         self.ended: dict[str, Any] | None = None
         self.is_said = False
         self.is_fenced = False
-        self.over = ""  # why it was ended for the sake of the node's disk
+        self.over: tuple[ExitReason, str] | None = None  # why it was ended for the sake of the node's disk
         self.was_told = False  # asked to go before the program had ended
         self.lost_bytes = 0
         self.since = 0.0  # when it started, by the clock that nobody sets
@@ -253,7 +253,10 @@ class Supervisor:
         if isinstance(error, storage_mounts.RefusalError):
             message = str(error)
         self._write(f"trainyard: {message}\n".encode(errors="surrogateescape"))
-        self._say_ended(NOT_STARTED, 0, message[:LONGEST_MESSAGE])
+        self.ended = self._verdict(
+            EXIT_CODES[ExitReason.NOT_STARTED], 0, ExitReason.NOT_STARTED, message[:LONGEST_MESSAGE]
+        )
+        self._say_ended()
         self.has_children = self.is_clean = False
 
     def _claim_ports(self) -> None:
@@ -390,46 +393,64 @@ class Supervisor:
             if pid == self.child:
                 self._program_ended(status)
         if self.ended is not None and not self.is_said:  # it left something behind
-            self._say_ended(self.ended["code"], self.ended["signal"], self.ended["message"])
+            self._say_ended()
             self._end_by(boot_seconds() + min(self.order["grace"], LEFTOVER_GRACE_SECONDS))
 
     def _program_ended(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        code = 128 + number if number else os.WEXITSTATUS(status)
-        if self.view and SIGNALLED < code <= SIGNALLED + LAST_SIGNAL:  # all that bubblewrap tells of a signal
-            number = code - SIGNALLED
-        message = f"ended by signal {number} ({signal_name(number)})" if number else ""
+        code = SIGNAL_BASE + number if number else os.WEXITSTATUS(status)
+        if (
+            self.view and SIGNAL_BASE < code <= SIGNAL_BASE + LAST_SIGNAL
+        ):  # all that bubblewrap tells of a signal
+            number = code - SIGNAL_BASE
+        self.was_told = self.deadline is not None and not self.over
+        reason, message = self._reason(code, number)
+        self.ended = self._verdict(code, number, reason, message)
+
+    def _reason(self, code: int, number: int) -> tuple[ExitReason, str]:
+        """Why the program has ended: for programs, and a sentence for people where the exit code does not say it all."""
+        reason, message = ExitReason.EXITED, ""
+        if number:
+            reason = ExitReason.TOLD if self.was_told else ExitReason.SIGNALLED
+            message = f"ended by signal {number} ({signal_name(number)})"
         if self.is_fenced:
+            reason = ExitReason.FENCED
             message = f"ended by its node, which heard no server for {self.order['fence']:g} seconds"
         elif self.deadline is None and number == signal.SIGKILL:
             message += "; the node may have run out of memory"
         if self.view == view.CONTAINER and code:
-            message = self.folder.text("problem") or message
+            reason, message = self._problem("problem") or (reason, message)
         if code and self.order.get("entry"):
-            message = self.folder.text("entry/problem") or message  # it did not come to its command
+            reason, message = self._problem("entry/problem") or (reason, message)
         if self.group is not None and code and self.group.kills():
+            reason = ExitReason.OUT_OF_MEMORY
             message = f"out of memory: it used more than its {self.limits.memory_mib} MiB"
         elif self.group is not None and self.group.refusals():
             said = f"it wanted more than its {self.limits.processes} processes and threads"
-            message = said if code else ""
+            if code:
+                reason, message = ExitReason.TOO_MANY_PROCESSES, said
             self._note_all([("processes_limited", f"The node refused some of a task's processes: {said}.")])
-        if self.over and code:
-            message = self.over
-        self.was_told = self.deadline is not None and not self.over
-        self.ended = self._verdict(code, number, message)
+        if self.over is not None and code:
+            reason, message = self.over
+        return reason, message
 
-    def _say_ended(self, code: int, number: int, message: str) -> None:
-        self.ended = self._verdict(code, number, message)
-        note(self.state, {"at": "ended", **self._time(), **self.ended})
+    def _problem(self, file: str) -> tuple[ExitReason, str] | None:
+        """What kept the task from its command, or took its container away, as it was written down; None: nothing did."""
+        name, _, message = self.folder.text(file).partition("\n")
+        return (exit_reason(name), message) if message else None
+
+    def _say_ended(self) -> None:
+        note(self.state, {"at": "ended", **self._time(), **(self.ended or {})})
         self.is_said = True
 
     def _time(self) -> dict[str, float]:
         return {"ended": time.time(), "lasted": boot_seconds() - self.since}
 
-    def _verdict(self, code: int, number: int, message: str) -> dict[str, Any]:
+    def _verdict(self, code: int, number: int, reason: ExitReason, message: str) -> dict[str, Any]:
         return {
             "code": code,
             "signal": number,
+            "reason": reason.value,
             "message": message,
             "fenced": self.is_fenced,
             "told": self.was_told,
@@ -445,7 +466,9 @@ class Supervisor:
             if not data:
                 break
             self._write(data)
-        ended = self.ended or {"code": 128, "signal": 0, "message": "its end was missed", "fenced": False}
+        ended = self.ended or self._verdict(
+            EXIT_CODES[ExitReason.UNSEEN], 0, ExitReason.UNSEEN, "its end was missed"
+        )
         if self.lost_bytes:
             ended["message"] += f"{'; ' if ended['message'] else ''}the disk of the node is full, "
             ended["message"] += f"{self.lost_bytes} bytes of output are lost"
@@ -566,16 +589,17 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
         cgroups.Trees().group(cgroups.name_of(order["mark"])).remove()
     lines = []
     if "ended" not in known:
-        message = "its supervisor on the node was killed, and so was it"
+        reason, message = ExitReason.SUPERVISOR_LOST, "its supervisor on the node was killed, and so was it"
         was_told = find_tombstone(folder.attempt) is not None
         if "started" not in known or (was_told and known["at"] == "starting"):
-            message = "it was ended before it began"
+            reason, message = ExitReason.ENDED_BEFORE_START, "it was ended before it began"
         lines.append(
             {
                 "at": "ended",
                 "ended": time.time(),
-                "code": 137,
-                "signal": 9,
+                "code": EXIT_CODES[reason],
+                "signal": int(signal.SIGKILL),
+                "reason": reason.value,
                 "message": message,
                 "fenced": False,
                 "told": was_told,
