@@ -10,8 +10,8 @@ from trainyard.client.schemas import Diagnosis
 from trainyard.server.auth.actor import Actor
 from trainyard.server.explain.diagnosis import diagnose
 from trainyard.server.logs.log_files import LogStore
+from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.services import Services
-from trainyard.server.store.jobs.workloads import TaskRecord
 from trainyard.spec.exit_reasons import NOT_STARTED
 from trainyard.spec.workload import State
 

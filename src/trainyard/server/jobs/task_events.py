@@ -19,7 +19,8 @@ from trainyard.engines.api import (
 from trainyard.server.jobs.lifecycle import finish, settle
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
-from trainyard.server.store.jobs.workloads import TaskRecord, WorkloadRecord
+from trainyard.server.records.tasks import TaskRecord
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.exit_reasons import EXIT_CODES, NEVER_BEGAN, ExitReason
 from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, TaskState
 

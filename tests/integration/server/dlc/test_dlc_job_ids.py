@@ -7,8 +7,8 @@ import time
 import pytest
 
 from rest_server import Rig
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store.jobs import workloads
-from trainyard.server.store.jobs.workloads import WorkloadRecord
 from trainyard.spec.workload import WorkloadSpec
 
 THEIRS = {"x-acs-version": "2020-12-03"}
