@@ -18,7 +18,9 @@ sys.path.insert(
     0, str(Path(__file__).parent)
 )  # tests import each other's modules by plain name: `import sshd`
 
+import combinations
 import sshd as sshd_module
+from trainyard.lib.process_tree import all_pids
 
 FOREIGN_PREFIXES = ("TRAINYARD_", "ALIYUN_", "ALIBABA_CLOUD_", "NCLUSTER_", "FASTGPU_")
 FOREIGN_NAMES = (
@@ -87,8 +89,10 @@ def _hear_ignored_signals() -> None:
         signal.signal(signal.SIGHUP, lambda *_: None)  # whoever asked for nohup wants us to live on
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; the others stay in their order."""
+    """The longest files first; the others stay in their order. Of many combinations, some are deep."""
+    combinations.mark_the_rest_deep(items)
     places = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
@@ -109,7 +113,7 @@ def isolation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setenv("TRAINYARD_HOME", str(home / ".trainyard"))
     monkeypatch.setenv("TMUX_TMPDIR", str(sockets))
     monkeypatch.setenv(sshd_module.TEST_MARK, mark)
-    before = set(sshd_module.all_pids())
+    before = set(all_pids())
     yield home
     leaks = _end_leaked_processes(f"{sshd_module.TEST_MARK}={mark}", before)
     leaks += [f"tmux socket {path}" for path in _lasting_tmux_sockets(sockets)]
@@ -121,9 +125,7 @@ def isolation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def _end_leaked_processes(mark: str, before: set[int]) -> list[str]:
     """Processes with the test's mark that outlive the grace; they are ended so that they do not hurt other tests."""
     deadline = time.monotonic() + LEAK_GRACE_SECONDS
-    while left := sshd_module.marked(
-        mark, among=[pid for pid in sshd_module.all_pids() if pid not in before]
-    ):
+    while left := sshd_module.marked(mark, among=[pid for pid in all_pids() if pid not in before]):
         if time.monotonic() > deadline:
             break
         time.sleep(0.005)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 import sshd as sshd_module
+from trainyard.lib.process_tree import first_thread_children
 
 PREFIX = "10.201.77"
 CLIENT = f"{PREFIX}.254"
@@ -119,7 +120,7 @@ class Network:
         self.hosts.append(host)
         if process.stdin is None or process.stdout is None or process.stdout.readline() != "waiting\n":
             raise RuntimeError(f"the host {name} could not be made: {(folder / 'log').read_text()}")
-        inner = sshd_module.children(process.pid)[0]
+        inner = first_thread_children(process.pid)[0]
         link = f"v{number}"
         self._in_hub("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(inner))
         self._in_hub("ip", "link", "set", link, "master", "br0", "up")

@@ -32,6 +32,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+from trainyard.lib.process_tree import find_marked, first_thread_children, name_of, start_time
+
 PROGRAM = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin") or "/usr/sbin/sshd"
 MARK = "TRAINYARD_TEST_HOST"
 TEST_MARK = "TRAINYARD_TEST"
@@ -107,12 +109,12 @@ class Sshd:
         """The processes of sshd that serve connections now, not the commands they run."""
         if self.process is None or self.process.poll() is not None:
             return []
-        found, waiting = [], children(self.process.pid)
+        found, waiting = [], first_thread_children(self.process.pid)
         while waiting:
             pid = waiting.pop()
             if command_name(pid).startswith("sshd"):
                 found.append(pid)
-                waiting += children(pid)
+                waiting += first_thread_children(pid)
         return found
 
     def pids(self) -> list[int]:
@@ -361,23 +363,8 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def marked(mark: str, *, among: Sequence[int] | None = None) -> list[int]:
-    """Processes whose environment holds `NAME=value`; zombies have none."""
-    needle = mark.encode() + b"\0"
-    found = []
-    for pid in all_pids() if among is None else among:
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                environment = file.read()
-        except OSError:  # gone meanwhile, or somebody else's
-            continue
-        if (environment.startswith(needle) or b"\0" + needle in environment) and pid != os.getpid():
-            found.append(pid)
-    return found
-
-
-def all_pids() -> list[int]:
-    """Every process id there is."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    """Processes whose environment holds `NAME=value`, without ourselves; zombies have none."""
+    return [pid for pid in find_marked(mark.encode(), among) if pid != os.getpid()]
 
 
 def end_pids(find: Callable[[], Sequence[int]], number: int, *, seconds: float = STOP_SECONDS) -> None:
@@ -392,23 +379,9 @@ def end_pids(find: Callable[[], Sequence[int]], number: int, *, seconds: float =
         time.sleep(0.002)
 
 
-def children(pid: int) -> list[int]:
-    """The children of a process; none where it has gone."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
-
-
 def command_name(pid: int) -> str:
     """The program's short name; empty for a process that has gone or is a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            head, _, tail = file.read().rpartition(b")")
-    except OSError:
-        return ""
-    return "" if tail.split()[:1] == [b"Z"] else head.partition(b"(")[2].decode(errors="replace")
+    return name_of(pid) if start_time(pid) else ""
 
 
 def live_tmux_sockets(folder: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from trainyard.backends.local.folder import DamagedError, MachineFolder, Record
-from trainyard.backends.local.processes import boot_id
+from trainyard.lib.process_tree import boot_id
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineState
 

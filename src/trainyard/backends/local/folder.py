@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.backends.local.devices import DeviceRequest
-from trainyard.backends.local.processes import ProcessId, Roots, boot_id, is_alive
+from trainyard.backends.local.processes import Roots
 from trainyard.lib.errors import ConflictError, DeniedError
 from trainyard.lib.files import write_atomic
+from trainyard.lib.process_tree import ProcessId, boot_id, is_alive
 from trainyard.lib.remove_tree import remove_tree
 from trainyard.spec.machine import Device, DeviceKind
 

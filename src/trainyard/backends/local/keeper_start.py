@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainyard.backends.local.folder import MachineFolder
-from trainyard.backends.local.processes import boot_id
 from trainyard.lib.errors import UnreachableError
+from trainyard.lib.process_tree import boot_id
 
 _HERE = Path(__file__).parent
 LAUNCH_SECONDS = 60.0  # a thousand keepers on a loaded computer take some

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trainyard.backends.local.folder import DamagedError, MachineFolder, Record
-from trainyard.backends.local.processes import ProcessId
 from trainyard.lib.errors import UnreachableError
+from trainyard.lib.process_tree import ProcessId
 
 
 class LivenessCheck:

@@ -1,47 +1,37 @@
-"""Processes of this computer: who they are, who belongs together, and how to end all of them. Reads /proc.
-
-A number alone is nobody: it is used again. A process is its number and the tick it started at.
-"""
+"""The processes of local machines: which they are, and how to end all of them. Trees in general are lib/process_tree.py's."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import DeniedError
+from trainyard.lib.process_tree import (
+    ProcessId,
+    ancestors,
+    closure,
+    environment_of,
+    find_process,
+    find_processes,
+    first_thread_children,
+    freeze,
+    is_alive,
+    read_file,
+    send,
+)
 
 FIRST_PAUSE = 0.005  # seconds between two looks at the dying; doubles
 LONGEST_PAUSE = 0.1
-FREEZE_ROUNDS = 50  # a fork bomb is frozen after two or three
 FREEZE_LIMIT = 100_000  # more processes than that are not frozen in one go
 QUIET_LOOKS = 5  # who has just moved from a dying parent to the keeper is missed by one look in thirty
 KILL_SECONDS = (
     10.0  # SIGKILL takes effect at once, unless the process sits in the kernel (a dead network disk)
 )
-_DEAD = frozenset("ZX")
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessId:
-    """Who a process is, for good."""
-
-    pid: int
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """A living process and where it hangs in the tree."""
-
-    id: ProcessId
-    parent: int
-    session: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,61 +42,15 @@ class Roots:
     marks: frozenset[bytes]
 
 
-@cache
-def boot_id() -> str:
-    """Which start of this computer's kernel this is."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  # as cheap as can be: called by `ls`
-        return file.read().strip()
-
-
-def load_process(pid: int) -> ProcessRow | None:
-    """The process of that number, if it lives."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a thousand of these per look
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    # A leader that has ended while its threads go on looks dead, and is not.
-    if fields[0].decode() in _DEAD and int(fields[17]) <= 1:
-        return None
-    return ProcessRow(ProcessId(pid, int(fields[19])), parent=int(fields[1]), session=int(fields[3]))
-
-
-def is_alive(process: ProcessId) -> bool:
-    """Whether this very process still lives."""
-    row = load_process(process.pid)
-    return row is not None and row.id == process
-
-
-def load_processes() -> dict[int, ProcessRow]:
-    """Everybody who lives now."""
-    rows = (load_process(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  # names only
-    return {row.id.pid: row for row in rows if row is not None}
-
-
 def find_members(roots: Roots) -> set[ProcessId]:
     """Every living process of the machines, except their keepers, ourselves and whom we descend from."""
-    table = load_processes()
+    table = find_processes()
     keepers = {
         keeper.pid for keeper in roots.keepers if keeper.pid in table and table[keeper.pid].id == keeper
     }
-    marked = {pid for pid in table if _carries(pid, roots.marks)}
-    members = _closure(keepers | marked, table) - keepers - _ancestors(os.getpid(), table)
+    marked = {pid for pid in table if not roots.marks.isdisjoint(environment_of(pid))}
+    members = closure(keepers | marked, table) - keepers - ancestors(os.getpid(), table)
     return {table[pid].id for pid in members}
-
-
-def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Signal this very process, never a stranger with its number. False where we may not."""
-    with suppress(ProcessLookupError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            if is_alive(process):
-                signal.pidfd_send_signal(handle, number)
-        except PermissionError:
-            return False
-        finally:
-            os.close(handle)
-    return True
 
 
 async def end_all(roots: Roots, *, grace_seconds: float, clock: Clock) -> None:
@@ -122,10 +66,9 @@ async def end_all(roots: Roots, *, grace_seconds: float, clock: Clock) -> None:
         await _wait_for_end(roots, members, clock.monotonic() + grace_seconds, clock)
     for keeper in roots.keepers:
         send(keeper, signal.SIGSTOP)  # from here it starts nothing any more
-    _freeze_below({keeper.pid for keeper in roots.keepers})
     deadline = clock.monotonic() + KILL_SECONDS
-    while members := find_members(roots):
-        frozen = _freeze(roots, members)
+    while members := _freeze_and_find(roots):
+        frozen = freeze(members, partial(_freeze_and_find, roots))
         refused = [process for process in frozen if not send(process, signal.SIGKILL)]
         if refused or clock.monotonic() > deadline:
             raise _immortal(refused or members)
@@ -163,19 +106,9 @@ async def _wait_while(condition: Callable[[], bool], deadline: float, clock: Clo
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _freeze(roots: Roots, members: set[ProcessId]) -> set[ProcessId]:
-    """Stop everybody, and who was born meanwhile, until nobody is left who could fork."""
-    frozen: set[ProcessId] = set()
-    for _ in range(FREEZE_ROUNDS):
-        _freeze_below({keeper.pid for keeper in roots.keepers})
-        fresh = members - frozen
-        if not fresh:
-            break
-        for process in fresh:
-            send(process, signal.SIGSTOP)
-        frozen |= fresh
-        members = find_members(roots)
-    return frozen
+def _freeze_and_find(roots: Roots) -> set[ProcessId]:
+    _freeze_below({keeper.pid for keeper in roots.keepers})
+    return find_members(roots)
 
 
 def _freeze_below(roots: AbstractSet[int]) -> None:
@@ -184,30 +117,21 @@ def _freeze_below(roots: AbstractSet[int]) -> None:
     Reading everybody takes milliseconds, in which a process that forks and ends all the time has moved on; this takes
     a tenth of one.
     """
-    spared = _ancestors(os.getpid(), load_processes())
+    spared = ancestors(os.getpid(), find_processes())
     seen: set[int] = set()
     quiet = 0
     while quiet < QUIET_LOOKS:
         waiting = list(roots)
         found = set()
         while waiting:
-            for pid in _load_children(waiting.pop()):
+            for pid in first_thread_children(waiting.pop()):
                 waiting.append(pid)
                 if pid not in seen and pid not in spared:
                     found.add(pid)
-                    if row := load_process(pid):
+                    if row := find_process(pid):
                         send(row.id, signal.SIGSTOP)
         seen |= found
         quiet = 0 if found and len(seen) < FREEZE_LIMIT else quiet + 1
-
-
-def _load_children(pid: int) -> list[int]:
-    """The children of a process's first thread; the kernel lists them where it is built to."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:  # noqa: PTH123  # must be quick
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
 
 
 def _immortal(members: Iterable[ProcessId]) -> DeniedError:
@@ -218,44 +142,9 @@ def _immortal(members: Iterable[ProcessId]) -> DeniedError:
     )
 
 
-def _carries(pid: int, marks: AbstractSet[bytes]) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # a thousand of these per look
-            return not marks.isdisjoint(file.read().split(b"\0"))
-    except OSError:  # gone, or somebody else's
-        return False
-
-
 def _ignores(pid: int, number: signal.Signals) -> bool:
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123  # same
-            mask = file.read().partition(b"SigIgn:")[2].split(maxsplit=1)[0]
+        mask = read_file(f"/proc/{pid}/status").partition(b"SigIgn:")[2].split(maxsplit=1)[0]
     except (OSError, IndexError):
         return False
     return bool(int(mask, 16) >> (number - 1) & 1)
-
-
-def _closure(roots: AbstractSet[int], table: Mapping[int, ProcessRow]) -> set[int]:
-    """The roots, all below them, and all who share a session that one of them leads."""
-    below: dict[int, list[int]] = {}
-    for pid, row in table.items():
-        below.setdefault(row.parent, []).append(pid)
-        if row.session != pid:
-            below.setdefault(row.session, []).append(pid)
-    found: set[int] = set()
-    waiting = list(roots)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += below.get(pid, ())
-    return found
-
-
-def _ancestors(pid: int, table: Mapping[int, ProcessRow]) -> set[int]:
-    """The process itself and all above it."""
-    found: set[int] = set()
-    while pid in table and pid not in found:
-        found.add(pid)
-        pid = table[pid].parent
-    return found

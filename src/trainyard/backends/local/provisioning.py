@@ -16,8 +16,9 @@ from trainyard.backends.local.devices import DeviceRequest, Devices, hand_out
 from trainyard.backends.local.environment import device_variables, own_variables, write_profiles
 from trainyard.backends.local.folder import DamagedError, MachineFolder, Record, remove_machine, roots_of
 from trainyard.backends.local.keeper_start import install_script, launch_keepers
-from trainyard.backends.local.processes import boot_id, find_members
+from trainyard.backends.local.processes import find_members
 from trainyard.lib.ids import new_id
+from trainyard.lib.process_tree import boot_id
 from trainyard.settings import Settings
 from trainyard.spec.machine import Device, MachineSpec
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sshd import all_pids
 from trainyard.backends.ssh import lease as leases
+from trainyard.lib.process_tree import all_pids
 
 pytestmark = pytest.mark.slow  # each waits for real processes to end
 

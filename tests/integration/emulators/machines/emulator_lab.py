@@ -22,6 +22,7 @@ from trainyard.emulators.aliyun.machines.folder import MachineFolder
 from trainyard.emulators.aliyun.machines.isolation import why_not
 from trainyard.emulators.aliyun.machines.processes import find_below
 from trainyard.emulators.aliyun.machines.template import ensure_template
+from trainyard.lib.process_tree import all_pids
 from trainyard.lib.remove_tree import remove_tree
 
 STRONG = Isolation.ROOT if os.getuid() == 0 else Isolation.USER
@@ -123,7 +124,7 @@ class Lab:
         if self.isolation is not Isolation.HOME:
             with contextlib.suppress(OSError):
                 space = os.readlink(f"/proc/{init}/ns/pid")
-                found |= {pid for pid in sshd_module.all_pids() if _space(pid) == space}
+                found |= {pid for pid in all_pids() if _space(pid) == space}
         return {pid for pid in found if sshd_module.command_name(pid)}
 
 

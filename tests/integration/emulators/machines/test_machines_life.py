@@ -17,6 +17,7 @@ from emulator_lab import STRONG, close_lab, living, make_lab
 import sshd as sshd_module
 from trainyard.emulators.aliyun.machines import Isolation, Machines, folder
 from trainyard.lib.errors import ConflictError
+from trainyard.lib.process_tree import first_thread_children
 from trainyard.lib.remove_tree import remove_tree
 
 DRIVER = Path(__file__).with_name("drive_machines.py")
@@ -144,7 +145,9 @@ async def test_a_machine_stays_away_when_it_was_stopped(lab):
 
 async def test_sshd_comes_back_when_it_is_killed(lab, eventually):
     await lab.machines.reconcile([lab.wish()])
-    (listener,) = [pid for pid in sshd_module.children(lab.init()) if sshd_module.command_name(pid) == "sshd"]
+    (listener,) = [
+        pid for pid in first_thread_children(lab.init()) if sshd_module.command_name(pid) == "sshd"
+    ]
     os.kill(listener, signal.SIGKILL)
     await eventually(lambda: lab.ssh(lab.wish(), "true").returncode == 0)
 

@@ -15,7 +15,7 @@ import pytest
 from gang_lab import SHARED, GangYard, gang_lab
 
 import netns
-import sshd
+from trainyard.lib.process_tree import first_thread_children
 
 REASON = netns.why_not()
 PYTHON = "/usr/bin/python3"
@@ -240,7 +240,7 @@ def test_a_job_that_waits_for_its_tasks_starts_elsewhere_when_a_node_is_lost_mea
 def cut_off(lab: GangYard, name: str) -> Iterator[None]:
     """The node reaches no other node, while the server reaches it."""
     host = next(host for host in lab.network.hosts if host.name == name)
-    inner = sshd.children(host.process.pid)[0]
+    inner = first_thread_children(host.process.pid)[0]
     words = ["nsenter", f"--net=/proc/{inner}/ns/net", "ip", "route"]
     others = [other.address for other in lab.network.hosts if other is not host]
     for address in others:

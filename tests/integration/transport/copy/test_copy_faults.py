@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from copy_boxes import Box, age, differences, leftovers, local_box, make_tree, ssh_box
 
+import sshd as sshd_module
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.copy import upload
 
@@ -87,17 +88,7 @@ def idle(box: Box) -> bool:
     """No script of ours runs there any more."""
     if box.sshd is not None:
         return box.sshd.pids() == []
-    mark = f"HOME={box.home}".encode()
-    from sshd import all_pids
-
-    for pid in all_pids():
-        try:
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            continue
-        if mark in environment.split(b"\0") and pid != os.getpid():
-            return False
-    return True
+    return not sshd_module.marked(f"HOME={box.home}")
 
 
 @pytest.mark.slow  # 30 MB, twice

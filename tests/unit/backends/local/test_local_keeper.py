@@ -15,7 +15,7 @@ import pytest
 from trainyard import settings
 from trainyard.backends.local import LocalBackend
 from trainyard.backends.local import keeper_start as keepers_module
-from trainyard.backends.local.processes import load_process
+from trainyard.lib.process_tree import find_process
 from trainyard.spec.machine import Machine, MachineSpec
 
 PATIENCE_SECONDS = 10.0
@@ -67,9 +67,9 @@ async def test_scripts_are_children_of_the_keeper_and_so_are_their_orphans(
         fifo.write(os.fsencode(script) + b"\n")
     pid = Path(machine.home) / "pid"
     await eventually(lambda: pid.exists() and pid.read_text().endswith("\n"))
-    orphan = load_process(int(pid.read_text()))
+    orphan = find_process(int(pid.read_text()))
     assert orphan is not None
-    await eventually(lambda: load_process(orphan.id.pid).parent == int(machine.details["keeper"]))
+    await eventually(lambda: find_process(orphan.id.pid).parent == int(machine.details["keeper"]))
 
 
 async def test_the_keeper_holds_nothing_of_the_client_when_it_runs(machine: Machine) -> None:

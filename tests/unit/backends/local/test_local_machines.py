@@ -18,7 +18,6 @@ import pytest
 from trainyard import settings
 from trainyard.backends.local import LocalBackend
 from trainyard.backends.local.addresses import free_addresses
-from trainyard.backends.local.processes import load_process
 from trainyard.lib.errors import (
     CapacityError,
     ConflictError,
@@ -28,6 +27,7 @@ from trainyard.lib.errors import (
     NotFoundError,
     UnreachableError,
 )
+from trainyard.lib.process_tree import find_process
 from trainyard.spec.machine import MachineSpec, MachineState
 from trainyard.transport.local import LocalTransport
 
@@ -432,7 +432,7 @@ async def test_machines_live_on_when_the_client_is_killed(backend: LocalBackend)
     assert [machine.state for machine in after] == [MachineState.RUNNING] * 2
     assert before == after
     for machine in after:
-        keeper = load_process(int(machine.details["keeper"]))
+        keeper = find_process(int(machine.details["keeper"]))
         assert keeper is not None
         assert keeper.session == keeper.id.pid
 

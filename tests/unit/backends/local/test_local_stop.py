@@ -14,8 +14,8 @@ import pytest
 
 from trainyard import settings
 from trainyard.backends.local import LocalBackend
-from trainyard.backends.local.processes import ProcessId, is_alive, load_process, send
 from trainyard.lib.errors import UnreachableError
+from trainyard.lib.process_tree import ProcessId, find_process, is_alive, send
 from trainyard.lib.shell import quote
 from trainyard.spec.machine import Machine, MachineSpec, MachineState
 
@@ -55,7 +55,7 @@ async def under_keeper(machine: Machine, script: str, name: str = "script.sh") -
 async def noted(path: Path, count: int = 1) -> list[ProcessId]:
     """The processes whose numbers a script has written, one per line."""
     await eventually(lambda: path.exists() and path.read_text().count("\n") >= count)
-    rows = [load_process(int(line)) for line in path.read_text().split()]
+    rows = [find_process(int(line)) for line in path.read_text().split()]
     return [row.id for row in rows if row]
 
 
@@ -92,10 +92,10 @@ async def test_a_daemon_of_an_interactive_shell_in_tmux_ends_at_once_when_its_ma
         assert time.monotonic() < deadline
     (daemon,) = await noted(Path(machine.home) / "pids")
     server = int((await transport.run("tmux display-message -p '#{pid}'")).stdout)
-    assert load_process(server)
+    assert find_process(server)
     await backend.stop([machine])
     assert not is_alive(daemon)
-    assert load_process(server) is None
+    assert find_process(server) is None
 
 
 async def test_a_program_may_save_its_work_when_it_listens_to_sigterm(
@@ -213,7 +213,7 @@ async def test_what_runs_is_ended_when_the_keeper_was_killed_before(
     await under_keeper(machine, DAEMON)
     (daemon,) = await noted(Path(machine.home) / "pids")
     os.kill(int(machine.details["keeper"]), 9)
-    await eventually(lambda: load_process(int(machine.details["keeper"])) is None)
+    await eventually(lambda: find_process(int(machine.details["keeper"])) is None)
     (found,) = await backend.machines()
     assert found.state is MachineState.STOPPED
     await backend.stop([found])
@@ -253,7 +253,7 @@ async def test_the_stop_is_finished_when_its_client_died_in_the_middle(
 def test_a_stranger_is_spared_when_it_got_the_number_of_a_dead_process() -> None:
     bystander = subprocess.Popen(["sleep", "3600"])
     try:
-        row = load_process(bystander.pid)
+        row = find_process(bystander.pid)
         assert row
         assert send(ProcessId(row.id.pid, row.id.start - 1), 9)
         assert bystander.poll() is None

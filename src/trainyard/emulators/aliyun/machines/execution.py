@@ -15,8 +15,9 @@ from typing import Any
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines.folder import MachineFolder
 from trainyard.emulators.aliyun.machines.isolation import Isolation
-from trainyard.emulators.aliyun.machines.processes import end_below, find_name
+from trainyard.emulators.aliyun.machines.processes import end_below
 from trainyard.lib.aio import end_task, finish
+from trainyard.lib.process_tree import name_of
 
 OUTPUT_LIMIT = 1024 * 1024  # what is kept; the provider keeps 24 KB of it
 LINGER_SECONDS = 0.5  # a daemon that keeps the script's output open does not keep the script alive
@@ -97,7 +98,7 @@ class _Run:
         # nsenter, it must live to collect its child: nobody inside the machine could.
         self.process.send_signal(signal.SIGSTOP)
         await end_below([self.process.pid])
-        if find_name(self.process.pid) == "nsenter":
+        if name_of(self.process.pid) == "nsenter":
             self.process.send_signal(signal.SIGCONT)
             await asyncio.wait([self.ended], timeout=COLLECT_SECONDS)
         if not self.ended.done():

@@ -28,19 +28,12 @@ from trainyard.emulators.aliyun.machines import template
 from trainyard.emulators.aliyun.machines.execution import Execution, run_script
 from trainyard.emulators.aliyun.machines.folder import MachineFolder, listening_text
 from trainyard.emulators.aliyun.machines.isolation import Isolation, best_isolation, launcher_argv
-from trainyard.emulators.aliyun.machines.processes import (
-    KILL_SECONDS,
-    ProcessId,
-    end_below,
-    find_process,
-    is_alive,
-    send,
-    wait_until,
-)
+from trainyard.emulators.aliyun.machines.processes import KILL_SECONDS, end_below, wait_until
 from trainyard.emulators.aliyun.machines.watch import Watch
 from trainyard.lib.aio import end_task, finish, gather_all
 from trainyard.lib.errors import ConflictError, Error, UnsupportedError
 from trainyard.lib.files import write_atomic
+from trainyard.lib.process_tree import ProcessId, is_alive, send, start_time
 
 log = logging.getLogger(__name__)
 
@@ -385,8 +378,7 @@ def take_lock(folder: Path) -> IO[str]:
                 hint="End it, or use another folder.",
             ) from error
         held.truncate(0)
-        me = find_process(os.getpid())
-        held.write(f"{os.getpid()} {me.start if me else 0}\n")
+        held.write(f"{os.getpid()} {start_time(os.getpid())}\n")
         held.flush()
         return held
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from trainyard.emulators.aliyun.call import MachineWish
 from trainyard.emulators.aliyun.machines import template, userdata
 from trainyard.emulators.aliyun.machines.isolation import Isolation
-from trainyard.emulators.aliyun.machines.processes import Marks, ProcessId, is_alive, kernel_id
+from trainyard.emulators.aliyun.machines.processes import Marks
 from trainyard.lib.errors import ConflictError
+from trainyard.lib.process_tree import ProcessId, boot_id, is_alive
 from trainyard.lib.remove_tree import remove_tree
 
 MARK = "TRAINYARD_EMULATED"  # in the environment of processes of a machine that has no processes of its own
@@ -135,7 +136,7 @@ class MachineFolder:
             words = (self.path / "init").read_text(encoding="ascii", errors="replace").split()
         except OSError:
             return None
-        if len(words) != 4 or words[2] != kernel_id():
+        if len(words) != 4 or words[2] != boot_id():
             return None
         process = ProcessId(int(words[0]), int(words[1]))
         return Init(process, int(words[3])) if is_alive(process) else None
@@ -211,7 +212,7 @@ class MachineFolder:
             "root": root,
             "hostname": wish.hostname[:64],
             "boot": wish.boot,
-            "kernel": kernel_id(),
+            "kernel": boot_id(),
             "env": {
                 **env,
                 "HOSTNAME": wish.hostname,

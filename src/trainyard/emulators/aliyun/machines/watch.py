@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 
-from trainyard.emulators.aliyun.machines.processes import ProcessId, is_alive
+from trainyard.lib.process_tree import ProcessId, is_alive
 
 
 class Watch:
