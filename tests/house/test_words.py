@@ -85,6 +85,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/launch.py",  # mpirun's word
         "trainyard/spec/launching.py",  # likewise
         "trainyard/runtime/rendezvous.py",  # host files
+        "trainyard/spec/rendezvous.py",  # likewise
         "trainyard/runtime/setup.py",  # host keys
         "trainyard/transport/copy/",  # known_hosts of machines that pass data on
         "trainyard/settings.py",  # the inventory's path

@@ -6,16 +6,16 @@ lines that use them are `trainyard.launch`'s; the ssh keys between tasks are `se
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.shell import quote
+from trainyard.spec import rendezvous
 from trainyard.spec.machine import Machine
 from trainyard.spec.names import job_of
+from trainyard.spec.rendezvous import HostSlots, bracketed
 
 # Below the kernel's ephemeral ports (32768 and up), above what services usually take.
 _FIRST_PORT = 20000
@@ -60,7 +60,7 @@ def peers_of(machines: Sequence[Machine]) -> tuple[Peer, ...]:
         Peer(
             name=machine.name,
             address=machine.address or machine.public_address,
-            slots=len(machine.devices) or machine.cpus or 1,
+            slots=rendezvous.slots_of(len(machine.devices), machine.cpus),
             devices=len(machine.devices),
         )
         for machine in machines
@@ -69,8 +69,7 @@ def peers_of(machines: Sequence[Machine]) -> tuple[Peer, ...]:
 
 def master_port(job: str) -> int:
     """A port that looks free and is the same on every task and in every run of the job."""
-    digest = hashlib.sha256(job.encode(errors="surrogateescape")).digest()
-    return _FIRST_PORT + int.from_bytes(digest[:4], "big") % _PORTS
+    return _FIRST_PORT + rendezvous.stable_number(job, 4) % _PORTS
 
 
 def environment(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> dict[str, str]:
@@ -94,13 +93,12 @@ def environments(peers: Sequence[Peer], folders: Sequence[str]) -> list[dict[str
 def _common(peers: Sequence[Peer], port: int) -> dict[str, str]:
     _check_addresses(peers)
     return {
-        "MASTER_ADDR": peers[0].address,
-        "MASTER_PORT": str(_port(peers, port)),
-        "NNODES": str(len(peers)),
-        **({"WORLD_SIZE": str(len(peers))} if len(peers) > 1 else {}),
+        **rendezvous.master_variables(peers[0].address, _port(peers, port)),
         "TRAINYARD_ADDRESSES": ",".join(peer.address for peer in peers),
         "TRAINYARD_NUM_SLOTS": str(sum(peer.slots for peer in peers)),
-        "TRAINYARD_HOROVOD_HOSTS": ",".join(host_and_number(peer.address, peer.slots) for peer in peers),
+        "TRAINYARD_HOROVOD_HOSTS": rendezvous.horovod_hosts(
+            HostSlots(bracketed(peer.address), peer.slots) for peer in peers
+        ),
     }
 
 
@@ -108,8 +106,8 @@ def _own(peers: Sequence[Peer], index: int, folder: str, common: Mapping[str, st
     me = _checked(peers, index, folder)
     return {
         **common,
-        "NODE_RANK": str(index),
-        **({"RANK": str(index)} if len(peers) > 1 else {}),
+        **rendezvous.launcher_variables(len(peers), index),
+        **(rendezvous.rank_variables(len(peers), index) if len(peers) > 1 else {}),
         "TRAINYARD_JOB": job_of(me.name) or me.name,
         "TRAINYARD_TASK": me.name,
         "TRAINYARD_NUM_DEVICES": str(me.devices),
@@ -125,8 +123,8 @@ def _own(peers: Sequence[Peer], index: int, folder: str, common: Mapping[str, st
 def tf_config(peers: Sequence[Peer], index: int, *, port: int = 0) -> str:
     """TF_CONFIG for MultiWorkerMirroredStrategy: all tasks are workers; worker 0 is the chief."""
     number = _port(peers, port)
-    workers = [host_and_number(peer.address, number) for peer in peers]
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+    workers = [f"{bracketed(peer.address)}:{number}" for peer in peers]
+    return rendezvous.tf_config(rendezvous.tf_cluster({"worker": workers}), "worker", index)
 
 
 def script(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> str:
@@ -141,14 +139,11 @@ def script(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> 
         "table": "\n".join(f"{peer.address} {peer.slots} {peer.devices}" for peer in peers),
         "exports": "\n".join(f"export {name}={quote(value)}" for name, value in variables.items()),
         "tf_config": tf_config(peers, index, port=port),
+        "slots_line": rendezvous.SLOTS_LINE,
+        "colon_line": rendezvous.COLON_LINE,
     }
     body = Path(__file__).with_name("rendezvous.sh").read_text(encoding="utf-8")
     return "".join(f"{name}={quote(value)}\n" for name, value in values.items()) + body
-
-
-def host_and_number(address: str, number: int) -> str:
-    """`10.0.0.1:8`; an IPv6 address stands in brackets."""
-    return f"[{address}]:{number}" if ":" in address else f"{address}:{number}"
 
 
 def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:

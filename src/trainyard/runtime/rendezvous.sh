@@ -3,6 +3,7 @@
 #   table      one line a task: address, slots, devices
 #   exports    the text of env.sh
 #   tf_config  the text of tf_config.json
+#   slots_line, colon_line  how host files name a host and a number, for printf
 # Every file is complete or the old one: a training that starts meanwhile never reads a half.
 set -eu
 umask 077
@@ -11,14 +12,14 @@ mkdir -p "$new"
 trap 'rm -rf "$new"' EXIT
 
 while read -r address slots devices; do
-    echo "$address slots=$slots" >>"$new/hostfile"
-    echo "$address slots=$slots" >>"$new/hostfile.horovod"
+    printf "$slots_line\n" "$address" "$slots" >>"$new/hostfile"
+    printf "$slots_line\n" "$address" "$slots" >>"$new/hostfile.horovod"
     # A colon parts an address from a number, so an IPv6 address stands in brackets there.
     case $address in *:*) host="[$address]" ;; *) host=$address ;; esac
-    echo "$host:$slots" >>"$new/hostfile.mpich"
+    printf "$colon_line\n" "$host" "$slots" >>"$new/hostfile.mpich"
     # DeepSpeed starts one process for each slot and binds it to an accelerator; without one it is one process a task.
     [ "$devices" -gt 0 ] || devices=1
-    echo "$address slots=$devices" >>"$new/hostfile.deepspeed"
+    printf "$slots_line\n" "$address" "$devices" >>"$new/hostfile.deepspeed"
 done <<END
 $table
 END

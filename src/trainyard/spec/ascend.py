@@ -318,6 +318,26 @@ def rank_table_variables(path: str) -> dict[str, str]:
     return {"RANK_TABLE_FILE": path, "MINDSPORE_HCCL_CONFIG_PATH": path}
 
 
+def task_environment(number: int, size: int, devices: int, address: str) -> dict[str, str]:
+    """What all processes of a task have in common, before a launcher has given each its device."""
+    return {
+        "RANK_SIZE": str(size),
+        "DEVICE_NUM": str(devices),
+        "SERVER_ID": str(number),
+        "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
+        "HCCL_WHITELIST_DISABLE": "1",  # nobody has such a list for the nodes of a job
+        **({"HCCL_IF_IP": address} if address else {}),
+        **mindspore_cluster(size, SCHEDULER_PORT),
+        "MS_LOCAL_WORKER": str(devices),
+        "MS_NODE_RANK": str(number),
+    }
+
+
+def mindspore_cluster(size: int, port: int) -> dict[str, str]:
+    """What all processes of MindSpore's dynamic cluster agree on, but for the scheduler's address."""
+    return {"MS_SCHED_PORT": str(port), "MS_WORKER_NUM": str(size), "MS_SERVER_NUM": "0"}
+
+
 def process_environment(
     servers: Sequence[Server], address: str, device: int, *, table: str = "", by_address: bool = False
 ) -> dict[str, str]:
@@ -393,9 +413,7 @@ def _mindspore_cluster(servers: Sequence[Server], port: int, *, by_address: bool
     first = next(seats(servers, by_address=by_address))
     return {
         "MS_SCHED_HOST": first.server.address,
-        "MS_SCHED_PORT": str(port),
-        "MS_WORKER_NUM": str(first.size),
-        "MS_SERVER_NUM": "0",
+        **mindspore_cluster(first.size, port),
     }
 
 

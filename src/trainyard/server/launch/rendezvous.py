@@ -10,7 +10,6 @@ keeps mpirun and horovodrun from taking another task for their own, which would 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
@@ -21,12 +20,12 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.launch.code_checkout import OpenSource, code_of
 from trainyard.server.launch.kinds import JobKind, TaskGang, TaskPart, TaskPlace, find_kind, has_ssh, meets
 from trainyard.server.launch.kinds.sshkeys import derive, key_pair
+from trainyard.spec.rendezvous import LOOPBACK, stable_number
 from trainyard.spec.workload import WorkloadSpec
 
 FIRST_PORT = 40000
 PORTS = 9800  # and up to 200 tasks of a job on one machine
 GATE_PORTS = 8  # the gate takes the first of these that is free
-LOOPBACK = "127.0.0.1"
 MOST_NAMES = 128  # tasks, in the table of hosts of every task of a job without ssh
 _OWN_ADDRESSES = int(ipaddress.IPv4Address("127.128.0.0"))  # and the eight million after it
 _MARKED = re.compile(r"%(?:host|name|address|port):([^:%]+)")
@@ -86,7 +85,7 @@ def own_address(seed: str, rank: int) -> str:
 
 
 def _number(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+    return stable_number(text, 6)
 
 
 def _is_together(gang: TaskGang) -> bool:

@@ -15,6 +15,7 @@ from trainyard.lib.shell import quote
 from trainyard.server.launch.kinds import ascend, mpi
 from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host, ssh_port
 from trainyard.server.launch.kinds.kind import JobKind
+from trainyard.spec.rendezvous import HostSlots, host_file
 from trainyard.spec.workload import CommandOn, RoleSpec, WorkloadSpec
 
 HOSTFILE = "/job/hostfile"
@@ -144,11 +145,10 @@ def _peers(gang: TaskGang) -> dict[str, str]:
 
 
 def _host_lines(gang: TaskGang, prefix: str) -> str:
-    lines = [
-        f"{ssh_host(one, prefix + names(gang, one)[0])} slots={mpi.slots_of(gang, one)}"
+    return host_file(
+        HostSlots(ssh_host(one, prefix + names(gang, one)[0]), mpi.slots_of(gang, one))
         for one in mpi.hosts_of(gang)
-    ]
-    return "\n".join(lines) + "\n"
+    )
 
 
 def _addresses(place: TaskPlace) -> Mapping[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path
-from trainyard.spec.ascend import CONNECT_SECONDS, SCHEDULER_PORT, Server, rank_table, server
+from trainyard.spec.ascend import Server, rank_table, server, task_environment
 
 TABLE = "/user/serverid/devindex/config/hccl.json"  # where the vendor's own platform has it
 LAB_TABLE = "/user/serverid/devindex/config/hccl_lab.json"  # for MindSpore up to 0.5
@@ -51,19 +51,7 @@ def part(gang: TaskGang, place: TaskPlace) -> TaskPart:
     places = gang.once("with_devices", lambda: [one for one in gang.places if one.devices])
     size = gang.once("ranks", lambda: sum(len(one.devices) for one in places))
     number = next(number for number, one in enumerate(places) if one is place)
-    env = {
-        "RANK_SIZE": str(size),
-        "DEVICE_NUM": str(len(place.devices)),
-        "SERVER_ID": str(number),
-        "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
-        "HCCL_WHITELIST_DISABLE": "1",  # nobody has such a list for the nodes of a job
-        **({"HCCL_IF_IP": place.address} if place.address else {}),
-        "MS_WORKER_NUM": str(size),
-        "MS_LOCAL_WORKER": str(len(place.devices)),
-        "MS_SERVER_NUM": "0",
-        "MS_SCHED_PORT": str(SCHEDULER_PORT),
-        "MS_NODE_RANK": str(number),
-    }
+    env = task_environment(number, size, len(place.devices), place.address)
     late = {"MS_SCHED_HOST": f"%address:{places[0].name}%"}  # MindSpore looks no name up
     files = {}
     if tables := gang.once("rank_tables", lambda: _tables(gang)):

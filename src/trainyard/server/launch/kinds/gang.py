@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from trainyard.spec.rendezvous import slots_of
 from trainyard.spec.workload import WorkloadSpec
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class TaskPlace:
     @property
     def slots(self) -> int:
         """How many processes it has room for."""
-        return len(self.devices) or max(1, int(self.cpu))
+        return slots_of(len(self.devices), self.cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host
 from trainyard.server.launch.kinds.kind import JobKind, on_first
+from trainyard.spec import rendezvous
+from trainyard.spec.rendezvous import HostSlots
 
 HOSTFILE = "/etc/mpi/hostfile"
 HYDRA_HOSTFILE = "/etc/mpi/hostfile.hydra"  # MPICH's and Intel's: `name:n`
@@ -27,10 +29,11 @@ def _hosts(gang: TaskGang) -> tuple[TaskPlace, ...]:
     return with_devices or found
 
 
-def host_lines(gang: TaskGang, form: str = "{host} slots={slots}") -> str:
-    """A host file."""
-    return "".join(
-        form.format(host=ssh_host(place), slots=slots_of(gang, place)) + "\n" for place in hosts_of(gang)
+def host_slots(gang: TaskGang) -> tuple[HostSlots, ...]:
+    """Those tasks by the marks for their hosts, and how many processes are started in each."""
+    return gang.once(
+        "host_slots",
+        lambda: tuple(HostSlots(ssh_host(one), slots_of(gang, one)) for one in hosts_of(gang)),
     )
 
 
@@ -46,33 +49,16 @@ def launching(gang: TaskGang) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _launching(gang: TaskGang) -> tuple[dict[str, str], dict[str, str]]:
+    hosts = host_slots(gang)
     files = {
-        HOSTFILE: host_lines(gang),
-        HYDRA_HOSTFILE: host_lines(gang, "{host}:{slots}"),
-        DISCOVER: "#!/bin/sh\n"
-        + "".join(f"echo {ssh_host(one)}:{slots_of(gang, one)}\n" for one in hosts_of(gang)),
+        HOSTFILE: rendezvous.host_file(hosts),
+        HYDRA_HOSTFILE: rendezvous.hydra_host_file(hosts),
+        DISCOVER: rendezvous.discovery_script(hosts),
         AGENT: '#!/bin/sh\nexec ssh "$@"\n',  # ssh is the task's own, first in PATH
     }
-    late = {
-        "OMPI_MCA_orte_default_hostfile": path(HOSTFILE),
-        # OpenMPI hands this on to the other tasks, so it has to be the same there: ssh is, wherever it lies.
-        "OMPI_MCA_plm_rsh_agent": path(AGENT, "ssh"),
-        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
-        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
-        # The same, as OpenMPI 5 calls it.
-        "PRTE_MCA_prte_default_hostfile": path(HOSTFILE),
-        "PRTE_MCA_plm_ssh_agent": path(AGENT, "ssh"),
-        "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",  # a task may be root in a view of its own, as in a container
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "I_MPI_HYDRA_HOST_FILE": path(HYDRA_HOSTFILE),
-        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
-        "I_MPI_HYDRA_BOOTSTRAP_EXEC": path(AGENT, "ssh"),
-        "HYDRA_HOST_FILE": path(HYDRA_HOSTFILE),
-        "HYDRA_LAUNCHER": "ssh",
-        "HYDRA_LAUNCHER_EXEC": path(AGENT, "ssh"),
-    }
-    return late, files
+    agent = path(AGENT, "ssh")  # the same word for all tasks, wherever ssh lies in each
+    late = rendezvous.openmpi_variables(path(HOSTFILE), agent)
+    return late | rendezvous.hydra_variables(path(HYDRA_HOSTFILE), agent), files
 
 
 def _part(gang: TaskGang, place: TaskPlace) -> TaskPart:

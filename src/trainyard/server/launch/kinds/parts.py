@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.server.launch.kinds import ascend, find_kind, has_ssh, mpi, pytorch
-from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path, ssh_host
+from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, path
+from trainyard.spec import rendezvous
 from trainyard.spec.launching import ONE_STARTS_ALL
 
 
@@ -54,8 +55,7 @@ def _common(gang: TaskGang, place: TaskPlace) -> TaskPart:
     """What launchers go by: see spec/launching.py."""
     trainers, one = _among_trainers(gang, place)
     env = {
-        "NNODES": str(len(trainers.places)),
-        "NODE_RANK": str(one.rank),
+        **rendezvous.launcher_variables(len(trainers.places), one.rank),
         "TRAINYARD_NUM_DEVICES": str(len(place.devices)),
     }
     if not has_ssh(gang.spec):
@@ -68,5 +68,5 @@ def _common(gang: TaskGang, place: TaskPlace) -> TaskPart:
 
 
 def _slots(gang: TaskGang) -> tuple[int, str]:
-    slots = [(one, mpi.slots_of(gang, one)) for one in mpi.hosts_of(gang)]
-    return sum(number for _, number in slots), ",".join(f"{ssh_host(one)}:{number}" for one, number in slots)
+    hosts = mpi.host_slots(gang)
+    return sum(one.slots for one in hosts), rendezvous.horovod_hosts(hosts)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, host, port
 from trainyard.server.launch.kinds.kind import JobKind, on_first
+from trainyard.spec.rendezvous import LOOPBACK
 
 RAY_PORT = 6379
-LOOPBACK = "127.0.0.1"
 # The head's folder has a name that is good on every node, as workers of older versions take it over.
 _HEAD = """RAY_TMPDIR=$(mktemp -d /tmp/ray.XXXXXX) || exit
 export RAY_TMPDIR

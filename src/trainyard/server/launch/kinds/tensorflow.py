@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from trainyard.server.launch.kinds.gang import TaskGang, TaskPart, TaskPlace, host, port
 from trainyard.server.launch.kinds.kind import JobKind
+from trainyard.spec import rendezvous
 
 TF_PORT = 2222
 ROLES = ("chief", "master", "ps", "worker", "evaluator", "graphlearn")
@@ -17,8 +16,7 @@ _VARIABLE = "TRAINYARD_TF_PORT"
 def tf_config(gang: TaskGang, place: TaskPlace) -> str:
     """TF_CONFIG of one task, with marks for addresses and ports."""
     cluster = gang.once("cluster", lambda: _cluster(gang))
-    task = json.dumps({"type": place.role, "index": place.number})
-    return f'{{"cluster": {cluster}, "task": {task}, "environment": "cloud"}}'
+    return rendezvous.tf_config(cluster, place.role, place.number, environment="cloud")
 
 
 def _cluster(gang: TaskGang) -> str:
@@ -26,7 +24,7 @@ def _cluster(gang: TaskGang) -> str:
     for one in gang.places:
         if one.role not in _APART:
             cluster.setdefault(one.role, []).append(f"{host(one)}:{port(one, _VARIABLE)}")
-    return json.dumps(cluster)
+    return rendezvous.tf_cluster(cluster)
 
 
 def _part(gang: TaskGang, place: TaskPlace) -> TaskPart:
