@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.engines.api import (
+    Endings,
     Launch,
     NodeAddress,
     NodeFacts,
@@ -21,6 +22,7 @@ from trainyard.engines.api import (
     Observation,
     TaskCleared,
     TaskEnded,
+    TasksByNode,
     TaskStarted,
     TaskUnknown,
 )
@@ -174,18 +176,13 @@ class WorldEngine:
                 self.say(TaskCleared(task.attempt_id, task.name, 0))
         self.say(NodeSeen(name, node.boot, NodeFacts(cpu_milli=self.cpu, memory_mib=4096)))
 
-    async def launch(self, launch: Launch) -> None:
-        error = (await self.launch_many([launch]))[launch.attempt_id]
-        if error is not None:
-            raise error
-
-    async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
+    async def launch(self, launches: Sequence[Launch]) -> Mapping[str, Error | None]:
         await asyncio.sleep(0)
         answers = {one.attempt_id: self._launch(one) for one in launches}
         for one in launches:
             if self.world.random.random() < 0.05:  # taken, and the answer is lost
                 answers[one.attempt_id] = UnreachableError(
-                    f"Node {one.tasks[0].node} did not answer in time."
+                    f"Node {one.tasks[0].node} did not answer in time.", values={"node": one.tasks[0].node}
                 )
         return answers
 
@@ -195,7 +192,7 @@ class WorldEngine:
         for task in launch.tasks:
             node = self.world.node(task.node)
             if node.is_cut or self.world.engine is not self:
-                return NotSentError(f"Node {task.node} does not answer.")
+                return NotSentError(f"Node {task.node} does not answer.", values={"node": task.node})
             if launch.attempt_id in node.refused:
                 return ConflictError(f"{launch.attempt_id} was ended before.")
             key = (launch.attempt_id, task.name)
@@ -214,17 +211,7 @@ class WorldEngine:
             self.world.tell(node, TaskStarted(launch.attempt_id, task.name, 1.0, "127.0.0.1"))
         return None
 
-    async def end(
-        self, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
-    ) -> Mapping[str, frozenset[str]]:
-        answer = (await self.end_many({attempt_id: (nodes, grace_seconds)}))[attempt_id]
-        if isinstance(answer, Error):
-            raise answer
-        return answer
-
-    async def end_many(
-        self, endings: Mapping[str, tuple[Iterable[str], float]]
-    ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
+    async def end(self, endings: Endings) -> Mapping[str, TasksByNode | Error]:
         await asyncio.sleep(0)
         for attempt, (_, grace) in endings.items():
             self.world.graces.setdefault(attempt, []).append(grace)
@@ -268,9 +255,6 @@ class WorldEngine:
                 batch.append(self._queue.get_nowait())
             yield batch
 
-    async def exec(self, *args: object) -> object:
-        raise NotImplementedError
-
     async def add_node(self, address: NodeAddress) -> None:
         self._known.add(address.name)
         if self.world.node(address.name).is_cut:
@@ -280,9 +264,6 @@ class WorldEngine:
 
     async def remove_node(self, name: str) -> None:
         self._known.discard(name)
-
-    async def leave(self) -> None:
-        return None
 
     async def aclose(self) -> None:
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from node_lab import EngineLab, Watched, launch_of, node_in, small_disk
 
-from trainyard.engines.api import NodeSeen, TaskEnded, TaskNoted, View
+from trainyard.engines.api import NodeSeen, TaskEnded, TaskNoted, View, launch_one
 from trainyard.engines.nodes.agent.readings.disk_usage import folder_use, held_bytes
 from trainyard.lib.errors import CapacityError
 from trainyard.lib.remove_tree import remove_tree
@@ -129,7 +129,7 @@ async def test_a_node_takes_no_tasks_and_says_why_when_others_have_filled_its_di
             (small / "foreign").write_bytes(bytes(96 << 20))
             await server.until(lambda: "its disk is full" in refusal(server), "it says so")
             with pytest.raises(CapacityError, match="its disk is full"):
-                await server.engine.launch(launch_of("true", "w2.1"))
+                await launch_one(server.engine, launch_of("true", "w2.1"))
             (small / "foreign").unlink()
             await server.until(lambda: refusal(server) == "", "it takes tasks again")
             assert not server.find(TaskEnded, "w1.1")  # it was not to blame

@@ -25,7 +25,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration" / "engines" / "
 from engine_lab import alive
 
 from platforms import platform
-from trainyard.engines.api import NodeAddress, NodeLost, NodeSeen, Reading, TaskEnded, TaskNoted, TaskStarted
+from trainyard.engines.api import (
+    NodeAddress,
+    NodeLost,
+    NodeSeen,
+    Reading,
+    TaskEnded,
+    TaskNoted,
+    TaskStarted,
+    end_one,
+)
 from trainyard.engines.nodes.frame_checks import LONGEST_HEADER, LONGEST_PAYLOAD, check_header
 from trainyard.lib.errors import Error, UnreachableError
 from trainyard.transport.api import Transport
@@ -241,11 +250,11 @@ async def test_an_order_fails_with_the_nodes_name_when_its_answer_is_nonsense(la
         or not answer
         or answer["results"].get("w5.1")
     ):
-        results = await server.engine.launch_many(both)
+        results = await server.engine.launch(both)
         assert isinstance(results["w5.1"], UnreachableError)
         assert "liar" in str(results["w5.1"])
         assert results["w6.1"] is None
-    endings = await server.engine.end_many({"w5.1": (["liar"], 0.0), "w8.1": (["honest"], 0.0)})
+    endings = await server.engine.end({"w5.1": (["liar"], 0.0), "w8.1": (["honest"], 0.0)})
     assert isinstance(endings["w5.1"], Error) or endings["w5.1"] == {"liar": frozenset({"worker-0"})} or (
         answer.get("results", {}).get("w5.1", [""])[0] in {"capacity", "surprise"}
     )  # fmt: skip
@@ -289,7 +298,7 @@ async def test_the_log_of_a_lost_attempt_arrives_when_server_and_node_are_back(l
     server = await lab.lab.start(HONEST, epoch=2, sees=False)
     # What the leader does at once about an attempt that is over; more of its log is to come than is ever on the way.
     await server.see(TaskEnded, "w1.1")
-    await server.engine.end("w1.1", ["honest"], grace_seconds=0)
+    await end_one(server.engine, "w1.1", ["honest"], grace_seconds=0)
     await server.engine.forget(["w1.1"], ["honest"])
     await server.ended("w1.1")
     assert server.log("w1.1") == b"begun\n" + b"".join(b"%d\n" % number for number in range(1, 2_000_001))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from node_lab import EngineLab, Watched, kill, launch_of, node_in, small_disk
 
-from trainyard.engines.api import NodeSeen, TaskEnded, TaskStarted
+from trainyard.engines.api import NodeSeen, TaskEnded, TaskStarted, end_one, launch_one
 from trainyard.engines.nodes import agent_bundle as bundle_module
 from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.lib.errors import Error
@@ -64,7 +64,7 @@ async def test_a_running_task_is_cancelled_when_the_disk_is_full(hostile_path: P
         (lab.root() / "reserve").unlink()
         filler.fill()  # and what the agent had kept back is gone as well
         async with asyncio.timeout(SECONDS):
-            await server.engine.end("w1.1", ["local"], grace_seconds=0)
+            await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
             ended = await server.ended("w1.1")
         assert ended.was_told
         filler.free()
@@ -81,7 +81,7 @@ async def test_a_new_server_is_followed_and_cancels_when_the_disk_is_full(hostil
         async with asyncio.timeout(SECONDS):
             server = await lab.start(epoch=lab.epoch + 1)
             await server.see(TaskStarted, "w1.1")
-            await server.engine.end("w1.1", ["local"], grace_seconds=0)
+            await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
             await server.ended("w1.1")
         filler.free()
         await works(lab, server, "w2.1")
@@ -99,7 +99,7 @@ async def test_an_agent_starts_again_when_the_disk_is_full(hostile_path: Path):
         async with asyncio.timeout(SECONDS):
             server = await lab.start(epoch=lab.epoch + 1)
             assert lab.agent_pid() != agent
-            await server.engine.end("w1.1", ["local"], grace_seconds=0)
+            await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
             await server.ended("w1.1")
         filler.free()
         await works(lab, server, "w2.1")
@@ -111,7 +111,7 @@ async def test_a_launch_is_refused_at_once_when_the_disk_is_full(hostile_path: P
         filler.fill()
         async with asyncio.timeout(SECONDS):
             with pytest.raises(Error, match="No space left"):
-                await server.engine.launch(launch_of("x" * 100_000))
+                await launch_one(server.engine, launch_of("x" * 100_000))
         assert not (lab.root() / "tasks/w1.1").exists()
         filler.free()
         await works(lab, server, "w1.1")
@@ -126,7 +126,7 @@ async def test_a_task_with_a_reserve_is_refused_by_a_sentence_when_the_disk_is_f
             lambda: "its disk is full" in server.find(NodeSeen)[-1].facts.refusal, "it says so"
         )
         with pytest.raises(Error, match="its disk is full: 0 MiB are free"):
-            await server.engine.launch(launch_of("true"))
+            await launch_one(server.engine, launch_of("true"))
         filler.free()
         await server.until(lambda: not server.find(NodeSeen)[-1].facts.refusal, "it takes tasks again")
         await works(lab, server, "w1.1")
@@ -177,7 +177,7 @@ async def test_the_agent_is_replaced_by_a_newer_one_when_the_disk_is_full(hostil
             assert server.find(NodeSeen)[-1].facts.agent == bundle().version
             assert not server.find(TaskEnded)
             async with asyncio.timeout(SECONDS):
-                await server.engine.end("w1.1", ["local"], grace_seconds=0)
+                await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
                 await server.ended("w1.1")
             filler.free()
             await works(lab, server, "w2.1")

@@ -113,9 +113,7 @@ class LogSink(Protocol):
 class Meter(Protocol):
     """Where readings go. Called on the event loop, so it must not wait."""
 
-    def take(
-        self, node: str, time: float, own: Reading | None, tasks: Mapping[TaskKey, Reading]
-    ) -> None:
+    def take(self, node: str, time: float, own: Reading | None, tasks: Mapping[TaskKey, Reading]) -> None:
         """Keep what a node and its tasks used until `time`, by the clock of the server."""
         ...
 
@@ -207,9 +205,7 @@ class LatePeers(Protocol):
     engine's that nobody else reads.
     """
 
-    async def bind_peers(
-        self, attempt_id: str, nodes: Iterable[str], addresses: Mapping[str, str]
-    ) -> None:
+    async def bind_peers(self, attempt_id: str, nodes: Iterable[str], addresses: Mapping[str, str]) -> None:
         """Tell the tasks of an attempt, all of which have started, where each of them is. Twice is once.
 
         UnreachableError where they cannot be told now: repeat.
@@ -263,9 +259,9 @@ __all__ = [
     "FIRST_TASK_USER",
     "DeclaredNodes",
     "DeviceReading",
+    "Endings",
     "Engine",
     "EngineContext",
-    "Endings",
     "Entry",
     "ExecClient",
     "Fences",

@@ -13,7 +13,7 @@ FIRST_TASK_USER = 2_000_000
 class Mount:
     """A folder of the node, or a network storage, that a task sees."""
 
-    source: str  # a path on the node; for another kind, its address
+    source: str  # a path on the node; relative: below the folder of the platform's files there; of another kind: an address
     target: str
     read_only: bool = False
     kind: str = "folder"
@@ -35,11 +35,10 @@ class View:
         0  # whom the task runs as on a node that is root's; 0: one user for all whose server does not say
     )
     hosts: Mapping[str, str] = field(default_factory=dict)  # name → address, for /etc/hosts
-    images: str = ""  # of the node: "ignore"; "podman", "docker": by this one; else by either
+    images: str = ""  # how the node runs images, in the words of its engine
     isolation: str = (
         ""  # closed where the node can; "required": closed; "open": adds mounts, hides nothing; "off"
     )
-    hidden: tuple[str, ...] = ()  # folders of the node that no task may see
     processes: int = 4096  # and threads, that the task may have; 0: as many as the node
 
 
@@ -49,13 +48,13 @@ class Peer:
 
     task: str
     names: tuple[str, ...]  # of its host, as the tasks know it
-    address: str
+    address: str  # empty: known when it has started, see LatePeers
     ssh_port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What is done in a task, inside its view, before its command. The steps are those of the agent's entry.py.
+    """What is done in a task, inside its view, before its command.
 
     Texts may hold marks that are filled in there: %host:TASK%, %name:TASK:NAME%, %address:TASK%, %port:TASK:VARIABLE%,
     %path:PATH%, %exports%.

@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.exec_client import NodeExecClient
-from trainyard.engines.nodes.node_link import LinkTimeouts
+from trainyard.engines.api import EngineContext
+from trainyard.engines.engine_set import EngineSet, ExecClientSet
+from trainyard.engines.registry import open_engines, open_exec_clients
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.lib.files import make_private, open_private, write_atomic
@@ -82,9 +82,9 @@ class Platform:
         self.logs = LogStore(settings.data / "logs", limit_bytes=settings.log_limit_mib * 2**20)
         self.services = Services(self.db, self.clock, self.wakeups, settings=settings)
         self.first_admin: FirstAdmin | None = None
-        self.engine: NodeEngine | None = None
+        self.engine: EngineSet | None = None
         self.changes: Changes | None = None
-        self.exec_client: NodeExecClient  # since it was prepared
+        self.exec_client: ExecClientSet  # since it was prepared
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
 
@@ -101,12 +101,7 @@ class Platform:
         ensure_local_node(self.db, self.settings, self.clock.now().timestamp())
         if self.settings.is_embedded:
             self.db.write_now(lambda c: ensure_defaults(c, self.clock.now().timestamp()))
-        self.exec_client = NodeExecClient(platform_id(self.db), folder=self.nodes_folder)
-
-    @property
-    def nodes_folder(self) -> Path:
-        """Where a node that is this computer keeps its files."""
-        return self.settings.data / "local"
+        self.exec_client = open_exec_clients(self.settings.engines, self._engine_context())
 
     @property
     def token_file(self) -> Path:
@@ -149,7 +144,6 @@ class Platform:
     def _view_facts(self, c: Connection) -> SandboxFacts:
         """What of this server matters for what tasks see."""
         return SandboxFacts(
-            data=str(self.settings.data),
             isolation=self.settings.isolation,
             processes=self.settings.task_processes,
             logins=logins(c, self.services.seal),
@@ -165,26 +159,26 @@ class Platform:
         for attempt, values in await self.db.read(work):
             self.logs.hide(attempt, values)
 
-    def _make_engine(self, term: LeaderTerm, pulse: ActivityMeter) -> NodeEngine:
-        """The way to nodes, for one term."""
-        return NodeEngine(
-            platform_id(self.db),
-            self.logs,
-            epoch=term.epoch,
-            folder=self.nodes_folder,
-            patience=LinkTimeouts(sample=self.settings.sample_seconds),
-            meter=pulse,
-            can_profile=self.settings.profile_devices,
+    def _engine_context(self, *, epoch: int = 0, meter: ActivityMeter | None = None) -> EngineContext:
+        """What every engine is given."""
+        return EngineContext(
+            platform_id=platform_id(self.db),
+            sink=self.logs,
+            epoch=epoch,
+            meter=meter,
+            placed=Placements(self.db, self.logs, self.services.seal).of,
+            data=self.settings.data,
+            sample_seconds=self.settings.sample_seconds,
+            profile_devices=self.settings.profile_devices,
             task_disk_mib=self.settings.task_disk_mib,
             disk_reserve_mib=self.settings.disk_reserve_mib,
-            placed=Placements(self.db, self.logs, self.services.seal).of,
         )
 
     async def _conduct(self, term: LeaderTerm) -> None:
         await self._hide_secrets()
         sample_writer = SampleWriter(term, sample_seconds=self.settings.sample_seconds)
         pulse = ActivityMeter(self.clock, sample_writer)
-        engine = self._make_engine(term, pulse)
+        engine = open_engines(self.settings.engines, self._engine_context(epoch=term.epoch, meter=pulse))
         self.engine = engine
         try:
             async with asyncio.TaskGroup() as group:

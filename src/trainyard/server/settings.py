@@ -45,6 +45,9 @@ class ServerSettings:
     tls_certificate: str = ""  # a file; with tls_key the server speaks https itself
     tls_key: str = ""  # a file
     trusted_proxies: tuple[str, ...] = ()  # addresses whose X-Forwarded-* headers are believed
+    engines: tuple[str, ...] = (
+        "nodes",
+    )  # what runs tasks: nodes with our agent, and those of plugins by name
     local_node: bool = True  # this machine is a node too
     local_node_name: str = "local"  # what that node is called
     local_cpu: float = 0.0  # cores that it gives; 0: all

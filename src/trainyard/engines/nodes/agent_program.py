@@ -125,5 +125,9 @@ def facts_of(probe: Mapping[str, Any], welcome: Mapping[str, Any], *, skew: floa
         agent=str(welcome.get("version", "")),
         refusal=str(welcome.get("refusal", "")),
         notices=tuple(welcome.get("notices", ())),
-        **names,
+        kernel=names["kernel"],
+        os=names["os"],
+        user=names["user"],
+        containers=names["containers"],
+        isolation=names["isolation"],
     )

@@ -10,12 +10,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainyard.engines.api import Launch, LogSink, Meter, NodeAddress, Observation, TaskLaunch
+from trainyard.engines.api import (
+    Endings,
+    EngineContext,
+    ExecClient,
+    Launch,
+    LogSink,
+    Meter,
+    NodeAddress,
+    Observation,
+    PlacedTasks,
+    TaskLaunch,
+    TasksByNode,
+)
 from trainyard.engines.nodes import frame_checks
 from trainyard.engines.nodes.agent_program import AgentProgram, root_of
 from trainyard.engines.nodes.connect import TransportOf, transport_of
+from trainyard.engines.nodes.exec_client import NodeExecClient
 from trainyard.engines.nodes.frame_checks import Key
-from trainyard.engines.nodes.node_link import NONSENSE, LinkTimeouts, NodeLink, Placed
+from trainyard.engines.nodes.node_link import NONSENSE, LinkTimeouts, NodeLink
+from trainyard.engines.nodes.sandbox_paths import view_on
 from trainyard.lib.aio import gather_all
 from trainyard.lib.errors import (
     CapacityError,
@@ -37,7 +51,7 @@ _REFUSALS: Mapping[str, type[Error]] = {"conflict": ConflictError, "capacity": C
 
 
 class NodeEngine:
-    """Engine for nodes with an agent of ours. `folder` is where this computer's own node keeps its files."""
+    """Engine for nodes with an agent of ours: it has every capability but LatePeers."""
 
     def __init__(
         self,
@@ -45,16 +59,18 @@ class NodeEngine:
         sink: LogSink,
         *,
         epoch: int = 0,
-        folder: Path | None = None,
+        data: Path | None = None,
         transport_of: TransportOf = transport_of,
         patience: LinkTimeouts | None = None,
         meter: Meter | None = None,
         can_profile: bool = True,
         task_disk_mib: int = 0,
         disk_reserve_mib: int = 0,
-        placed: Placed | None = None,
+        placed: PlacedTasks | None = None,
     ) -> None:
-        """`task_disk_mib`: of a node's disk, for tasks that name no limit. `disk_reserve_mib`: of it, what tasks leave free.
+        """`data`: the server's folder, beside which this computer's own node keeps its files, and which no task may see.
+
+        `task_disk_mib`: of a node's disk, for tasks that name no limit. `disk_reserve_mib`: of it, what tasks leave free.
 
         `placed` says which tasks were ever placed on a node; it may speak of those, and of what this engine launched or was
         told to expect there. Who keeps no record gives None: then nodes are believed, as is right where all are one's own.
@@ -67,7 +83,7 @@ class NodeEngine:
         self._platform_id = platform_id
         self._sink = sink
         self._epoch = epoch
-        self._folder = folder
+        self._data = data
         self._transport_of = transport_of
         self._patience = patience or LinkTimeouts()
         self._links: dict[str, NodeLink] = {}
@@ -77,14 +93,29 @@ class NodeEngine:
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    async def launch(self, launch: Launch) -> None:
-        """Start all tasks of one attempt."""
-        error = (await self.launch_many([launch]))[launch.attempt_id]
-        if error is not None:
-            raise error
+    @classmethod
+    def from_context(cls, context: EngineContext) -> NodeEngine:
+        """The engine of a server that leads."""
+        return cls(
+            context.platform_id,
+            context.sink,
+            epoch=context.epoch,
+            data=context.data,
+            patience=LinkTimeouts(sample=context.sample_seconds),
+            meter=context.meter,
+            can_profile=context.profile_devices,
+            task_disk_mib=context.task_disk_mib,
+            disk_reserve_mib=context.disk_reserve_mib,
+            placed=context.placed,
+        )
 
-    async def launch_many(self, launches: Sequence[Launch]) -> dict[str, Error | None]:
-        """Launch many, in one message to each node."""
+    @classmethod
+    def exec_client(cls, context: EngineContext) -> ExecClient:
+        """The way into tasks of a server that may not lead."""
+        return NodeExecClient(context.platform_id, folder=own_folder(context.data))
+
+    async def launch(self, launches: Sequence[Launch]) -> Mapping[str, Error | None]:
+        """Start gangs, in one message to each node."""
         results: dict[str, Error | None] = {}
         by_node: dict[str, list[tuple[Launch, dict[str, Any]]]] = {}
         for launch in launches:
@@ -97,7 +128,7 @@ class NodeEngine:
             if launch.hidden:
                 self._sink.hide(launch.attempt_id, launch.hidden)
             for node in launch.nodes:
-                by_node.setdefault(node, []).append((launch, _order(launch, node, self._task_disk_mib)))
+                by_node.setdefault(node, []).append((launch, self._order(launch, node)))
         batches = [
             (node, orders[begin : begin + BATCH])
             for node, orders in by_node.items()
@@ -131,19 +162,8 @@ class NodeEngine:
                 found[launch.attempt_id] = _REFUSALS[code](f"the node {node} refuses: {said}")
         return found
 
-    async def end(
-        self, attempt_id: str, nodes: Iterable[str], *, grace_seconds: float
-    ) -> Mapping[str, frozenset[str]]:
-        """End all tasks of one attempt."""
-        result = (await self.end_many({attempt_id: (nodes, grace_seconds)}))[attempt_id]
-        if isinstance(result, Error):
-            raise result
-        return result
-
-    async def end_many(
-        self, endings: Mapping[str, tuple[Iterable[str], float]]
-    ) -> dict[str, Mapping[str, frozenset[str]] | Error]:
-        """End many, in one message to each node."""
+    async def end(self, endings: Endings) -> Mapping[str, TasksByNode | Error]:
+        """End gangs, in one message to each node."""
         by_node: dict[str, list[list[Any]]] = {}
         for attempt_id, (nodes, grace) in endings.items():
             for node in dict.fromkeys(nodes):
@@ -241,7 +261,7 @@ class NodeEngine:
                 await known.greet(address)
                 return
             await self.remove_node(address.name)
-        root = root_of(address, self._platform_id, self._folder)
+        root = root_of(address, self._platform_id, own_folder(self._data))
         self._links[address.name] = NodeLink(
             AgentProgram(address, root, self._transport_of(address)),
             mark=self._platform_id,
@@ -274,6 +294,31 @@ class NodeEngine:
         links, self._links = list(self._links.values()), {}
         await gather_all([link.aclose() for link in links])
 
+    def _order(self, launch: Launch, node: str) -> dict[str, Any]:
+        address = self._links[node].address if node in self._links else NodeAddress(name=node, backend="")
+        return {
+            "attempt": launch.attempt_id,
+            "workload": launch.workload_id,
+            "number": launch.attempt,
+            "grace": launch.grace_seconds,
+            "tasks": [
+                {
+                    "name": task.name,
+                    "command": task.command,
+                    "working_dir": task.working_dir,
+                    "env": {**task.env, **_variables(launch, task)},
+                    "cpu_milli": task.cpu_milli,
+                    "memory_mib": task.memory_mib,
+                    "disk_mib": task.disk_mib or self._task_disk_mib,
+                    "ports": dict(task.ports),
+                    "view": view_on(task.view, address, self._data) if task.view else None,
+                    "entry": asdict(task.entry) if task.entry else None,
+                }
+                for task in launch.tasks
+                if task.node == node
+            ],
+        }
+
     async def _ask(self, node: str, name: str, **fields: Any) -> dict[str, Any]:
         return await self._link(node).ask(name, **fields)
 
@@ -281,6 +326,11 @@ class NodeEngine:
         with suppress(KeyError):
             return self._links[node]
         raise UnreachableError(f"the node {node} is not one of this platform", hint="Add it again.")
+
+
+def own_folder(data: Path | None) -> Path | None:
+    """Where a node that is the server's own computer keeps its files."""
+    return None if data is None else data / "local"
 
 
 async def _believe(_node: str, tasks: Collection[Key]) -> Collection[Key]:
@@ -323,31 +373,6 @@ def _check(launch: Launch) -> None:
         for name, value in task.env.items():
             if not _VARIABLE.match(name) or "\0" in value:
                 raise InvalidError(f"the variable {name!r} of {task.name} cannot be in an environment")
-
-
-def _order(launch: Launch, node: str, task_disk_mib: int) -> dict[str, Any]:
-    return {
-        "attempt": launch.attempt_id,
-        "workload": launch.workload_id,
-        "number": launch.attempt,
-        "grace": launch.grace_seconds,
-        "tasks": [
-            {
-                "name": task.name,
-                "command": task.command,
-                "working_dir": task.working_dir,
-                "env": {**task.env, **_variables(launch, task)},
-                "cpu_milli": task.cpu_milli,
-                "memory_mib": task.memory_mib,
-                "disk_mib": task.disk_mib or task_disk_mib,
-                "ports": dict(task.ports),
-                "view": asdict(task.view) if task.view else None,
-                "entry": asdict(task.entry) if task.entry else None,
-            }
-            for task in launch.tasks
-            if task.node == node
-        ],
-    }
 
 
 def _variables(launch: Launch, task: TaskLaunch) -> dict[str, str]:

@@ -9,16 +9,24 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainyard.engines.api import LogSink, Meter, NodeAddress, NodeLost, NodeSeen, NotSentError, Observation
+from trainyard.engines.api import (
+    LogSink,
+    Meter,
+    NodeAddress,
+    NodeLost,
+    NodeSeen,
+    NotSentError,
+    Observation,
+    PlacedTasks,
+)
 from trainyard.engines.nodes import frame_checks
 from trainyard.engines.nodes.agent.wire import frame
 from trainyard.engines.nodes.agent_bundle import bundle
 from trainyard.engines.nodes.agent_program import MISSING, AgentProgram, facts_of
-from trainyard.engines.nodes.frame_checks import Key
 from trainyard.engines.nodes.readings import readings_of
 from trainyard.engines.nodes.reports import NodeReports
 from trainyard.lib.aio import end_task, finish
@@ -58,8 +66,6 @@ LOOK_UP_PAUSE = (
 )
 
 Report = Callable[[Sequence[Observation]], Awaitable[None]]
-# Which of these tasks were ever placed on a node.
-Placed = Callable[[str, Collection[Key]], Awaitable[Collection[Key]]]
 
 
 class NodeLink:
@@ -74,7 +80,7 @@ class NodeLink:
         sink: LogSink,
         report: Report,
         patience: LinkTimeouts,
-        placed: Placed,
+        placed: PlacedTasks,
         expected: Iterable[tuple[str, str]] = (),
         meter: Meter | None = None,
         can_profile: bool = True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from trainyard.engines.api import Engine, ExecClient
+from trainyard.engines.api import Engine, ExecClient, TaskExec
 from trainyard.lib.aio import finish
 from trainyard.server.jobs.turn_changes import attempt_id
 from trainyard.server.leader.node_cache import address_of
@@ -38,7 +38,7 @@ class Terminals:
         name = attempt_id(task.workload_id, task.attempt)
         engine = self._engine()
         # One that has just begun to lead does not know yet what runs: then the node is asked, too.
-        if engine is not None and engine.is_reachable(task.node):
+        if engine is not None and engine.is_reachable(task.node) and isinstance(engine, TaskExec):
             process = await engine.exec(name, task.name, task.node, command, terminal)
             try:
                 yield process

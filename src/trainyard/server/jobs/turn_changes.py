@@ -62,6 +62,7 @@ class TurnChanges:
     events: list[Event] = field(default_factory=list)
     launches: list[str] = field(default_factory=list)  # workloads to start on their nodes
     ends: dict[str, None] = field(default_factory=dict)  # workloads to end there
+    binds: dict[str, None] = field(default_factory=dict)  # workloads whose tasks are to hear of each other
     forgets: list[tuple[str, frozenset[str]]] = field(default_factory=list)  # attempts whose traces may go
     strays: dict[str, None] = field(default_factory=dict)  # attempts that are over, and heard of again
     met: list[tuple[str, str]] = field(
@@ -78,6 +79,7 @@ class TurnChanges:
             self.events = [event for event in self.events if event.subject_id != workload]
             self.launches = [one for one in self.launches if one != workload]
             self.ends.pop(workload, None)
+            self.binds.pop(workload, None)
             self.met = [pair for pair in self.met if pair[0] != workload]
             self.strays = {one: None for one in self.strays if split_attempt(one)[0] != workload}
             self.forgets = [

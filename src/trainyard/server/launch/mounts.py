@@ -15,6 +15,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.records.storages import StorageRecord
 from trainyard.spec.workload import MountSpec
 
+STORAGES = "storages"  # below the server's data, or a node's folder
 FOLDER, NETWORK = "folder", "nfs"
 KINDS = (FOLDER, NETWORK)
 PRIVATE = {"user", "job"}  # a folder with one of these in its name is one user's
@@ -185,13 +186,13 @@ def checked_path(path: str) -> str:
     return "/".join(parts)
 
 
-def mount_of(one: ChosenStorage, *, own: str) -> Mount:
-    """What the node is told. `own` is where storages of the platform itself are on it."""
+def mount_of(one: ChosenStorage) -> Mount:
+    """What the engine is told. A storage of the platform itself has a relative source: the engine knows where that is."""
     storage, source, base = one.storage, one.source, one.base
     options = {str(name): str(value) for name, value in storage.options.items()}
     if storage.kind == FOLDER and not source.startswith("/"):
-        source = f"{own}/{source}"
-        base = own if base == "." else f"{own}/{base}" if base else ""
+        source = f"{STORAGES}/{source}"
+        base = STORAGES if base == "." else f"{STORAGES}/{base}" if base else ""
         options["create"] = "1"
     if _WORD.search(storage.source):
         options["create"] = "1"

@@ -14,7 +14,7 @@ from trainyard.lib.errors import InvalidError
 from trainyard.server.launch import mounts
 from trainyard.server.launch.kinds import find_kind
 from trainyard.server.launch.mounts import ChosenStorage
-from trainyard.server.records.nodes import REFUSE, NodeRecord, images_on
+from trainyard.server.records.nodes import REFUSE, NodeRecord, images_on, is_own_computer
 from trainyard.server.records.storages import StorageRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
@@ -24,7 +24,6 @@ from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 AUTO, OFF, REQUIRED, OPEN = "auto", "off", "required", "open"
 ISOLATIONS = (AUTO, OFF, REQUIRED)
-STORAGES = "storages"  # below the server's data, or a node's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class Login:
 class SandboxFacts:
     """What views have to know beside the job and its node."""
 
-    data: str = ""  # the server's own folder, which no task may see
     isolation: str = AUTO
     storages: Mapping[str, Sequence[StorageRecord]] = field(default_factory=dict)  # by workspace
     groups: Mapping[str, str] = field(default_factory=dict)  # name of a workspace's group, else its own
@@ -81,15 +79,13 @@ def view_of(
 ) -> View | None:
     """The view of a task of a role on a node; None where it sees the node as it is, which is the quickest start."""
     options = node.options if node is not None else {}
-    is_local = node is not None and node.address.get("backend", "local") == "local"
     isolation = str(options.get("isolation") or facts.isolation)
-    owns = is_local and record.user_id in facts.admins
+    owns = node is not None and is_own_computer(node) and record.user_id in facts.admins
     if isolation == AUTO and owns and not find_kind(record.spec.kind).has_own_files:
         isolation = OPEN  # whoever administers a platform sees all of its own computer anyway
     chosen = chosen_of(record, facts, is_wanted=_wish_for_defaults(isolation, record.spec, role))
     if isolation in (OFF, OPEN) and not chosen and not role.image and not role.shared_memory_mib:
         return None
-    own = f"{facts.data}/{STORAGES}" if is_local else STORAGES
     user = facts.people.get(record.user_id, "")
     home = f"/home/{user}" if user else ""
     if isolation in (OFF, OPEN) and not any(one.target == home for one in chosen):
@@ -104,14 +100,13 @@ def view_of(
         image=role.image,
         username=login.username if login else "",
         password=login.password if login else "",
-        mounts=(*(mounts.mount_of(one, own=own) for one in chosen), *visible),
+        mounts=(*(mounts.mount_of(one) for one in chosen), *visible),
         shared_memory_mib=role.shared_memory_mib,
         home=home,
         user=user if home else "",
         hosts=_hosts(entry),
         images=images_on(node) if node is not None else REFUSE,
         isolation="" if isolation == AUTO else isolation,
-        hidden=(facts.data,) if is_local and facts.data else (),
         uid=FIRST_TASK_USER + facts.numbers.get(record.user_id, 0),
         processes=facts.processes,
     )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.engines.api import Engine, Launch, NotSentError
+from trainyard.engines.api import Engine, LatePeers, Launch, NotSentError, end_one
 from trainyard.lib.errors import ConflictError, Error, InvalidError, UnreachableError
 from trainyard.server.jobs.turn_changes import Job, split_attempt
 from trainyard.server.launch.job_launch import launch_of
@@ -63,6 +63,7 @@ class EngineCalls:
         self._arrived = arrived
         self._running: set[asyncio.Task[None]] = set()
         self._launching: set[str] = set()  # attempts that are being started, until their nodes have answered
+        self._binding: set[str] = set()  # attempts whose tasks are told now where each of them is
         self._clearing: set[tuple[str, str]] = set()  # attempts that are over, and nodes that are told so now
 
     def launch(self, jobs: Sequence[Job], *, were_sent: bool = False) -> None:
@@ -77,6 +78,7 @@ class EngineCalls:
         """End what is left of these, by node and grace: so many seconds."""
         wishes = {job.attempt_id: (tuple(sorted(_nodes_left(job))), grace) for job, grace in jobs}
         self._launching -= wishes.keys()
+        self._binding -= wishes.keys()
         wishes = {attempt: wish for attempt, wish in wishes.items() if wish[0]}
         if wishes:
             self._start(self._end(wishes))
@@ -90,6 +92,14 @@ class EngineCalls:
             by_nodes.setdefault(nodes, []).append(attempt)
         for nodes, attempts in by_nodes.items():
             self._start(self._forget(attempts, nodes))
+
+    def bind_peers(self, jobs: Sequence[Job]) -> None:
+        """Tell the tasks of these where each of them is, by the words of their engine."""
+        for job in jobs:
+            if job.attempt_id not in self._binding:
+                self._binding.add(job.attempt_id)
+                addresses = {task.name: task.address for task in job.tasks.values()}
+                self._start(self._bind_peers(job.attempt_id, sorted(job.nodes), addresses))
 
     def clear_stray(self, attempt: str, nodes: Iterable[str]) -> None:
         """End and forget an attempt that the store has closed.
@@ -151,7 +161,7 @@ class EngineCalls:
                 if one not in sent and (node := self._missing(launch))
             }
             going = [launch for one, launch in left.items() if one not in apart]
-            answers = await self._engine.launch_many(going) if going else {}
+            answers = dict(await self._engine.launch(going)) if going else {}
             gangs = {launch.attempt_id for launch in going if len(launch.nodes) > 1}
             sent |= gangs | {one for one, error in answers.items() if not isinstance(error, NotSentError)}
             answers |= {one: NotSentError(f"the node {node} does not answer") for one, node in apart.items()}
@@ -187,7 +197,7 @@ class EngineCalls:
         )
 
     async def _end(self, wishes: Mapping[str, tuple[tuple[str, ...], float]]) -> None:
-        answers = await self._engine.end_many(wishes)
+        answers = await self._engine.end(wishes)
         for attempt, answer in answers.items():
             if isinstance(answer, Error):
                 logger.info("the end of %s is asked for again later: %s", attempt, answer)
@@ -200,9 +210,24 @@ class EngineCalls:
         except Error as error:  # it reports them again when it is back, and is then told again
             logger.info("%d ended attempts stay on their nodes for now: %s", len(attempts), error)
 
+    async def _bind_peers(self, attempt_id: str, nodes: Sequence[str], addresses: Mapping[str, str]) -> None:
+        """Tell them, again and again until they have heard it or are ended."""
+        while attempt_id in self._binding and isinstance(self._engine, LatePeers):
+            try:
+                await self._engine.bind_peers(attempt_id, nodes, addresses)
+            except UnreachableError as error:
+                logger.info("the peers of %s are told later: %s", attempt_id, error)
+                await asyncio.sleep(PAUSE_SECONDS)
+            except Error as error:
+                logger.warning("the peers of %s are not told: %s", attempt_id, error)
+                break
+            else:
+                break
+        self._binding.discard(attempt_id)
+
     async def _clear_stray(self, attempt: str, node: str) -> None:
         try:
-            await self._engine.end(attempt, [node], grace_seconds=0)
+            await end_one(self._engine, attempt, [node], grace_seconds=0)
             await self._engine.forget([attempt], [node])
         except Error as error:
             logger.info("what is left of %s on %s stays for now: %s", attempt, node, error)

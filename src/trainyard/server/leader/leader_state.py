@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainyard.engines.api import NodeLost, NodeSeen, Observation, TaskStarted, TaskUnknown
+from trainyard.engines.api import (
+    NodeDiscovered,
+    NodeLost,
+    NodeSeen,
+    NodesListed,
+    Observation,
+    TaskStarted,
+    TaskUnknown,
+)
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Preempt, Request, Scheduler, Snapshot
@@ -155,6 +163,10 @@ class LeaderState:
                     for job in self._on(found.node):
                         task_events.lose_node(turn_changes, job, found.node, now)
                     self.node_changed(found.node, now)
+            case NodeDiscovered():
+                self.node_cache.discover(found, now)
+            case NodesListed():
+                self.node_cache.keep_listed(found)
             case NotLaunched():
                 self._not_launched(turn_changes, found, now)
             case HungAttempt():
@@ -179,7 +191,10 @@ class LeaderState:
         if isinstance(seen, TaskStarted):
             began = self.clock.monotonic() - seen.ran_seconds
             job.began = began if job.began is None else min(began, job.began)
-            self.node_cache.praise(job.tasks[seen.task].node)
+            node = job.tasks[seen.task].node
+            self.node_cache.praise(node)
+            if self.node_cache.binds_peers(node) and all(task.address for task in job.tasks.values()):
+                turn_changes.binds[workload] = None
         self.after(turn_changes, job, now)
 
     def _not_launched(self, turn_changes: TurnChanges, found: NotLaunched, now: float) -> None:

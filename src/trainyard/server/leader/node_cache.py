@@ -6,12 +6,22 @@ What runs on them is the conductor's; how they are reached is the engine's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import Connection
 
-from trainyard.engines.api import FENCE_MARGIN_SECONDS, Engine, NodeAddress, NodeLost, NodeSeen
+from trainyard.engines.api import (
+    FENCE_MARGIN_SECONDS,
+    DeclaredNodes,
+    Engine,
+    NodeAddress,
+    NodeDiscovered,
+    NodeLost,
+    NodeSeen,
+    NodesListed,
+)
 from trainyard.lib.clock import Deadlines
+from trainyard.lib.errors import Error
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store import events
@@ -24,6 +34,15 @@ AVOID_SECONDS = 600.0
 LONGEST_AVOID_SECONDS = 86400.0
 # A node whose clock is this bad gets no new work; one whose disk is full says so itself.
 MOST_SKEW_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWrites:
+    """What one turn writes of nodes."""
+
+    discovered: Mapping[str, NodeRecord]  # rows that are new
+    records: Mapping[str, NodeRecord | None]  # None: removed
+    events: list[Event]
 
 
 class NodeCache:
@@ -40,6 +59,9 @@ class NodeCache:
         self._writes: dict[str, NodeRecord | None] = {}
         self._events: list[Event] = []
         self._changed: set[str] = set()
+        self._discovered: dict[str, NodeRecord] = {}  # to be written as new rows
+        self._vanished: set[str] = set()  # discovered earlier, and not there any more
+        self._left: set[str] = set()  # removed from the table, and still watched over
 
     async def load(self, given: Mapping[str, Iterable[tuple[str, str]]]) -> None:
         """Read all nodes, and have the engine watch over them; `given` is what each was given to run earlier."""
@@ -51,9 +73,11 @@ class NodeCache:
         """Read all nodes again; those that people added or took away join or leave the engine."""
         records = {one.name: one for one in await self._term.db.read(nodes.list_nodes)}
         self._writes.clear()
+        self._discovered.clear()
+        unusable = []
         for name in self._records.keys() - records.keys():
             self._changed.add(name)
-            await self._engine.remove_node(name)
+            await self._leave(name)
         for name, record in records.items():
             known = self._records.get(name)
             if known != record:
@@ -62,8 +86,29 @@ class NodeCache:
                 record.address,
                 record.fence_seconds,
             ):
-                await self._engine.add_node(address_of(record))
+                unusable += await self._join(record)
         self._records = records
+        for lost in unusable:
+            self.lose(lost, self._term.clock.now().timestamp())
+
+    async def _join(self, record: NodeRecord) -> list[NodeLost]:
+        """Have its engine watch over a node. One that no engine can have is lost, and keeps no other from joining."""
+        try:
+            if isinstance(self._engine, DeclaredNodes):
+                await self._engine.add_node(address_of(record))
+        except Error as error:
+            return [NodeLost(record.name, error.message, error.hint, is_refused=True)]
+        return []
+
+    async def _leave(self, name: str) -> None:
+        if isinstance(self._engine, DeclaredNodes):
+            await self._engine.remove_node(name)
+
+    async def release(self) -> None:
+        """Let go of nodes that this leader has removed."""
+        left, self._left = self._left, set()
+        for name in left - self._records.keys():
+            await self._leave(name)
 
     def records(self) -> Sequence[NodeRecord]:
         """All nodes, for the scheduler."""
@@ -82,7 +127,34 @@ class NodeCache:
         record = self._records.get(name)
         return next(iter(record.devices), "") if record is not None else ""
 
+    def binds_peers(self, name: str) -> bool:
+        """Whether tasks there hear of their peers only after all have started."""
+        record = self._records.get(name)
+        return record is not None and bool(record.facts.get("binds_peers"))
+
     # -- what happens
+
+    def discover(self, found: NodeDiscovered, now: float) -> None:
+        """An engine has a node that nobody declared. A declared one of the same name stays what it is."""
+        self._vanished.discard(found.node)
+        if found.node in self._records:
+            return
+        address = {"backend": found.engine, "discovered": True}
+        record = NodeRecord(
+            name=found.node, created_at=now, engine=found.engine, address=address, pool=found.pool
+        )
+        self._discovered[found.node] = record
+        self._tell(record, now, "node_discovered", f"The engine {found.engine} has the node.")
+        self._save(record)
+
+    def keep_listed(self, found: NodesListed) -> None:
+        """An engine has these nodes and no others: of its own, the rest is to go. Declared ones stay."""
+        for record in self._records.values():
+            if record.engine == found.engine and record.address.get("discovered"):
+                if record.name in found.nodes:
+                    self._vanished.discard(record.name)
+                else:
+                    self._vanished.add(record.name)
 
     def see(self, seen: NodeSeen, now: float) -> None:
         """A node has answered."""
@@ -97,7 +169,7 @@ class NodeCache:
             record,
             state=NodeCondition.REFUSED if problem else NodeCondition.READY,
             reason=problem,
-            boot_id=seen.boot_id,
+            boot_id=seen.incarnation,
             facts=facts,
             cpu=record.cpu
             if record.simulated and record.cpu
@@ -154,8 +226,10 @@ class NodeCache:
 
     def is_due(self, now: float) -> bool:
         """Whether time alone has changed something."""
-        return any(self._is_over(one, now) for one in self._records.values()) or any(
-            True for _ in self._fenced()
+        return (
+            bool(self._vanished)
+            or any(self._is_over(one, now) for one in self._records.values())
+            or any(True for _ in self._fenced())
         )
 
     def buried(self) -> list[tuple[str, str]]:
@@ -165,6 +239,7 @@ class NodeCache:
             for one in self._records.values()
             if one.desired == NodeDesired.GONE
         ]
+        gone += [(name, "Its engine does not have the node any more.") for name in self._vanished]
         return gone + [
             (name, "Its node was silent, and has ended it by its fence.") for name in self._fenced()
         ]
@@ -179,7 +254,8 @@ class NodeCache:
             if self._is_over(record, now):
                 self._tell(record, now, "node_ready", "It is tried again.")
                 self._save(replace(record, avoid_until=None, reason=""))
-            if record.desired == NodeDesired.GONE and not is_busy(record.name):
+            is_gone = record.desired == NodeDesired.GONE or record.name in self._vanished
+            if is_gone and not is_busy(record.name):
                 self._tell(record, now, "node_removed", "The node was taken away.")
                 self._remove(record.name)
         changed, self._changed = self._changed, set()
@@ -200,23 +276,24 @@ class NodeCache:
 
     # -- writing
 
-    def take_writes(self) -> tuple[dict[str, NodeRecord | None], list[Event]] | None:
+    def take_writes(self) -> NodeWrites | None:
         """What is to be written with this turn."""
         if not self._writes and not self._events:
             return None
-        taken = (self._writes, self._events)
-        self._writes, self._events = {}, []
+        taken = NodeWrites(self._discovered, self._writes, self._events)
+        self._discovered, self._writes, self._events = {}, {}, []
         return taken
 
-    def write(self, c: Connection, taken: tuple[dict[str, NodeRecord | None], list[Event]] | None) -> None:
-        """Write it. People's columns are theirs: only what nodes say is written here."""
+    def write(self, c: Connection, taken: NodeWrites | None) -> None:
+        """Write it. People's columns are theirs: of rows that are there, only what nodes say is written here."""
         if taken is None:
             return
-        nodes.save_seen(c, [record for record in taken[0].values() if record is not None])
-        for name, record in taken[0].items():
-            if record is None:
-                nodes.remove(c, name)
-        events.append_many(c, taken[1])
+        for record in taken.discovered.values():
+            nodes.insert_node(c, record)
+        nodes.save_seen(c, [record for record in taken.records.values() if record is not None])
+        for name in [name for name, record in taken.records.items() if record is None]:
+            nodes.remove(c, name)
+        events.append_many(c, taken.events)
 
     def _save(self, record: NodeRecord) -> None:
         self._records[record.name] = record
@@ -225,6 +302,8 @@ class NodeCache:
 
     def _remove(self, name: str) -> None:
         self._records.pop(name, None)
+        self._vanished.discard(name)
+        self._left.add(name)
         self._writes[name] = None
         self._changed.add(name)
 
@@ -245,6 +324,7 @@ def address_of(record: NodeRecord) -> NodeAddress:
     """How the engine reaches it."""
     return NodeAddress(
         name=record.name,
+        engine=record.engine,
         backend=str(record.address.get("backend", "local")),
         host=str(record.address.get("host", "")),
         machine=tuple(sorted(dict(record.address.get("machine", {})).items())),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection
 
-from trainyard.engines.api import Engine, NodeLost, NodeSeen
+from trainyard.engines.api import Engine, NodeDiscovered, NodeLost, NodeSeen, NodesListed
 from trainyard.lib.clock import Steps
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Scheduler
@@ -334,6 +334,8 @@ class Reconciler:
                 return stale
 
             stale = await self.term.write(work)
+            if node_writes is not None:
+                await self.node_cache.release()
             for record in turn_changes.records.values():
                 self.memory.saved(record)
             if self._are_needs and any(record.state in FINAL for record in turn_changes.records.values()):
@@ -362,6 +364,9 @@ class Reconciler:
         ending = [self.memory.held[one] for one in turn_changes.ends if one in self.memory.held]
         tick = self.clock.monotonic()
         self._acting.end([(job, lifecycle.grace_left(job, now, tick)) for job in ending])
+        self._acting.bind_peers(
+            [self.memory.held[one] for one in turn_changes.binds if one in self.memory.held]
+        )
         self._acting.forget(turn_changes.forgets)
         for attempt in turn_changes.strays:
             job = self.memory.held.get(split_attempt(attempt)[0])
@@ -377,7 +382,7 @@ class Reconciler:
 
 
 def _workload_of(found: Input) -> str:
-    if isinstance(found, NodeSeen | NodeLost):
+    if isinstance(found, NodeSeen | NodeLost | NodeDiscovered | NodesListed):
         return ""
     return split_attempt(found.attempt_id)[0]
 

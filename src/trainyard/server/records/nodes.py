@@ -62,10 +62,14 @@ class NodeRecord:
     version: int = 1
 
 
+def is_own_computer(record: NodeRecord) -> bool:
+    """Whether a node is the computer that the server runs on."""
+    return str(record.address.get("backend", "local")) == "local"
+
+
 def images_on(record: NodeRecord) -> str:
     """What a node does with images: run them in containers, by what it has or by one of both; or ignore them, as the server's own."""
-    is_local = record.address.get("backend", "local") == "local"
-    return str(record.options.get("images") or (IGNORE if is_local else REFUSE))
+    return str(record.options.get("images") or (IGNORE if is_own_computer(record) else REFUSE))
 
 
 def can_run_images(record: NodeRecord) -> bool:

@@ -15,15 +15,18 @@ from trainyard.engines.api import (
     NodeAddress,
     NodeSeen,
     Observation,
+    PlacedTasks,
     TaskCleared,
     TaskEnded,
     TaskLaunch,
     TaskStarted,
     TaskUnknown,
     View,
+    end_one,
+    launch_one,
 )
 from trainyard.engines.nodes.engine import NodeEngine
-from trainyard.engines.nodes.node_link import LinkTimeouts, Placed
+from trainyard.engines.nodes.node_link import LinkTimeouts
 from trainyard.lib.errors import ConflictError, Error
 from trainyard.server.logs.log_files import LogStore
 from trainyard.transport.api import Transport
@@ -186,7 +189,8 @@ class EngineLab:
         self.sink = MemorySink()
         self.epoch = 1
         self.disk_reserve_mib = 0
-        self.placed: Placed | None = None  # what was ever placed on a node; None: all that it says
+        self.data: Path | None = None  # the server's own folder
+        self.placed: PlacedTasks | None = None  # what was ever placed on a node; None: all that it says
         self._transport_of = transport_of or self.local
         self._open: list[Watched] = []
         self._attempts: set[str] = set()
@@ -196,6 +200,8 @@ class EngineLab:
         return LocalTransport(self.home, {"HOME": str(self.home)}, inherited=dict(os.environ))
 
     def root(self, node: str = "local") -> Path:
+        if self.data is not None:
+            return self.data / "local" / node
         return self.home / ".trainyard" / "nodes" / "p1" / node
 
     async def start(
@@ -212,6 +218,7 @@ class EngineLab:
             "p1",
             sink,
             epoch=self.epoch,
+            data=self.data,
             transport_of=self._transport_of,
             patience=QUICK,
             disk_reserve_mib=self.disk_reserve_mib,
@@ -231,7 +238,7 @@ class EngineLab:
 
     async def launch(self, watched: Watched, launch: Launch) -> None:
         self._attempts.add(launch.attempt_id)
-        await watched.engine.launch(launch)
+        await launch_one(watched.engine, launch)
 
     async def stop(self, watched: Watched, *, leaves: bool = True) -> None:
         self._open.remove(watched)
@@ -292,7 +299,7 @@ class EngineLab:
             last = await self.start(epoch=self.epoch + 100)
         for attempt in sorted(self._attempts):
             with suppress(Error):
-                had = await last.engine.end(attempt, list(self.addresses), grace_seconds=0)
+                had = await end_one(last.engine, attempt, list(self.addresses), grace_seconds=0)
                 for tasks in had.values():
                     for task in tasks:
                         await last.until(

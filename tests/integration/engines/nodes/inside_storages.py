@@ -10,7 +10,7 @@ import pytest
 from engine_lab import EngineLab, launch_of
 
 import platforms
-from trainyard.engines.api import Mount, View
+from trainyard.engines.api import Mount, View, end_one
 
 EXPORTS = Path("/run/exports")
 OPTIONS = "rw,insecure,no_subtree_check"
@@ -113,7 +113,7 @@ async def test_tasks_without_it_run_and_one_with_it_can_be_ended_when_its_server
         await lab.launch(watched, launch_of("ls /data", "w2.1", view=View(mounts=(mount,))))
         await lab.launch(watched, launch_of("echo on", "w3.1", view=View()))
         assert (await watched.ended("w3.1")).exit_code == 0
-        await watched.engine.end("w2.1", ["local"], grace_seconds=1)
+        await end_one(watched.engine, "w2.1", ["local"], grace_seconds=1)
         ended = await watched.ended("w2.1")
         assert (ended.was_told, ended.message) == (True, "it was ended before it began")
     finally:

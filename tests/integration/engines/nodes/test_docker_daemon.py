@@ -18,7 +18,7 @@ import pytest
 from container_lab import PLAIN, Docker
 from engine_lab import WAIT, EngineLab, kill, launch_of
 
-from trainyard.engines.api import Mount, View
+from trainyard.engines.api import Mount, View, end_one
 from trainyard.engines.nodes.agent.containers.containers import requested
 from trainyard.transport.api import read_all
 from trainyard.transport.local import LocalTransport
@@ -197,7 +197,7 @@ async def test_a_task_is_no_root_when_its_agent_is_none_and_the_daemon_is_roots(
     assert (own / "f").stat().st_uid == USER
     process = await server.engine.exec("w1.1", "worker-0", "local", "id -u; ls a", None)
     assert (await read_all(process), await process.wait()) == (f"{USER}\nb\n".encode(), 0)
-    await server.engine.end("w1.1", ["local"], grace_seconds=20)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=20)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (143, True)
     assert docker.leftovers() == ""

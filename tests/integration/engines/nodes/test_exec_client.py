@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from engine_lab import EngineLab, launch_of
 
-from trainyard.engines.api import NodeAddress, TaskCleared, TaskStarted
+from trainyard.engines.api import NodeAddress, TaskCleared, TaskStarted, end_one
 from trainyard.engines.nodes import exec_client as module
 from trainyard.engines.nodes.exec_client import NodeExecClient
 from trainyard.lib.errors import NotFoundError, UnreachableError
@@ -58,7 +58,7 @@ async def test_what_does_not_run_is_not_entered(lab: EngineLab, exec_client):
         await said(exec_client, "true", attempt="w2.1")
     with pytest.raises(UnreachableError, match="cannot be the name"):
         await said(exec_client, "true", attempt="../../w1.1")
-    await server.engine.end("w1.1", ["local"], grace_seconds=0)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
     await server.see(TaskCleared, "w1.1")
     with pytest.raises(NotFoundError, match="does not run"):
         await said(exec_client, "true")

@@ -16,6 +16,8 @@ from trainyard.engines.api import (
     TaskEnded,
     TaskStarted,
     TaskUnknown,
+    end_one,
+    launch_one,
 )
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
@@ -84,7 +86,7 @@ async def test_a_task_runs_once_when_it_is_launched_twice(lab: EngineLab):
 
 async def test_a_launch_is_refused_when_its_attempt_was_ended_before(lab: EngineLab):
     server = await lab.start()
-    assert await server.engine.end("w1.1", ["local"], grace_seconds=1) == {"local": frozenset()}
+    assert await end_one(server.engine, "w1.1", ["local"], grace_seconds=1) == {"local": frozenset()}
     with pytest.raises(ConflictError):
         await lab.launch(server, launch_of("touch ~/ran"))
     assert not (lab.home / "ran").exists()
@@ -104,9 +106,9 @@ async def test_names_and_texts_that_no_node_can_take_are_refused(lab: EngineLab)
         launch_of("true", env={"A": "b\0c"}),
     ):
         with pytest.raises(InvalidError):
-            await server.engine.launch(launch)
+            await launch_one(server.engine, launch)
     with pytest.raises(UnreachableError, match="nowhere"):
-        await server.engine.launch(launch_of("true", nodes=("nowhere",)))
+        await launch_one(server.engine, launch_of("true", nodes=("nowhere",)))
 
 
 async def test_a_task_is_asked_first_and_killed_when_its_grace_is_over(lab: EngineLab):
@@ -116,13 +118,13 @@ async def test_a_task_is_asked_first_and_killed_when_its_grace_is_over(lab: Engi
     )
     await lab.launch(server, launch_of("trap '' TERM; echo up; while :; do sleep 0.05; done", "w2.1"))
     await server.until(lambda: server.log("w1.1") and server.log("w2.1"), "both are up")
-    assert await server.engine.end("w1.1", ["local"], grace_seconds=20) == {"local": frozenset({"worker-0"})}
-    await server.engine.end("w2.1", ["local"], grace_seconds=100)
+    assert await end_one(server.engine, "w1.1", ["local"], grace_seconds=20) == {"local": frozenset({"worker-0"})}
+    await end_one(server.engine, "w2.1", ["local"], grace_seconds=100)
     ended = await server.ended("w1.1")
     assert ended.exit_code == 7
     assert server.log("w1.1").endswith(b"saved\n")
     assert not server.find(TaskEnded, "w2.1")
-    await server.engine.end("w2.1", ["local"], grace_seconds=0.2)  # the shorter grace wins
+    await end_one(server.engine, "w2.1", ["local"], grace_seconds=0.2)  # the shorter grace wins
     ended = await server.ended("w2.1")
     assert (ended.exit_code, ended.signal) == (137, 9)
 
@@ -162,7 +164,7 @@ async def test_daemons_that_forked_twice_end_with_the_task(lab: EngineLab):
     await server.until(file.exists, "the daemon is up")
     pid = int(file.read_text())
     assert alive(pid)
-    await server.engine.end("w2.1", ["local"], grace_seconds=0.3)
+    await end_one(server.engine, "w2.1", ["local"], grace_seconds=0.3)
     await server.ended("w2.1")
     assert not alive(pid)
 
@@ -204,7 +206,7 @@ async def test_a_command_runs_beside_a_task_and_ends_with_it(lab: EngineLab):
         seen += piece
         if b"42-worker-0" in seen:
             break
-    await server.engine.end("w1.1", ["local"], grace_seconds=0)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=0)
     await server.ended("w1.1")
     assert await shell.wait() != 0
     with pytest.raises(NotFoundError):
@@ -248,7 +250,7 @@ async def test_facts_of_the_node_are_found_out(lab: EngineLab):
     assert 0 < facts.disk_free_mib <= facts.disk_total_mib
     assert abs(facts.clock_skew_seconds) < 5
     assert facts.python.startswith("3.")
-    assert seen.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert seen.incarnation == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert oct(lab.root().stat().st_mode & 0o777) == "0o700"
 
 
@@ -260,4 +262,4 @@ async def test_disk_and_clock_of_a_node_are_looked_at_again_and_again(lab: Engin
     monkeypatch.setattr(engine_lab, "QUICK", replace(engine_lab.QUICK, refresh=0.1))
     server = await lab.start()
     await server.until(lambda: len(server.find(NodeSeen)) >= 3, "seen three times")
-    assert len({each.boot_id for each in server.find(NodeSeen)}) == 1
+    assert len({each.incarnation for each in server.find(NodeSeen)}) == 1

@@ -14,7 +14,7 @@ import lab as ssh_lab
 from sshd import Sshd
 from trainyard.backends.ssh import inventory
 from trainyard.backends.ssh.connect import HostTransport
-from trainyard.engines.api import NodeAddress, NodeLost, NodeSeen, TaskEnded, TaskStarted
+from trainyard.engines.api import NodeAddress, NodeLost, NodeSeen, TaskEnded, TaskStarted, end_one, launch_one
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import TerminalSize, read_all
 
@@ -88,7 +88,7 @@ async def test_a_task_is_found_again_when_its_link_was_cut_and_its_host_unreacha
     assert lost.node == "h0"
     assert not lost.is_refused
     with pytest.raises(UnreachableError, match="h0"):
-        await server.engine.launch(launch_of("true", "w2.1", nodes=("h0",)))
+        await launch_one(server.engine, launch_of("true", "w2.1", nodes=("h0",)))
     assert not server.find(TaskEnded)
     before = len(server.find(NodeSeen))
     host.restart()
@@ -117,7 +117,7 @@ async def test_every_process_is_gone_when_the_attempt_was_ended(hosts: Callable[
     await lab.launch(server, launch_of(command, nodes=("h0", "h1")))
     await server.until(lambda: server.log("w1.1", "worker-0") and server.log("w1.1", "worker-1"), "both up")
     pids = [int((host.home / "pid").read_text()) for host in lab.sshds]
-    had = await server.engine.end("w1.1", ["h0", "h1"], grace_seconds=2)
+    had = await end_one(server.engine, "w1.1", ["h0", "h1"], grace_seconds=2)
     assert had == {"h0": frozenset({"worker-0"}), "h1": frozenset({"worker-1"})}
     await server.ended("w1.1", "worker-0")
     await server.ended("w1.1", "worker-1")
@@ -168,7 +168,7 @@ async def test_two_platforms_share_a_host_without_meeting(hosts: Callable[[int],
     await engine.add_node(lab.addresses["h0"])
     await other.see(NodeSeen)
     assert not other.find(TaskStarted)
-    await engine.launch(launch_of("echo second", nodes=("h0",)))
+    await launch_one(engine, launch_of("echo second", nodes=("h0",)))
     await other.ended("w1.1")
     assert other.log("w1.1") == b"second\n"
     await engine.forget(["w1.1"], ["h0"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine_lab import EngineLab, Watched, alive, kill, launch_of
 
+from trainyard.engines.api import end_one
 from trainyard.engines.nodes.agent.tasks import supervisor_pool
 from trainyard.engines.nodes.agent.tasks.folder import TaskFolder
 
@@ -101,7 +102,7 @@ async def test_a_task_ends_when_it_is_told_so_while_it_is_handed_over(lab: Engin
         attempt = f"w{number}.1"
         await stand_by(lab, server, number * ROUNDS)
         await lab.launch(server, launch_of("sleep 1000", attempt))
-        await server.engine.end(attempt, ["local"], grace_seconds=5)
+        await end_one(server.engine, attempt, ["local"], grace_seconds=5)
         await server.ended(attempt)
 
 

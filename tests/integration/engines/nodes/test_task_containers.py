@@ -15,7 +15,7 @@ import pytest
 from container_lab import PLAIN, Containers
 from engine_lab import WAIT, EngineLab, Watched, launch_of
 
-from trainyard.engines.api import Entry, Mount, NodeSeen, TaskNoted, TaskStarted, View
+from trainyard.engines.api import Entry, Mount, NodeSeen, TaskNoted, TaskStarted, View, end_one
 from trainyard.transport.api import TerminalSize, read_all
 
 
@@ -131,7 +131,7 @@ async def test_every_process_of_a_container_hears_that_it_has_to_go_and_is_kille
     await lab.launch(server, launch_of(deaf, "w2.1", view=View(image=image)))
     for attempt, grace in (("w1.1", 20), ("w2.1", 0.5)):
         await server.until(lambda attempt=attempt: b"on" in server.log(attempt))
-        await server.engine.end(attempt, ["local"], grace_seconds=grace)
+        await end_one(server.engine, attempt, ["local"], grace_seconds=grace)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (5, True)
     assert b"bye" in server.log("w1.1")
@@ -146,7 +146,7 @@ async def test_a_container_hears_that_it_has_to_go_when_it_was_not_there_yet(
     server = await lab.start()
     await lab.launch(server, launch_of("exec sleep 1000", view=View(image=image)))
     await server.see(TaskStarted, "w1.1")  # who keeps it has begun; the container has not
-    await server.engine.end("w1.1", ["local"], grace_seconds=WAIT)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=WAIT)
     ended = await server.ended("w1.1")
     assert (ended.exit_code, ended.was_told) == (143, True)
     assert containers.leftovers() == ""

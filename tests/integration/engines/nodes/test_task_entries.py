@@ -9,7 +9,7 @@ import time
 import pytest
 from engine_lab import EngineLab, alive, kill, launch_of
 
-from trainyard.engines.api import Entry, Peer
+from trainyard.engines.api import Entry, Peer, end_one
 from trainyard.engines.nodes.agent.barrier.barrier_keeper import MissingError
 from trainyard.engines.nodes.agent.barrier.barrier_report import Reporter
 from trainyard.server.launch.rendezvous import barrier_ports_of, own_address
@@ -69,7 +69,7 @@ async def test_a_task_that_waits_ends_at_once_when_it_is_asked_to(lab: EngineLab
     await lab.launch(server, launch_of("echo began", entry=entry("worker-0", reports=True)))
     await server.until(lambda: server.log("w1.1"), "it waits")
     began = time.monotonic()
-    await server.engine.end("w1.1", ["local"], grace_seconds=20)
+    await end_one(server.engine, "w1.1", ["local"], grace_seconds=20)
     ended = await server.ended("w1.1")
     assert ended.was_told
     assert time.monotonic() - began < 15

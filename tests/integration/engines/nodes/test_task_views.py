@@ -245,19 +245,19 @@ async def test_what_users_put_into_a_storage_leads_nowhere_when_another_one_lies
 
 
 async def test_a_storage_is_refused_when_the_platforms_own_files_are_there(lab: EngineLab, tmp_path: Path):
-    server = await lab.start()
-    data = tmp_path / "data"
+    data = lab.data = tmp_path / "data"
     (data / "storages" / "own").mkdir(parents=True)
+    server = await lab.start()
     (tmp_path / "link").symlink_to(data)
     wrong = (tmp_path, data, data / "other", tmp_path / "link", lab.root(), lab.root() / "tasks", Path("/"))
     (data / "other").mkdir()
     for number, source in enumerate(wrong):
-        view = View(mounts=(folder_at(source, "/x"),), hidden=(str(data),))
+        view = View(mounts=(folder_at(source, "/x"),))
         await lab.launch(server, launch_of("ls /x", f"w{number}.1", view=view))
     for number in range(len(wrong)):
         ended = await server.ended(f"w{number}.1")
         assert (ended.exit_code, "platform's own files" in ended.message) == (126, True), ended
-    view = View(mounts=(folder_at(data / "storages" / "own", "/x"),), hidden=(str(data),))
+    view = View(mounts=(folder_at(data / "storages" / "own", "/x"),))
     await lab.launch(server, launch_of("touch /x/fine", "w9.1", view=view))
     assert (await server.ended("w9.1")).exit_code == 0
 

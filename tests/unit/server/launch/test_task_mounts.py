@@ -74,12 +74,12 @@ def test_the_node_is_told_how_much_of_a_source_users_cannot_put_links_into():
     )
     asked = [MountSpec(source=name) for name in ("scratch", "disk", "inner", "odd")]
     told = {
-        one.storage.name: mounts.mount_of(one, own="/own").options
+        one.storage.name: mounts.mount_of(one).options
         for one in mounts.choose(more, asked, WORDS)
     }
     assert {name: options.get("base", "") for name, options in told.items()} == {
-        "scratch": "/scratch", "disk": "", "inner": "/disk", "odd": "/own",
-        "user": "/own/users", "share": "/own/groups", "home": "/own/work", "work": "/own/work", "job": "/own/work", "data": "",
+        "scratch": "/scratch", "disk": "", "inner": "/disk", "odd": "storages",
+        "user": "storages/users", "share": "storages/groups", "home": "storages/work", "work": "storages/work", "job": "storages/work", "data": "",
     }  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def test_two_mounts_at_one_place_are_refused_in_the_words_of_the_vendor():
 
 def test_a_path_of_a_mount_is_told_to_the_node_apart_from_its_source():
     (one,) = mounts.choose((EXPORT,), [MountSpec(source="nas://nas/export/cats", path="a")], WORDS)
-    mount = mounts.mount_of(one, own="storages")
+    mount = mounts.mount_of(one)
     assert (mount.source, mount.kind, mount.options) == ("nas:/export", "nfs", {"path": "cats/a"})
 
 
@@ -143,7 +143,7 @@ def test_a_path_of_a_mount_is_told_to_the_node_apart_from_its_source():
 def test_of_a_network_storage_only_what_lies_above_its_words_is_mounted(source: str, base: str):
     one = storage("team", kind="nfs", source=source, target="/team", is_default=True)
     (chosen,) = mounts.choose((EXPORT, one), (), WORDS)
-    mount = mounts.mount_of(chosen, own="storages")
+    mount = mounts.mount_of(chosen)
     assert mount.source == mounts.filled(source, WORDS)
     shared = {} if "{user}" in source else {"shared": "1"}
     assert mount.options == {"create": "1", "default": "1", **shared, **({"base": base} if base else {})}
@@ -179,7 +179,7 @@ def test_a_storage_is_refused_when_it_cannot_be_one(given: dict[str, object]):
 NODE = NodeRecord(name="n1", created_at=0.0, address={"backend": "ssh", "host": "n1"})
 LOCAL = NodeRecord(name="local", created_at=0.0, address={"backend": "local"})
 FACTS = SandboxFacts(
-    data="/srv/platform", storages={"w": DEFAULT}, people={"u": "ada", "a": "admin"}, workspaces={"w": "cats"},
+    storages={"w": DEFAULT}, people={"u": "ada", "a": "admin"}, workspaces={"w": "cats"},
     groups={"w": "vision"}, admins=frozenset({"a"}),
 )  # fmt: skip
 
@@ -192,13 +192,12 @@ def job(user: str = "u", **given: object) -> WorkloadRecord:
 
 
 def test_a_task_of_an_ordinary_user_is_kept_apart_everywhere():
-    for node, own in ((NODE, "storages/"), (LOCAL, "/srv/platform/storages/")):
+    for node in (NODE, LOCAL):
         view = view_of(job(), RoleSpec(), node, None, FACTS)
         assert view is not None
         assert (view.isolation, view.user, view.home) == ("", "ada", "/home/ada")
         assert {mount.target for mount in view.mounts} >= {"/home/ada", "/mnt/user/ada", "/job", "/data"}
-        assert all(mount.source.startswith(own) for mount in view.mounts)
-    assert view.hidden == ("/srv/platform",)
+        assert all(mount.source.startswith("storages/") for mount in view.mounts)
 
 
 def test_an_administrators_plain_task_on_the_servers_own_machine_has_no_view():
@@ -271,12 +270,12 @@ def test_a_storage_that_is_gone_is_left_out_of_a_launch():
 
 def test_the_node_is_told_which_folders_are_one_users_and_which_are_shared():
     found = {
-        one.target: mounts.mount_of(one, own="/own").options for one in mounts.choose(DEFAULT, (), WORDS)
+        one.target: mounts.mount_of(one).options for one in mounts.choose(DEFAULT, (), WORDS)
     }
     shared = {target for target, options in found.items() if options.get("shared")}
     assert shared == {"/mnt/share/vision", "/data"}
     of_operator = mounts.choose((SETS,), [MountSpec(source="sets")], WORDS)
-    assert "shared" not in mounts.mount_of(of_operator[0], own="/own").options
+    assert "shared" not in mounts.mount_of(of_operator[0]).options
 
 
 def test_a_task_runs_as_the_number_of_its_user_on_every_node():

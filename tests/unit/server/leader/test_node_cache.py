@@ -21,7 +21,7 @@ def node_cache_of(record: NodeRecord) -> NodeCache:
 def see(node_cache: NodeCache, **facts: Any) -> list[Event]:
     node_cache.see(NodeSeen("n", "boot", NodeFacts(cpu_milli=1000, **facts)), 1.0)
     taken = node_cache.take_writes()
-    return [] if taken is None else taken[1]
+    return [] if taken is None else taken.events
 
 
 def test_each_notice_of_a_node_becomes_one_event_when_it_is_new():
