@@ -27,8 +27,11 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?\Z|[A-Za-z0-
 LARGEST = 64 * 1024  # bytes of a value: a variable may be no longer than twice that
 MOST = 500  # of one user, or of one workspace
 MOST_OF_JOB = 64
-# The kernel's own, and what the platform mounts there.
-_NOT_FILES = ("/proc", "/sys", "/dev")
+# The system's own, and what the platform mounts there: programs of nodes read those before a task has begun.
+_NOT_FILES = (
+    *("/proc", "/sys", "/dev", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+    *("/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
+)
 
 
 class Secrets:
@@ -170,7 +173,7 @@ def _check_file(field: str, path: str) -> None:
         )
     if any(path == top or path.startswith(f"{top}/") for top in _NOT_FILES):
         raise FieldError(
-            field, "is among the kernel's own files", hint="Choose a path like /run/secrets/NAME."
+            field, "is among the system's own files", hint="Choose a path like /run/secrets/NAME."
         )
 
 

@@ -30,6 +30,7 @@ from trainyard.server.settings import ServerSettings
 from trainyard.server.store import events, leases, settings, tables
 from trainyard.server.store.cluster import nodes, pools
 from trainyard.server.store.database import Database
+from trainyard.server.store.disk_space import DiskSpace
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import tokens, users, workspaces
 from trainyard.server.store.usage import costs
@@ -314,6 +315,30 @@ async def test_nothing_is_removed_when_the_clock_is_set_years_ahead(office):
     office.clock.advance(retention.LEAP_SECONDS)
     await keeper.look()
     assert office.db.read_now(lambda c: tokens.find_by_digest(c, "d")) is None
+
+
+class Disk(DiskSpace):
+    """A disk that is full when a test says so."""
+
+    full = False
+
+    def is_full(self) -> bool:
+        return self.full
+
+
+async def test_logs_of_deleted_jobs_go_at_once_when_the_disk_is_full_and_not_before(office):
+    logs, disk = LogStore(office.folder / "logs"), Disk()
+    keeper = Retention(office.term, logs, ServerSettings(data=office.folder), disk)
+    gone, kept = office.job("gone"), office.job("kept")
+    for job in (gone, kept):
+        logs.append(job, 1, "worker-0", 0, b"what it said\n", office.now)
+    office.db.write_now(lambda c: workloads.save(c, replace(workloads.find(c, gone), deleted_at=office.now)))
+    office.clock.advance(1)
+    await keeper.look()
+    assert sorted(logs.workloads()) == sorted([gone, kept])
+    disk.full = True
+    await keeper.make_room()
+    assert list(logs.workloads()) == [kept]
 
 
 async def test_a_node_is_tried_again_when_the_clock_was_set_back_while_it_was_avoided(office):

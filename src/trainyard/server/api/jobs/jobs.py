@@ -231,7 +231,7 @@ async def clone_job(request: Request, job_id: Id, body: CloneBody, idempotency_k
 
 @router.delete("/{job_id}", status_code=204, responses=described(status=204))
 async def delete_job(request: Request, job_id: Id) -> Response:
-    """Forget a job that has ended, with its logs."""
+    """Forget a job that has ended, with its logs, whose room is free after a day, and at once while the disk is full."""
     await parts_of(request).services.jobs.delete(await actor_of(request), job_id)
     return nothing()
 

@@ -13,6 +13,9 @@ import signal
 import time
 from typing import Any, NoReturn
 
+from trainyard.lib import process_tree
+from trainyard.lib.read_file import read_file
+
 from .. import kernel
 from . import cgroups, storage_mounts, syscall_filter, view
 from .gated_start import GatedStart
@@ -33,10 +36,10 @@ def program_of(known: dict[str, Any]) -> int:
     """The process of a task's own program inside of its view; LookupError where it has ended."""
     depth = 2 if known["view"] == view.CLOSED else 1  # what holds the view, and the first process in it
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while kernel.start_time(int(known["child"])) and time.monotonic() < deadline:
+    while process_tree.start_time(int(known["child"])) and time.monotonic() < deadline:
         pid = int(known["child"])
         for _ in range(depth):
-            pid = next(iter(kernel.children_of(pid)), 0)
+            pid = next(iter(process_tree.children_of(pid)), 0)
             if not pid:
                 break
         if pid and not _is_holder(pid, int(known["child"])):
@@ -48,13 +51,15 @@ def program_of(known: dict[str, Any]) -> int:
 def _is_holder(pid: int, outer: int) -> bool:
     """Whether a process has not become the program yet."""
     with contextlib.suppress(OSError):
+        if os.fsencode(view.VARIABLES) in read_file(f"/proc/{pid}/cmdline").split(b"\0"):
+            return True  # it is about to get its variables
         return os.readlink(f"/proc/{pid}/exe") == os.readlink(f"/proc/{outer}/exe")
     return True
 
 
 def environment_of(pid: int) -> dict[str, str]:
     """What a process began with."""
-    words = kernel.read_file(f"/proc/{pid}/environ").split(b"\0")
+    words = read_file(f"/proc/{pid}/environ").split(b"\0")
     pairs = (os.fsdecode(word).partition("=") for word in words if b"=" in word)
     return {name: value for name, _, value in pairs}
 
@@ -155,7 +160,7 @@ def _run(
 def give_up_rights(user: TaskUser | None) -> None:
     """Keep no more rights than a task in a closed view has. For good: no program gets them back."""
     if user is not None:
-        last = int(kernel.read_file("/proc/sys/kernel/cap_last_cap"))
+        last = int(read_file("/proc/sys/kernel/cap_last_cap"))
         for number in range(last + 1):
             _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
         user.become()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from importlib import import_module
 from typing import Any
 
-from .. import kernel
+from trainyard.lib.read_file import read_file
+
 from ..tasks.folder import TaskFolder
 from . import syscall_filter
 from .capabilities import PATHS, Capabilities
@@ -47,6 +49,22 @@ NAMED = ("hosts", "passwd", "group")  # files of /etc that a task may have its o
 NOBODY = "task"  # what the user of a task is called whose server does not say
 NOT_FILES = ("/proc/", "/sys/", "/dev/")
 
+# The system's own places, where no file of a task may be: programs of root's read there before they become the task's user.
+SYSTEM = (
+    "usr",
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "etc/ld.so.preload",
+    "etc/ld.so.cache",
+    "etc/ld.so.conf.d",
+)
+VARIABLES = "/run/trainyard-variables"
+# Variables that shells keep to themselves: no shell can set them for its program.
+SHELLS_OWN = ("UID", "EUID", "GROUPS", "PPID", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "OPTIND")
 RUN_BYTES = 64 << 20  # what a task may keep below /run: it is memory
 MOST_ENTRIES = 500  # of a folder that has to be put together anew, in an open view
 
@@ -202,11 +220,13 @@ class Builder:
         return self._finished(words, OPEN)
 
     def _finished(self, words: list[str], kind: str) -> WrappedCommand:
-        inner = self._enter(words)
-        self._set_inside()
+        inner, env = self._enter(words), self.env
         if self.user is not None:
-            inner = [*self.user.words(self.capabilities.setpriv), *inner]
-        wrapped = WrappedCommand([*self.words, "--", *inner], self.env, kind)
+            inner = [*self.user.words(self.capabilities.setpriv), *self._set_as_user(inner)]
+            env = {name: value for name, value in env.items() if name in OWN}
+        else:
+            self._set_inside()
+        wrapped = WrappedCommand([*self.words, "--", *inner], env, kind)
         wrapped.placed, wrapped.handles = self.places.all(), self.handles
         return wrapped
 
@@ -243,6 +263,24 @@ class Builder:
         os.lseek(handle, 0, os.SEEK_SET)
         self._hand_in("--args", handle)
 
+    def _set_as_user(self, words: list[str]) -> list[str]:
+        """Set the task's variables when it is its user already: LD_PRELOAD and the like would lead a program of root's.
+
+        Through a file that only this view has: everybody on the node sees the words of a command.
+        """
+        quoted = {name: "'" + value.replace("'", "'\\''") + "'" for name, value in self.env.items()}
+        lines = [f"export {name}={value}\n" for name, value in quoted.items() if name not in SHELLS_OWN]
+        last = [f"{name}={quoted[name]}" for name in SHELLS_OWN if name in quoted]
+        if last:
+            lines.append(f'set -- /usr/bin/env {" ".join(last)} "$@"\n')
+        handle = os.memfd_create("variables")
+        with open(handle, "wb", closefd=False) as file:
+            file.write(os.fsencode("".join(lines)))
+        os.lseek(handle, 0, os.SEEK_SET)
+        self.words += ["--perms", "0444"]
+        self._hand_in("--ro-bind-data", handle, VARIABLES)
+        return ["/bin/sh", "-c", '. "$0" && exec "$@"', VARIABLES, *words]
+
     def _enter(self, words: list[str]) -> list[str]:
         """Go to the working folder. Inside: a link that the user put into a storage leads nowhere else from there."""
         wanted = self.order["working_dir"]
@@ -265,14 +303,17 @@ class Builder:
         self._open_etc()
         for path in self.view.get("hidden", ()):
             self._cover(path)
-        self._cover(os.getcwd())
+        self._cover(self._closed_part(os.getcwd()))
         self.words += ["--proc", "/proc", "--dev", "/dev"]
+        if self.user is not None:  # bubblewrap asks whether it may write there as another than it is
+            self.words += ["--ro-bind", "/proc/sys", "/proc/sys"]
         self.words += [*self._writable(), "--size", str(RUN_BYTES), "--tmpfs", "/run"]
         self.words += [*self._writable(), "--dir", "/run/lock"]
         self.words += ["--dir", "/var/log", "--dir", "/var/lib", "--dir", "/var/cache"]
         self.words += ["--symlink", "/run", "/var/run", "--symlink", "/tmp", "/var/tmp"]
         for name in SHOWN_BELOW:
             if os.path.isdir(f"/{name}"):
+                self._make_way(f"/{name}")
                 self.words += ["--ro-bind", f"/{name}", f"/{name}"]
 
     def _writable(self) -> list[str]:
@@ -293,6 +334,15 @@ class Builder:
         if top not in SHOWN or os.path.islink(f"/{top}"):
             return
         self._mask(path)
+
+    def _closed_part(self, path: str) -> str:
+        """The uppermost folder on the way to one of ours that the task's user could not pass; the folder itself where there is none."""
+        above = "/"
+        for part in path.split("/")[1:-1] if self.user is not None else ():
+            above = os.path.join(above, part)
+            if not os.stat(above).st_mode & stat.S_IXOTH:
+                return above
+        return path
 
     def _mask(self, path: str, target: str = "") -> None:
         if os.path.isdir(path):
@@ -332,7 +382,7 @@ class Builder:
             own = os.path.abspath(self.folder.file("entry"))
             self._make_way(own)
             self.words += ["--bind", own, own]
-        if self.order.get("entry") or b"TRAINYARD_AGENT" in kernel.read_file(command):
+        if self.order.get("entry") or b"TRAINYARD_AGENT" in read_file(command):
             self._show_file(agent_file())
 
     def _show_file(self, path: str) -> None:
@@ -373,6 +423,12 @@ class Builder:
             target = os.path.normpath(name)
             if target.startswith(NOT_FILES):
                 continue
+            if any(f"{target}/".startswith(f"/{one}/") for one in SYSTEM) and not target.startswith(
+                "/usr/local/"
+            ):
+                raise RefusalError(
+                    f"a file at {target} would stand for the system's own: choose a path like /run/NAME"
+                )
             self.places.make_room(target, is_file=True)
             path = f"{folder}/{number}"
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -510,6 +566,6 @@ def _existing(path: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        return kernel.read_file(path).decode(errors="surrogateescape")
+        return read_file(path).decode(errors="surrogateescape")
     except OSError:
         return ""
