@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import PurePosixPath
+from typing import Any
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.secret_names import SEALED
 from trainyard.scheduling.cluster import rule_of
 from trainyard.server.records.workspaces import WorkspaceRecord
+from trainyard.spec import job_limits as limits
+from trainyard.spec.job_fields import Between, Check, JobField, Matches, Printable, fields_of
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
-DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
 USER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
 WORKSPACE_NAME = re.compile(r"\w[\w .-]{0,63}\Z")  # letters of any script
 LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?\Z")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
-KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}\Z")
-DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/ -]{0,62}\Z")
-# A name in a registry or on the node; whether there is one, the node will say. NB: podman takes `docker-archive:/path`,
-# `dir:path` and their like for files of the node, which it opens with its own rights: a colon stands before a port or a tag only.
-IMAGE = re.compile(
-    r"(?!(?:containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):)"
-    r"(?:[A-Za-z0-9][A-Za-z0-9_.-]*:[0-9]{1,5}/)?[A-Za-z0-9][A-Za-z0-9_.+/-]*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.+-]*)?(?:@[A-Za-z0-9_.+-]+:[0-9a-fA-F]+)?\Z"
-)
-
-NAME_LENGTH = 200
-# What one argument of a program may have on Linux is 128 KiB; a command and its variables stay below.
-COMMAND_BYTES = 100_000
-VARIABLES_BYTES = 100_000
-ROLES = 16
-REPLICAS = 4096  # of all roles together
-DEVICES = 1024  # of one replica
-CORES = 65_536.0
-MEMORY_MIB = 1 << 30
-DISK_MIB = 1 << 30
-SECONDS = 10 * 366 * 86400
-GRACE_SECONDS = 24 * 3600
-RETAIN_SECONDS = 90 * 86400
-RETRIES = 1000
-TAGS = 64
-PRIORITIES = range(1, 10)
 
 
 class FieldError(InvalidError):
@@ -97,7 +73,7 @@ def check_workspace_name(name: str) -> None:
 
 def check_node_name(name: str) -> None:
     """As in a host's name: lower-case letters, digits and dashes."""
-    if not DNS_NAME.match(name):
+    if not limits.DNS_NAME.match(name):
         raise FieldError(
             "name",
             f"{name[:80]!r} cannot be a node's",
@@ -107,8 +83,8 @@ def check_node_name(name: str) -> None:
 
 def check_labels(field: str, labels: Mapping[str, str]) -> None:
     """Keys and values of labels."""
-    if len(labels) > TAGS:
-        raise FieldError(field, f"has more than {TAGS} entries", hint="Leave some out.")
+    if len(labels) > limits.TAGS:
+        raise FieldError(field, f"has more than {limits.TAGS} entries", hint="Leave some out.")
     for key, value in labels.items():
         if not LABEL.match(key):
             raise FieldError(
@@ -124,20 +100,19 @@ def check_taints(field: str, taints: tuple[str, ...]) -> None:
 
 def check_priority(priority: int) -> None:
     """From 1 to 9."""
-    if priority not in PRIORITIES:
-        raise FieldError("priority", f"is {priority}", hint="Choose one from 1 to 9; 9 goes first.")
+    _check_rules(fields_of(WorkloadSpec)["priority"], "priority", priority)
 
 
-def check_working_dir(path: str) -> None:
+def _check_folder(field: str, path: str) -> None:
     """An absolute folder of the node, or one below the task's own; never a way out of it."""
     if not path:
         return
     if len(path.encode(errors="replace")) > 4000:
-        raise FieldError("working_dir", "is too long", hint="Give a shorter path.")
+        raise FieldError(field, "is too long", hint="Give a shorter path.")
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in path) or not _is_encodable(path):
-        raise FieldError("working_dir", "has a character that no path should have", hint="Leave it out.")
+        raise FieldError(field, "has a character that no path should have", hint="Leave it out.")
     if ".." in PurePosixPath(path).parts:
-        raise FieldError("working_dir", "leads upwards", hint="Give the path without `..`.")
+        raise FieldError(field, "leads upwards", hint="Give the path without `..`.")
 
 
 def fit_to_workspace(spec: WorkloadSpec, workspace: WorkspaceRecord) -> WorkloadSpec:
@@ -156,26 +131,10 @@ def fit_to_workspace(spec: WorkloadSpec, workspace: WorkspaceRecord) -> Workload
 
 def check_spec(spec: WorkloadSpec) -> None:
     """Everything about a job that can be said without looking at anything else."""
-    check_text("name", spec.name, longest=NAME_LENGTH, empty=False)
-    if not KIND.match(spec.kind):
-        raise FieldError(
-            "kind", f"{spec.kind[:40]!r} is no kind of job", hint="Leave it out for a plain job."
-        )
-    check_working_dir(spec.working_dir)
-    check_priority(spec.priority)
-    _between("max_run_seconds", spec.max_run_seconds, 0, SECONDS)
-    _between("grace_seconds", spec.grace_seconds, 0, GRACE_SECONDS)
-    _between("max_retries", spec.max_retries, 0, RETRIES)
-    _between("retain_seconds", spec.retain_seconds, 0, RETAIN_SECONDS)
-    _between("hang_seconds", spec.hang_seconds, 0, SECONDS)
+    _check_fields("", spec)
     _check_growing(spec)
-    _between("ready_seconds", spec.ready_seconds, 1, SECONDS)
-    _between("processes", spec.processes, 0, DEVICES)
-    _check_command("command", spec.command)
-    _check_env("env", spec.env)
-    _check_tags(spec.tags)
-    if not 1 <= len(spec.roles) <= ROLES:
-        raise FieldError("roles", f"are {len(spec.roles)}", hint=f"Give 1 to {ROLES} of them.")
+    if not 1 <= len(spec.roles) <= limits.ROLES:
+        raise FieldError("roles", f"are {len(spec.roles)}", hint=f"Give 1 to {limits.ROLES} of them.")
     for number, role in enumerate(spec.roles):
         _check_role(f"roles.{number}", role, spec)
     names = [role.name for role in spec.roles]
@@ -185,8 +144,40 @@ def check_spec(spec: WorkloadSpec) -> None:
     if all(role.minimum == 0 for role in spec.roles):
         raise FieldError("roles", "could all have no replicas", hint="Give one of them a minimum of 1.")
     replicas = sum(role.replicas for role in spec.roles)
-    if replicas > REPLICAS:
-        raise FieldError("roles", f"have {replicas} replicas", hint=f"Ask for at most {REPLICAS} in all.")
+    if replicas > limits.REPLICAS:
+        raise FieldError(
+            "roles", f"have {replicas} replicas", hint=f"Ask for at most {limits.REPLICAS} in all."
+        )
+
+
+def _check_fields(place: str, part: WorkloadSpec | RoleSpec) -> None:
+    """Each field by the rules that its entry has."""
+    kind: type = type(part)
+    for name, one in _ruled(kind):
+        _check_rules(one, place + name, getattr(part, name))
+
+
+@cache
+def _ruled(kind: type) -> tuple[tuple[str, JobField], ...]:
+    return tuple((name, one) for name, one in fields_of(kind).items() if one.rules)
+
+
+def _check_rules(one: JobField, place: str, value: Any) -> None:
+    for rule in one.rules:
+        if isinstance(rule, Between):
+            _check_between(place, value, rule)
+        elif isinstance(rule, Printable):
+            check_text(place, value, longest=rule.longest, empty=rule.empty)
+        elif isinstance(rule, Matches):
+            for text in (value,) if isinstance(value, str) else value:
+                _check_pattern(place, text, rule, may_be_empty=one.default == "")
+        else:
+            _CHECKS[rule](place, value)
+
+
+def _check_pattern(place: str, text: str, rule: Matches, *, may_be_empty: bool) -> None:
+    if not rule.pattern.match(text) and (text or not may_be_empty):
+        raise FieldError(place, rule.problem.format(value=repr(text[: rule.shown])), hint=rule.hint)
 
 
 def _check_order(roles: Sequence[RoleSpec]) -> None:
@@ -211,7 +202,6 @@ def _check_order(roles: Sequence[RoleSpec]) -> None:
 
 
 def _check_growing(spec: WorkloadSpec) -> None:
-    _between("grow_seconds", spec.grow_seconds, 0, SECONDS)
     is_elastic = any(role.minimum is not None and role.minimum < role.replicas for role in spec.roles)
     if spec.grow_seconds and not is_elastic:
         raise FieldError(
@@ -219,48 +209,15 @@ def _check_growing(spec: WorkloadSpec) -> None:
         )
 
 
-def _check_role(field: str, role: RoleSpec, spec: WorkloadSpec) -> None:
-    if not DNS_NAME.match(role.name):
-        raise FieldError(
-            f"{field}.name",
-            f"{role.name[:80]!r} cannot be a role's",
-            hint="Use lower-case letters, digits and dashes.",
-        )
+def _check_role(place: str, role: RoleSpec, spec: WorkloadSpec) -> None:
     if not (role.command or spec.command).strip():
         raise FieldError("command", "is empty", hint="Say what to run.")
-    _check_command(f"{field}.command", role.command)
-    _check_env(f"{field}.env", role.env)
-    _between(f"{field}.replicas", role.replicas, 1, REPLICAS)
+    _check_fields(f"{place}.", role)
     if role.minimum is not None:
         # Beside others a role may have none at all: of two workers, one of which leads, one is enough.
-        _between(f"{field}.minimum", role.minimum, 0 if len(spec.roles) > 1 else 1, role.replicas)
-    if not (math.isfinite(role.cpu) and 0 <= role.cpu <= CORES):
-        raise FieldError(f"{field}.cpu", f"is {role.cpu}", hint=f"Give cores, from 0 to {CORES:g}.")
-    _between(f"{field}.memory_mib", role.memory_mib, 0, MEMORY_MIB)
-    _between(f"{field}.shared_memory_mib", role.shared_memory_mib, 0, MEMORY_MIB)
-    _between(f"{field}.disk_mib", role.disk_mib, 0, DISK_MIB)
-    _between(f"{field}.devices", role.devices, 0, DEVICES)
-    if role.device and not DEVICE.match(role.device):
-        raise FieldError(
-            f"{field}.device", f"{role.device[:40]!r} is no type of device", hint="See `trainyard nodes`."
-        )
-    _check_devices(field, role)
-    check_text(f"{field}.image", role.image, longest=500)
-    if role.image and not IMAGE.match(role.image):
-        raise FieldError(
-            f"{field}.image",
-            f"{role.image[:100]!r} is no image",
-            hint="Write it like registry.example.com/team/image:tag.",
-        )
-    check_labels(f"{field}.labels", role.labels)
-    check_taints(f"{field}.tolerations", role.tolerations)
-    for name in role.nodes:
-        if not DNS_NAME.match(name):
-            raise FieldError(
-                f"{field}.nodes",
-                f"names {name[:40]!r}, which no node is called",
-                hint="See `trainyard nodes`.",
-            )
+        least = 0 if len(spec.roles) > 1 else 1
+        _check_between(f"{place}.minimum", role.minimum, Between(least, role.replicas))
+    _check_devices(place, role)
 
 
 def _check_devices(field: str, role: RoleSpec) -> None:
@@ -282,7 +239,7 @@ def _check_devices(field: str, role: RoleSpec) -> None:
 
 
 def _check_command(field: str, command: str) -> None:
-    if len(command.encode(errors="replace")) > COMMAND_BYTES:
+    if len(command.encode(errors="replace")) > limits.COMMAND_BYTES:
         raise FieldError(field, "is too long", hint="Put it into a script, and run that.")
     if "\0" in command or not _is_encodable(command):
         raise FieldError(field, "has a character that no command can have", hint="Leave it out.")
@@ -299,7 +256,7 @@ def _check_env(field: str, env: Mapping[str, str]) -> None:
                 f"{field}.{name}", "has a character that no variable can have", hint="Leave it out."
             )
     size = sum(len(name) + _size(value) + 2 for name, value in env.items())
-    if size > VARIABLES_BYTES:
+    if size > limits.VARIABLES_BYTES:
         raise FieldError(field, "is too large", hint="Put long values into a file.")
 
 
@@ -309,17 +266,19 @@ def _size(value: str) -> int:
     return size * 3 // 4 if value.startswith(SEALED) else size
 
 
-def _check_tags(tags: Mapping[str, str]) -> None:
-    if len(tags) > TAGS:
-        raise FieldError("tags", f"are more than {TAGS}", hint="Leave some out.")
+def _check_tags(field: str, tags: Mapping[str, str]) -> None:
+    if len(tags) > limits.TAGS:
+        raise FieldError(field, f"are more than {limits.TAGS}", hint="Leave some out.")
     for key, value in tags.items():
-        check_text("tags", key, longest=128, empty=False)
-        check_text(f"tags.{key}", value, longest=256)
+        check_text(field, key, longest=128, empty=False)
+        check_text(f"{field}.{key}", value, longest=256)
 
 
-def _between(field: str, number: int, least: int, most: int) -> None:
-    if not least <= number <= most:
-        raise FieldError(field, f"is {number}", hint=f"Give a number from {least} to {most}.")
+def _check_between(field: str, number: float, rule: Between) -> None:
+    # NB: what is not a number at all (nan) is in no range.
+    if not rule.least <= number <= rule.most:
+        hint = rule.hint or f"Give a number from {rule.least:g} to {rule.most:.0f}."
+        raise FieldError(field, f"is {number}", hint=hint)
 
 
 def _is_encodable(text: str) -> bool:
@@ -328,3 +287,13 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_CHECKS: Mapping[Check, Callable[[str, Any], None]] = {
+    Check.COMMAND: _check_command,
+    Check.VARIABLES: _check_env,
+    Check.LABELS: check_labels,
+    Check.TAINTS: check_taints,
+    Check.TAGS: _check_tags,
+    Check.FOLDER: _check_folder,
+}

@@ -12,28 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import cache, partial
 from importlib import import_module
 from typing import Protocol, TypeVar
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.units import parse_duration, parse_mebibytes
+from trainyard.spec.job_fields import JobField, Unit, fields_of, part_of
 from trainyard.spec.sweep import Axis, axis_between, axis_of
-from trainyard.spec.workload import (
-    CodeSpec,
-    CommandOn,
-    Condition,
-    Launcher,
-    MountSpec,
-    NeedSpec,
-    Restart,
-    Retain,
-    RoleSpec,
-    SecretSpec,
-    Success,
-    WorkloadSpec,
-)
+from trainyard.spec.workload import WorkloadSpec
 
-_T = TypeVar("_T", RoleSpec, WorkloadSpec, CodeSpec, MountSpec, NeedSpec, SecretSpec)
+_Job = TypeVar("_Job", bound=WorkloadSpec)
 
 YAML, TOML = "yaml", "toml"
 # A document is written by a person: more than this is an attack by aliases, or a mistake.
@@ -89,6 +78,17 @@ def parse_with_sweep(
     source: str = "document",
 ) -> tuple[WorkloadSpec, tuple[Axis, ...]]:
     """The same for a document that may have a `sweep`, or Apulis' `hyperparametername` and its range."""
+    return parse_fields(WorkloadSpec, text, format, source=source)
+
+
+def parse_fields(
+    job: type[_Job],
+    text: str,
+    format: str = YAML,  # noqa: A002  # as above
+    *,
+    source: str = "document",
+) -> tuple[_Job, tuple[Axis, ...]]:
+    """The same for a class of jobs with fields of its own: what is read is what its table says."""
     problems = Problems(source)
     if _brackets(text) > MOST_BRACKETS:  # the parsers would take minutes to find out
         raise InvalidError(f"{source} is too deep.", hint="Write one job.")
@@ -105,7 +105,9 @@ def parse_with_sweep(
         )
     axes = _axes(root.data, problems)
     spec = _spec(
-        Value({name: one for name, one in root.data.items() if name not in _SWEEP_KEYS}, root.line), problems
+        job,
+        Value({name: one for name, one in root.data.items() if name not in _SWEEP_KEYS}, root.line),
+        problems,
     )
     problems.check()
     return spec, axes
@@ -133,10 +135,6 @@ def _whole(value: Value) -> int:
     if isinstance(value.data, bool) or not isinstance(value.data, int):
         raise TypeError(f"is {_shown(value)}, not a whole number")
     return value.data
-
-
-def _optional_whole(value: Value) -> int | None:
-    return None if value.data is None else _whole(value)
 
 
 def _number(value: Value) -> float:
@@ -188,77 +186,85 @@ def _table(value: Value) -> dict[str, str]:
     return {name: _string(one) for name, one in value.data.items()}
 
 
-def _choice(kind: type[StrEnum]) -> Callable[[Value], StrEnum]:
-    def convert(value: Value) -> StrEnum:
-        text = _string(value)
-        try:
-            return kind(text)
-        except ValueError:
-            raise TypeError(f"is {text!r}, not one of {', '.join(one for one in kind if one)}") from None
-
-    return convert
+def _choice(kind: type[StrEnum], value: Value) -> StrEnum:
+    text = _string(value)
+    try:
+        return kind(text)
+    except ValueError:
+        raise TypeError(f"is {text!r}, not one of {', '.join(one for one in kind if one)}") from None
 
 
-_ROLE_KEYS: Mapping[str, Callable[[Value], object]] = {
-    "name": _string, "replicas": _whole, "minimum": _optional_whole, "command": _string, "cpu": _number,
-    "memory_mib": _mebibytes, "shared_memory_mib": _mebibytes, "memory": _size, "shared_memory": _size, "disk_mib": _mebibytes, "disk": _size, "device": _string, "devices": _whole, "image": _string,
-    "env": _table, "labels": _table, "nodes": _words, "tolerations": _words, "after": _words,
-}  # fmt: skip
-# What people write, and the field that it is.
-_ALIASES = {"memory": "memory_mib", "shared_memory": "shared_memory_mib", "disk": "disk_mib"}
-_CODE_KEYS: Mapping[str, Callable[[Value], object]] = {
-    "source": _string, "url": _string, "branch": _string, "commit": _string, "target": _string,
-}  # fmt: skip
-_MOUNT_KEYS: Mapping[str, Callable[[Value], object]] = {
-    "source": _string, "target": _string, "path": _string, "read_only": _flag,
-}  # fmt: skip
-_SECRET_KEYS: Mapping[str, Callable[[Value], object]] = {
-    "name": _string,
-    "variable": _string,
-    "file": _string,
-}
-_NEED_KEYS: Mapping[str, Callable[[Value], object]] = {"job": _string, "condition": _choice(Condition)}
+Reader = Callable[[Value], object]
+_READERS: Mapping[object, Reader] = {str: _string, int: _whole, float: _number, bool: _flag}
 
 
-def _part(kind: type[_T], keys: Mapping[str, Callable[[Value], object]], short: str, value: Value) -> _T:
-    """A part of a job: a table, or one text that stands for the key `short`."""
+@cache
+def _readers(kind: type) -> Mapping[str, Reader]:
+    """What reads each key of a part of a job, by the table of its fields; with the names that have a unit in the text."""
+    found: dict[str, Reader] = {}
+    for one in fields_of(kind).values():
+        found[one.name] = _reader(one)
+        if one.also:
+            found[one.also] = _size
+    return found
+
+
+def _reader(one: JobField) -> Reader:
+    if one.unit is Unit.SECONDS:
+        return _seconds
+    if one.unit is Unit.MEBIBYTES:
+        return _mebibytes
+    if one.part is not None:
+        return partial(_parts if one.is_several else _optional_part, one.part)
+    if one.choices is not None:
+        return partial(_choice, one.choices)
+    if one.is_mapping:
+        return _table
+    if one.is_several:
+        return _words
+    plain = _READERS[one.one]
+    return partial(_optional, plain) if one.is_optional else plain
+
+
+def _optional(reader: Reader, value: Value) -> object:
+    return None if value.data is None else reader(value)
+
+
+def _aliases(kind: type) -> dict[str, str]:
+    """What people write, and the field that it is."""
+    return {one.also: one.name for one in fields_of(kind).values() if one.also}
+
+
+def _part(kind: type, value: Value) -> object:
+    """A part of a job: a table, or one text that stands for the key of this part that may stand alone."""
+    known = fields_of(kind)
     if isinstance(value.data, str):
-        return _make(kind, {short: value.data})
+        return kind(**{one.name: value.data for one in known.values() if one.alone})
     if not isinstance(value.data, dict):
         raise TypeError("is neither a text nor a table")
+    readers = _readers(kind)
     values = {}
     for name, one in value.data.items():
-        if name not in keys:
-            raise TypeError(f"has no key {name!r}{_nearest(name, tuple(keys))}")
+        if name not in readers:
+            raise TypeError(f"has no key {name!r}{_nearest(name, tuple(readers))}")
         try:
-            values[name] = keys[name](one)
+            values[name] = readers[name](one)
         except TypeError as error:
             raise TypeError(f"has a wrong {name!r}: it {error}") from None
-    if short not in values and kind is not CodeSpec:
-        raise TypeError(f"has no {short!r}")
-    return _make(kind, values)
+    missing = next((one.name for one in known.values() if one.is_required and one.name not in values), None)
+    if missing is not None:
+        raise TypeError(f"has no {missing!r}")
+    return kind(**values)
 
 
-def _code(value: Value) -> CodeSpec | None:
-    return None if value.data is None else _part(CodeSpec, _CODE_KEYS, "url", value)
+def _optional_part(kind: type, value: Value) -> object:
+    return None if value.data is None else _part(kind, value)
 
 
-def _several(value: Value) -> list[Value]:
+def _parts(kind: type, value: Value) -> tuple[object, ...]:
     if value.data is None:
-        return []
-    return value.data if isinstance(value.data, list) else [value]
-
-
-def _mounts(value: Value) -> tuple[MountSpec, ...]:
-    return tuple(_part(MountSpec, _MOUNT_KEYS, "source", one) for one in _several(value))
-
-
-def _needs(value: Value) -> tuple[NeedSpec, ...]:
-    return tuple(_part(NeedSpec, _NEED_KEYS, "job", one) for one in _several(value))
-
-
-def _secrets(value: Value) -> tuple[SecretSpec, ...]:
-    return tuple(_part(SecretSpec, _SECRET_KEYS, "name", one) for one in _several(value))
+        return ()
+    return tuple(_part(kind, one) for one in (value.data if isinstance(value.data, list) else [value]))
 
 
 _APULIS_SWEEP = (
@@ -302,42 +308,32 @@ def _axis_values(value: Value) -> list[str]:
     return _string(value).split(",")
 
 
-_JOB_KEYS: Mapping[str, Callable[[Value], object]] = {
-    "name": _string, "command": _string, "workspace": _string, "kind": _string, "working_dir": _string, "env": _table,
-    "priority": _whole, "preemptible": _flag, "max_run_seconds": _seconds, "grace_seconds": _seconds,
-    "restart": _choice(Restart), "max_retries": _whole, "success": _choice(Success), "retain_seconds": _seconds,
-    "retain": _choice(Retain), "tags": _table, "needs_approval": _flag, "command_on": _choice(CommandOn),
-    "launcher": _choice(Launcher), "processes": _whole, "ready_seconds": _seconds, "hang_seconds": _seconds,
-    "grow_seconds": _seconds,
-    "code": _code, "mounts": _mounts, "requirements": _words, "requirements_dir": _string, "after": _needs,
-    "secrets": _secrets,
-}  # fmt: skip
-# What may stand at the top of a job of one role.
-_SHORT_KEYS = tuple(name for name in _ROLE_KEYS if name not in _JOB_KEYS)
-
-
-def _spec(root: Value, problems: Problems) -> WorkloadSpec:
-    given = _mapping(root)
-    known = (*_JOB_KEYS, "roles", *_SHORT_KEYS)
-    values = _convert({name: one for name, one in given.items() if name in _JOB_KEYS}, _JOB_KEYS, problems)
+def _spec(job: type[_Job], root: Value, problems: Problems) -> _Job:
+    table: type = job
+    given, role = _mapping(root), part_of(table, "roles")
+    own = {name: reader for name, reader in _readers(table).items() if name != "roles"}
+    # What may stand at the top of a job of one role.
+    short_keys = tuple(name for name in _readers(role) if name not in own)
+    known = (*own, "roles", *short_keys)
+    values = _convert(job, {name: one for name, one in given.items() if name in own}, problems)
     for name, value in given.items():
         if name not in known:
             problems.add(value.line, f"there is no key {name!r}{_nearest(name, known)}", _listed(name, known))
     if "name" not in given:
         problems.add(root.line, "the job has no name", "Add `name: …`.")
-    short = {name: one for name, one in given.items() if name in _SHORT_KEYS}
+    short = {name: one for name, one in given.items() if name in short_keys}
     if "roles" in given:
         for name, value in short.items():
             problems.add(value.line, f"{name!r} stands beside `roles`", "Move it into a role.")
-        values["roles"] = tuple(_roles(given["roles"], problems))
+        values["roles"] = tuple(_roles(role, given["roles"], problems))
     elif short:
-        values["roles"] = (_make(RoleSpec, _convert(short, _ROLE_KEYS, problems)),)
+        values["roles"] = (role(**_convert(role, short, problems)),)
     if problems.found:
-        return WorkloadSpec(name="")
-    return _make(WorkloadSpec, values)
+        return job(name="")
+    return job(**values)  # type: ignore[arg-type]  # each was converted to its field's type
 
 
-def _roles(value: Value, problems: Problems) -> Iterator[RoleSpec]:
+def _roles(role: type, value: Value, problems: Problems) -> Iterator[object]:
     """A list of roles, or a table of them by name."""
     roles: Sequence[tuple[str | None, Value]] = ()
     if isinstance(value.data, dict):
@@ -348,33 +344,32 @@ def _roles(value: Value, problems: Problems) -> Iterator[RoleSpec]:
         problems.add(
             value.line, "`roles` is neither a list of roles nor a table of them", "Write `- name: worker`."
         )
-    for name, role in roles:
-        if not isinstance(role.data, dict):
-            problems.add(role.line, "a role is not a table of keys and values", "Write `name: worker`.")
+    known = tuple(_readers(role))
+    for name, one in roles:
+        if not isinstance(one.data, dict):
+            problems.add(one.line, "a role is not a table of keys and values", "Write `name: worker`.")
             continue
-        given = _mapping(role)
-        for key, one in given.items():
-            if key not in _ROLE_KEYS:
-                known = tuple(_ROLE_KEYS)
+        given = _mapping(one)
+        for key, each in given.items():
+            if key not in known:
                 problems.add(
-                    one.line, f"a role has no key {key!r}{_nearest(key, known)}", _listed(key, known)
+                    each.line, f"a role has no key {key!r}{_nearest(key, known)}", _listed(key, known)
                 )
-        values = _convert({key: one for key, one in given.items() if key in _ROLE_KEYS}, _ROLE_KEYS, problems)
+        values = _convert(role, {key: each for key, each in given.items() if key in known}, problems)
         if name is not None:
             values.setdefault("name", name)
-        yield _make(RoleSpec, values)
+        yield role(**values)
 
 
-def _convert(
-    given: Mapping[str, Value], keys: Mapping[str, Callable[[Value], object]], problems: Problems
-) -> dict[str, object]:
+def _convert(kind: type, given: Mapping[str, Value], problems: Problems) -> dict[str, object]:
+    readers, aliases = _readers(kind), _aliases(kind)
     found: dict[str, object] = {}
     for name, value in given.items():
         try:
-            converted = keys[name](value)
-            if _ALIASES.get(name) in given:
-                raise TypeError(f"stands beside {_ALIASES[name]!r}")
-            found[_ALIASES.get(name, name)] = converted
+            converted = readers[name](value)
+            if aliases.get(name) in given:
+                raise TypeError(f"stands beside {aliases[name]!r}")
+            found[aliases.get(name, name)] = converted
         except (TypeError, ValueError) as error:
             sentence = str(error)
             problems.add(
@@ -382,10 +377,6 @@ def _convert(
                 f"{name!r} {sentence}" if isinstance(error, TypeError) else f"{name!r}: {sentence}",
             )
     return found
-
-
-def _make(kind: type[_T], values: Mapping[str, object]) -> _T:
-    return kind(**values)  # type: ignore[arg-type]  # each was converted to its field's type
 
 
 def _mapping(value: Value) -> dict[str, Value]:

@@ -106,7 +106,7 @@ def test_a_job_is_refused_with_the_field_when_something_is_wrong(spec, field):
 @given(st.text())
 def test_a_path_never_leads_out_when_it_is_taken(path):
     try:
-        validation.check_working_dir(path)
+        validation.check_spec(replace(GOOD, working_dir=path))
     except InvalidError:
         return
     assert "\0" not in path

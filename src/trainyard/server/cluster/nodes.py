@@ -17,6 +17,7 @@ from trainyard.server.service_context import Context
 from trainyard.server.settings import ISOLATIONS
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.jobs import workloads
+from trainyard.spec import job_limits
 from trainyard.spec.ascend import entry_addresses
 from trainyard.spec.events import Subject
 
@@ -24,7 +25,6 @@ BACKENDS = ("local", "ssh")
 FENCE_SECONDS = 30 * 86400
 CHOICES: Mapping[str, tuple[str, ...]] = {"images": IMAGES, "isolation": ISOLATIONS}
 OPTIONS = (*CHOICES, "visible", "address", "device_ips")
-DEVICES = 1024
 # What everybody may know of a node's condition; the rest tells how it can be reached.
 _PUBLIC_FACTS = frozenset({"disk_free_mib", "disk_total_mib", "load", "memory_free_mib"})
 
@@ -278,24 +278,24 @@ def _checked_address(address: Mapping[str, Any]) -> dict[str, Any]:
 def _check(record: NodeRecord) -> None:
     validation.check_labels("labels", record.labels)
     validation.check_taints("taints", record.taints)
-    if not validation.DNS_NAME.match(record.pool):
+    if not job_limits.DNS_NAME.match(record.pool):
         raise validation.FieldError(
             "pool", f"{record.pool[:40]!r} cannot be a pool's", hint="Use lower-case letters and dashes."
         )
     for kind, count in record.devices.items():
-        if not validation.DEVICE.match(kind) or not 0 <= count <= DEVICES:
+        if not job_limits.DEVICE.match(kind) or not 0 <= count <= job_limits.DEVICES:
             raise validation.FieldError("devices", f"has {kind[:40]!r}: {count}", hint='Write {"V100": 8}.')
     for kind, indices in record.unhealthy.items():
-        if not validation.DEVICE.match(kind) or not all(0 <= index < DEVICES for index in indices):
+        if not job_limits.DEVICE.match(kind) or not all(0 <= index < job_limits.DEVICES for index in indices):
             raise validation.FieldError("unhealthy", f"has {kind[:40]!r}", hint='Write {"V100": [3]}.')
     for part in record.topology:
         validation.check_text("topology", part, longest=63, empty=False)
     numbers = {
         "fence_seconds": (record.fence_seconds, FENCE_SECONDS),
         "cpu": (record.cpu, 65_536_000),
-        "memory_mib": (record.memory_mib, validation.MEMORY_MIB),
+        "memory_mib": (record.memory_mib, job_limits.MEMORY_MIB),
         "reserved_cpu": (record.reserved_cpu, 65_536_000),
-        "reserved_memory_mib": (record.reserved_memory_mib, validation.MEMORY_MIB),
+        "reserved_memory_mib": (record.reserved_memory_mib, job_limits.MEMORY_MIB),
     }
     for name, (number, most) in numbers.items():
         if not 0 <= number <= most:

@@ -21,6 +21,7 @@ from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.people.workspaces import limits_to_json
+from trainyard.spec import job_limits
 from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL
 
@@ -334,13 +335,13 @@ def limits_from(data: Mapping[str, Any]) -> Limits:
 
 
 def _amounts(field: str, data: object) -> dict[str, int]:
-    if not isinstance(data, Mapping) or len(data) > validation.TAGS:
+    if not isinstance(data, Mapping) or len(data) > job_limits.TAGS:
         raise validation.FieldError(
             field, "is not a table of amounts", hint='Write {"cpu": 64000, "V100": 8}.'
         )
     found: dict[str, int] = {}
     for name, amount in data.items():
-        if not isinstance(name, str) or not validation.DEVICE.match(name):
+        if not isinstance(name, str) or not job_limits.DEVICE.match(name):
             raise validation.FieldError(
                 field, f"names {str(name)[:40]!r}, which is no resource", hint="Use cpu, memory or a device."
             )
@@ -354,7 +355,7 @@ def _amounts(field: str, data: object) -> dict[str, int]:
 
 def _check(record: WorkspaceRecord) -> None:
     validation.check_text("description", record.description, longest=2000, lines=True)
-    if not 0 <= record.max_run_seconds <= validation.SECONDS:
+    if not 0 <= record.max_run_seconds <= job_limits.SECONDS:
         raise validation.FieldError(
             "max_run_seconds", f"is {record.max_run_seconds}", hint="Give seconds; 0 is no limit."
         )

@@ -23,7 +23,8 @@ from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import costs
 from trainyard.server.store.usage.costs import GROUPS
 from trainyard.server.usage.accounting import Prices, days_of, month_of
-from trainyard.server.validation import DEVICE, FieldError
+from trainyard.server.validation import FieldError
+from trainyard.spec.job_limits import DEVICE
 from trainyard.spec.workload import State
 
 BOOKED = "booked_at"

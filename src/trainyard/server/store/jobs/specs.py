@@ -6,10 +6,10 @@ A key that this version does not know is passed over: the row may have been writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Text
@@ -17,51 +17,19 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from trainyard.spec.workload import (
-    CodeSpec,
-    CommandOn,
-    Condition,
-    Launcher,
-    MountSpec,
-    NeedSpec,
-    Restart,
-    Retain,
-    RoleSpec,
-    SecretSpec,
-    Success,
-    WorkloadSpec,
-)
+from trainyard.spec.job_fields import JobField, fields_of
+from trainyard.spec.workload import WorkloadSpec
 
-_Part = TypeVar("_Part", CodeSpec, MountSpec, NeedSpec, SecretSpec)
+_Job = TypeVar("_Job", bound=WorkloadSpec)
 
 # Jobs of one kind are often alike but for their names; the loops read the same ones again and again.
 REMEMBERED = 4096
 
-_ENUMS = {
-    "restart": Restart, "retain": Retain, "success": Success, "command_on": CommandOn, "launcher": Launcher,
-    "condition": Condition,
-}  # fmt: skip
-_TUPLES = frozenset({"nodes", "tolerations", "after", "requirements"})
-
-
-def _defaults(kind: type[Any]) -> dict[str, Any]:
-    """Every field with its default; MISSING where it has to be given."""
-    return {
-        one.name: one.default_factory() if one.default_factory is not MISSING else one.default
-        for one in fields(kind)
-    }
-
-
-_WORKLOAD = _defaults(WorkloadSpec)
-_ROLE = _defaults(RoleSpec)
-_PARTS = {kind: _defaults(kind) for kind in (CodeSpec, MountSpec, NeedSpec, SecretSpec)}
-
 
 def encode(spec: WorkloadSpec) -> dict[str, Any]:
     """A spec as plain data for a JSON column."""
-    data = _differing(spec, _WORKLOAD)
-    data["roles"] = [_differing(role, _ROLE) for role in spec.roles]
-    return data
+    # The roles stay, whatever their default is: SQL looks into them.
+    return {**_differing(spec), "roles": [_differing(role) for role in spec.roles]}
 
 
 @lru_cache(REMEMBERED)
@@ -72,31 +40,38 @@ def decode(text: str) -> WorkloadSpec:
 
 def spec_of(data: Mapping[str, Any]) -> WorkloadSpec:
     """A spec from plain data that `encode` made."""
-    known = _known(data, _WORKLOAD)
-    known["roles"] = tuple(_role_of(role) for role in data.get("roles", ()))
-    known["mounts"] = tuple(_part_of(MountSpec, one) for one in data.get("mounts", ()))
-    known["after"] = tuple(_part_of(NeedSpec, one) for one in data.get("after", ()))
-    known["secrets"] = tuple(_part_of(SecretSpec, one) for one in data.get("secrets", ()))
-    if data.get("code") is not None:
-        known["code"] = _part_of(CodeSpec, data["code"])
-    return WorkloadSpec(**known)
+    return spec_with(WorkloadSpec, data)
 
 
-def _role_of(data: Mapping[str, Any]) -> RoleSpec:
-    return RoleSpec(**_known(data, _ROLE))
+def spec_with(job: type[_Job], data: Mapping[str, Any]) -> _Job:
+    """The same for a class of jobs with fields of its own."""
+    return job(**_known(job, {"roles": (), **data}))
 
 
-def _part_of(kind: type[_Part], data: Mapping[str, Any]) -> _Part:
-    return kind(**_known(data, _PARTS[kind]))
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    readers = _readers(kind)
+    return {
+        name: value if (read := readers[name]) is None or value is None else read(value)
+        for name, value in data.items()
+        if name in readers
+    }
 
 
-def _known(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in data.items() if name in defaults}
-    for name in _TUPLES & known.keys():
-        known[name] = tuple(known[name])
-    for name in _ENUMS.keys() & known.keys():
-        known[name] = _ENUMS[name](known[name])
-    return known
+@cache
+def _readers(kind: type) -> Mapping[str, Callable[[Any], object] | None]:
+    """What makes the value of a field from plain data; None where that is the value already."""
+    return {one.name: _reader(one) for one in fields_of(kind).values()}
+
+
+def _reader(one: JobField) -> Callable[[Any], object] | None:
+    if one.part is not None:
+        make = partial(_part, one.part)
+        return (lambda given: tuple(map(make, given))) if one.is_several else make
+    return one.choices or (tuple if one.is_several else None)
+
+
+def _part(kind: type, data: Mapping[str, Any]) -> object:
+    return kind(**_known(kind, data))
 
 
 class tag_of(FunctionElement[str]):  # noqa: N801  # reads as the function that it is in SQL
@@ -119,13 +94,25 @@ def _tag_in_postgresql(element: tag_of, compiler: SQLCompiler, **options: Any) -
     return f"(({column} -> 'tags') ->> {key})"
 
 
-def _differing(value: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _differing(part: object) -> dict[str, Any]:
+    """What of a job, or of a part of one, is not its default."""
     found = {}
-    for name, default in defaults.items():
-        own = getattr(value, name)
+    kind: type = type(part)
+    for name, default in _defaults(kind):
+        own = getattr(part, name)
         if own != default:
             found[name] = _plain(own)
     return found
+
+
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, object], ...]:
+    return tuple(
+        (one.name, _REQUIRED if one.is_required else one.default) for one in fields_of(kind).values()
+    )
+
+
+_REQUIRED = object()  # equal to nothing: what has no default is always written
 
 
 def _plain(value: Any) -> Any:
@@ -133,6 +120,6 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, CodeSpec | MountSpec | NeedSpec | SecretSpec):
-        return _differing(value, _PARTS[type(value)])
+    if is_dataclass(value):
+        return _differing(value)
     return value.value if isinstance(value, StrEnum) else value
