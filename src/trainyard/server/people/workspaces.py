@@ -82,7 +82,7 @@ class Workspaces:
         _check(record)
 
         def work(connection: Connection) -> WorkspaceRecord:
-            _check_group(connection, group_id)
+            _check_group(connection, record)
             workspaces.insert_workspace(connection, record)
             workspaces.set_member(connection, record.id, actor.user_id, Role.ADMIN)
             self._note(connection, actor, "create", record, f"{actor.name} made the workspace.")
@@ -128,7 +128,7 @@ class Workspaces:
                 )
             changed = replace(record, **changes)
             _check(changed)
-            _check_group(connection, changed.group_id)
+            _check_group(connection, changed)
             if changed == record:
                 return record
             saved = workspaces.save(connection, changed)
@@ -240,6 +240,12 @@ class Workspaces:
         record = GroupRecord(id=new_id("g"), name=name, quota=limits_from(quota or {}))
 
         def work(connection: Connection) -> GroupRecord:
+            namesake = workspaces.find_by_name(connection, name)
+            if namesake is not None and namesake.group_id is None:
+                raise ConflictError(
+                    f"There is a workspace {name!r} without a group, whose shared folder the group would get.",
+                    hint="Choose another name.",
+                )
             workspaces.insert_group(connection, record)
             self._note_group(connection, actor, "create_group", record)
             return record
@@ -361,9 +367,18 @@ def _check(record: WorkspaceRecord) -> None:
         )
 
 
-def _check_group(connection: Connection, group_id: str | None) -> None:
-    if group_id is not None and workspaces.find_group(connection, group_id) is None:
-        raise NotFoundError(f"There is no group {group_id!r}.", hint="See `trainyard workspaces groups`.")
+def _check_group(connection: Connection, record: WorkspaceRecord) -> None:
+    """A workspace without a group shares the folder of its own name: no group may have that name, whose members share it, too."""
+    if record.group_id is not None:
+        if workspaces.find_group(connection, record.group_id) is None:
+            raise NotFoundError(
+                f"There is no group {record.group_id!r}.", hint="See `trainyard workspaces groups`."
+            )
+    elif any(group.name == record.name for group in workspaces.list_groups(connection)):
+        raise ConflictError(
+            f"There is a group {record.name!r}, whose shared folder the workspace {record.name!r} would get.",
+            hint="Put the workspace into the group, or choose another name.",
+        )
 
 
 def _check_admins(connection: Connection, record: WorkspaceRecord, actor: Actor) -> None:

@@ -46,6 +46,19 @@ async def test_the_first_password_opens_the_door_and_no_other_does(cast: Cast):
     assert cast.first.password not in repr(entries)
 
 
+async def test_no_workspace_gets_the_shared_folder_of_a_group_by_its_name(cast: Cast):
+    spaces = cast.services.workspaces
+    group = await spaces.create_group(cast.root, "lab")
+    with pytest.raises(ConflictError, match="There is a group 'lab', whose shared folder"):
+        await spaces.create(cast.root, "lab")
+    inside = await spaces.create(cast.root, "lab", group_id=group.id)
+    with pytest.raises(ConflictError, match="whose shared folder"):
+        await spaces.change(cast.root, inside.id, group_id=None)
+    await spaces.create(cast.root, "alone")
+    with pytest.raises(ConflictError, match="There is a workspace 'alone' without a group"):
+        await spaces.create_group(cast.root, "alone")
+
+
 async def test_a_session_ends_when_its_time_is_over_or_its_owner_signs_out(cast: Cast):
     made, actor = await cast.services.authentication.sign_in("admin", cast.first.password)
     cast.clock.advance(11 * 3600)
