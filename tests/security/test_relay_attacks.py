@@ -31,7 +31,8 @@ from trainyard.transport.copy import CopyReport, Peer, Peers, upload
 from trainyard.transport.copy import manifest as manifest_module
 from trainyard.transport.copy import send as feed_module
 
-pytestmark = [pytest.mark.ssh, pytest.mark.slow]  # several sshds, and ssh from each to the next
+# Several sshds, and ssh from each to the next: all combinations take minutes.
+pytestmark = [pytest.mark.ssh, pytest.mark.slow, pytest.mark.each_value]
 
 LARGE = 2 * 1024 * 1024  # in these tests a file from here on goes in parts
 STALL = 3.0  # seconds; else it is minutes
