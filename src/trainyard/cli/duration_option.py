@@ -17,9 +17,9 @@ def timeout_option(text: str) -> Callable[[Function], Function]:
     return duration_option("--timeout", text)
 
 
-def duration_option(name: str, text: str) -> Callable[[Function], Function]:
-    """An option with a time span; the verb gets seconds, or None."""
-    return click.option(name, metavar="TIME", callback=_seconds, help=text)
+def duration_option(name: str, text: str, *names: str) -> Callable[[Function], Function]:
+    """An option with a time span; the verb gets seconds, or None, by another name of `names` where it has one."""
+    return click.option(name, *names, metavar="TIME", callback=_seconds, help=text)
 
 
 def _seconds(_context: click.Context, param: click.Parameter, value: str | None) -> float | None:

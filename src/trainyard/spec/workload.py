@@ -266,17 +266,17 @@ class RoleSpec:
         rules=[Between(0, limits.DISK_MIB)],
         flags=[Flag("--disk", "SIZE", "Of the node's disk for each task: 200GiB.  [default: the platform's]")],
     ))
-    device: str = field(default="", metadata=entry(
-        "The type of its devices; empty where the cluster has only one", "设备型号",
-        rules=[Matches(pattern=limits.DEVICE, problem="{value} is no type of device", hint="See `trainyard nodes`.")],
-        flags=[Flag("--device", "TYPE", "Their type, where there are several: V100, Ascend910.")],
-        dlc=DlcName("ResourceConfig.GPUType", "gpu_type", "the GPU model"),
-    ))
     devices: int = field(default=0, metadata=entry(
         "Devices of each task", "设备数",
         rules=[Between(0, limits.DEVICES)],
         flags=[Flag("--gpus --devices", "N", "Devices of each replica.")],
         dlc=DlcName("ResourceConfig.GPU", "gpu", "GPUs of each"),
+    ))
+    device: str = field(default="", metadata=entry(
+        "The type of its devices; empty where the cluster has only one", "设备型号",
+        rules=[Matches(pattern=limits.DEVICE, problem="{value} is no type of device", hint="See `trainyard nodes`.")],
+        flags=[Flag("--device", "TYPE", "Their type, where there are several: V100, Ascend910.")],
+        dlc=DlcName("ResourceConfig.GPUType", "gpu_type", "the GPU model"),
     ))
     image: str = field(default="", metadata=entry(
         "The image of its container; empty: none", "镜像",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.cli.jobs.job_submit import _mount, size_in_mib
+from trainyard.cli.jobs.job_flags import read_mount, size_in_mib
 from trainyard.cli.main import main
 from trainyard.lib.errors import InvalidError
 from trainyard.spec.workload import MountSpec
@@ -24,7 +24,7 @@ from trainyard.spec.workload import MountSpec
     ],
 )
 def test_a_mount_is_read_when_its_source_has_colons_too(word, wanted):
-    assert _mount(word) == wanted
+    assert read_mount(word) == wanted
 
 
 def test_a_mount_is_refused_when_more_follows_than_there_is(capfd):

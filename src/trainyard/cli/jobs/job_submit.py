@@ -11,28 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from trainyard.cli.duration_option import duration_option
 from trainyard.cli.invocation import Invocation, current
+from trainyard.cli.jobs.job_flags import job_flags, with_flags
 from trainyard.cli.platform.platform_client import (
     complete_workspace,
     find_job,
     job_argument,
-    pairs,
     run,
-    variables,
 )
 from trainyard.cli.verb import PlainVerb
 from trainyard.lib.errors import InvalidError, NotFoundError
-from trainyard.lib.units import parse_mebibytes
 from trainyard.spec.workload import (
-    CodeSpec,
     Condition,
-    Launcher,
-    MountSpec,
     NeedSpec,
-    Restart,
-    RoleSpec,
-    SecretSpec,
     WorkloadSpec,
 )
 
@@ -76,112 +67,7 @@ class SubmitVerb(PlainVerb):
     metavar="FILE",
     help="A job in YAML or TOML; - is standard input. Flags win over it.",
 )
-@click.option("--name", metavar="NAME", help="What to call it.  [default: the first word of the command]")
-@click.option(
-    "--workspace", metavar="NAME", shell_complete=complete_workspace, help="Whose quota it counts for."
-)
-@click.option("--replicas", type=click.IntRange(1), metavar="N", help="How many run together.")
-@click.option(
-    "--gpus", "--devices", "devices", type=click.IntRange(0), metavar="N", help="Devices of each replica."
-)
-@click.option("--device", metavar="TYPE", help="Their type, where there are several: V100, Ascend910.")
-@click.option("--cpu", type=click.FloatRange(0), metavar="CORES", help="Cores of each replica.")
-@click.option("--memory", metavar="SIZE", help="Memory of each replica: 16GiB.")
-@click.option(
-    "--env",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="A variable of its environment; without a value, as it is here.",
-)
-@click.option(
-    "--secret",
-    "secret_variables",
-    multiple=True,
-    metavar="NAME[=VARIABLE]",
-    help="A secret of yours or the workspace's, as a variable.",
-)
-@click.option(
-    "--secret-file",
-    "secret_files",
-    multiple=True,
-    metavar="NAME=PATH",
-    help="The same as a file of its tasks.",
-)
-@click.option("--working-dir", metavar="FOLDER", help="Where it runs.  [default: a fresh folder]")
-@click.option("--priority", type=click.IntRange(1, 9), metavar="1-9", help="9 comes first.  [default: 5]")
-@click.option(
-    "--preemptible",
-    is_flag=True,
-    default=None,
-    help="May run on what others leave free, and has to go when they want it.",
-)
-@duration_option(
-    "--max-time", "Stop it when it has run for 90s, 30m, 2h. Every start has the whole time, but one to grow."
-)
-@duration_option(
-    "--grace",
-    "Between being asked to go (stopped, preempted, at its limit) and being killed.  [default: 30s]",
-)
-@duration_option("--retain", "Keep its places so long after its end, for a look.")
-@click.option("--retries", type=click.IntRange(0), metavar="N", help="Run it again so often after a failure.")
-@click.option(
-    "--restart",
-    type=click.Choice([each.value for each in Restart]),
-    metavar="WHEN",
-    help="never, on_failure, exit_code or always.",
-)
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Only on this node.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Only on nodes with this label.")
-@click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A word to find it by.")
-@click.option("--kind", metavar="KIND", help="PyTorchJob, TFJob, MPIJob and so on.  [default: a plain job]")
-@click.option("--image", metavar="IMAGE", help="The image of its container.")
-@click.option("--shared-memory", metavar="SIZE", help="Size of /dev/shm: 8GiB.")
-@click.option(
-    "--disk", metavar="SIZE", help="Of the node's disk for each task: 200GiB.  [default: the platform's]"
-)
-@click.option(
-    "--launcher",
-    type=click.Choice([each.value for each in Launcher if each]),
-    metavar="WHO",
-    help="Who starts one process for each device: own, torchrun, mpirun or horovodrun.",
-)
-@click.option(
-    "--mount",
-    "mounts",
-    multiple=True,
-    metavar="STORAGE[:FOLDER[:ro]]",
-    help="A storage of the workspace, and where tasks see it.",
-)
-@click.option(
-    "--code", metavar="URL", help="Check out this repository first; or the name or id of a code source."
-)
-@click.option("--code-branch", metavar="NAME", help="Its branch or tag.")
-@click.option("--code-commit", metavar="COMMIT", help="Its commit.")
-@click.option(
-    "--requirement",
-    "requirements",
-    multiple=True,
-    metavar="PACKAGE",
-    help="A Python package to install first.",
-)
-@click.option(
-    "--requirements-dir", metavar="FOLDER", help="A folder whose requirements.txt is installed first."
-)
-@duration_option("--hang", "Without output and use of devices for so long, it has failed.")
-@click.option(
-    "--minimum",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Start with so many replicas where not all find room.",
-)
-@duration_option("--grow", "With fewer replicas for so long, start anew with more where there is room.")
-@click.option(
-    "--after",
-    "needs",
-    multiple=True,
-    metavar="JOB[:HOW]",
-    help="Only when this job has succeeded; or failed or ended, as HOW says.",
-)
+@job_flags(WorkloadSpec)
 @click.option(
     "--sweep",
     "sweep",
@@ -212,7 +98,7 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
     spec = _changed(document, _joined(words, axes), options)
 
     async def look(client: Client) -> Explanation:
-        return await client.jobs.dry_run(await _with_needs(client, spec, options["needs"]))
+        return await client.jobs.dry_run(await _with_needs(client, spec, options["after"]))
 
     if axes:
         return submit_sweep(invocation, spec, axes, options, dry_run=dry_run)
@@ -220,7 +106,7 @@ def submit_command(path: str | None, dry_run: bool, **options: Any) -> int:
         return tell(invocation, run(look))
 
     async def work(client: Client) -> JobDetail:
-        wanted = await _with_needs(client, spec, options["needs"])
+        wanted = await _with_needs(client, spec, options["after"])
         return await client.jobs.submit(wanted, key=options["key"], hold=options["hold"])
 
     return tell_submitted(invocation, run(work), waits=options["waits"], follow=options["follow"])
@@ -369,7 +255,7 @@ def submit_sweep(
         raise InvalidError("A sweep is not waited for.", hint="See `trainyard jobs ls --sweep ID`.")
 
     async def work(client: Client) -> SweepDetail:
-        wanted = await _with_needs(client, spec, options["needs"])
+        wanted = await _with_needs(client, spec, options["after"])
         values = {axis.name: axis.values for axis in axes}
         return await client.sweeps.submit(wanted, values, key=options["key"], hold=options["hold"])
 
@@ -439,89 +325,9 @@ def _changed(spec: WorkloadSpec | None, command: str, options: dict[str, Any]) -
         )
     if spec is None:
         spec = WorkloadSpec(name=Path(command.split(maxsplit=1)[0]).name if command.split() else "job")
-    changes: dict[str, Any] = {
-        "command": command or None,
-        "name": options["name"],
-        "workspace": options["workspace"],
-        "working_dir": options["working_dir"],
-        "priority": options["priority"],
-        "preemptible": options["preemptible"] or None,
-        "max_run_seconds": _whole(options["max_time"]),
-        "grace_seconds": _whole(options["grace"]),
-        "retain_seconds": _whole(options["retain"]),
-        "max_retries": options["retries"],
-        "restart": None if options["restart"] is None else Restart(options["restart"]),
-        "kind": options["kind"],
-        "launcher": None if options["launcher"] is None else Launcher(options["launcher"]),
-        "mounts": (*spec.mounts, *map(_mount, options["mounts"])) if options["mounts"] else None,
-        "code": _code(spec, options),
-        "secrets": _secrets(spec, options),
-        "requirements": options["requirements"] or None,
-        "requirements_dir": options["requirements_dir"],
-        "hang_seconds": _whole(options["hang"]),
-        "grow_seconds": _whole(options["grow"]),
-        "env": {**spec.env, **variables(options["env"])} if options["env"] else None,
-        "tags": {**spec.tags, **pairs(options["tags"], "tag")} if options["tags"] else None,
-    }
-    spec = replace(spec, **{name: value for name, value in changes.items() if value is not None})
-    return replace(spec, roles=tuple(_role(role, options) for role in spec.roles))
-
-
-def _code(spec: WorkloadSpec, options: dict[str, Any]) -> CodeSpec | None:
-    """The document's code with the flags over it; a word with a slash or a colon is an address, any other a source."""
-    code, word = spec.code, options["code"]
-    if word:
-        is_url = "/" in word or ":" in word
-        code = CodeSpec(url=word) if is_url else CodeSpec(source=word)
-    if code is None and (options["code_branch"] or options["code_commit"]):
-        raise InvalidError("There is no code to take this branch or commit of.", hint="Add --code URL.")
-    if code is None:
-        return None
-    changes = {"branch": options["code_branch"], "commit": options["code_commit"]}
-    return replace(code, **{name: value for name, value in changes.items() if value is not None})
-
-
-def _secrets(spec: WorkloadSpec, options: dict[str, Any]) -> tuple[SecretSpec, ...] | None:
-    """The document's secrets, and those of the flags."""
-    given = []
-    for word in options["secret_variables"]:
-        name, _, variable = word.partition("=")
-        given.append(SecretSpec(name=name, variable=variable))
-    for word in options["secret_files"]:
-        name, equals, path = word.partition("=")
-        if not equals or not path:
-            raise click.UsageError(f"{word!r} is no secret with its file; write NAME=/run/secrets/NAME")
-        given.append(SecretSpec(name=name, file=path))
-    return (*spec.secrets, *given) if given else None
-
-
-def _mount(word: str) -> MountSpec:
-    """`data`, `data:/data` or `nas://host/path:/data:ro`."""
-    text = word.removesuffix(":ro")
-    is_read_only, text = text != word, text.removesuffix(":rw")
-    source, colon, target = text.rpartition(":/")
-    if not colon or source.endswith("/") or target.startswith("/"):  # an address has a colon of its own
-        source, colon, target = text, "", ""
-    if ":" in target:
-        raise click.UsageError(f"{word!r} is no mount; write STORAGE, STORAGE:/FOLDER or STORAGE:/FOLDER:ro")
-    return MountSpec(source=source, target=f"/{target}" if colon else "", read_only=is_read_only)
-
-
-def _role(role: RoleSpec, options: dict[str, Any]) -> RoleSpec:
-    changes: dict[str, Any] = {
-        "replicas": options["replicas"],
-        "minimum": options["minimum"],
-        "devices": options["devices"],
-        "device": options["device"],
-        "cpu": options["cpu"],
-        "memory_mib": size_in_mib(options["memory"]),
-        "shared_memory_mib": size_in_mib(options["shared_memory"], "--shared-memory"),
-        "disk_mib": size_in_mib(options["disk"], "--disk"),
-        "image": options["image"],
-        "nodes": options["nodes"] or None,
-        "labels": {**role.labels, **pairs(options["labels"], "label")} if options["labels"] else None,
-    }
-    return replace(role, **{name: value for name, value in changes.items() if value is not None})
+    if command:
+        spec = replace(spec, command=command)
+    return with_flags(spec, options)
 
 
 async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]) -> WorkloadSpec:
@@ -540,17 +346,3 @@ async def _with_needs(client: Client, spec: WorkloadSpec, words: tuple[str, ...]
             raise NotFoundError(error.message, hint=hint) from error
         needs[found] = NeedSpec(job=found, condition=Condition(how))
     return replace(spec, after=tuple(needs.values()))
-
-
-def size_in_mib(text: str | None, flag: str = "--memory") -> int | None:
-    """What a flag says; None where it says nothing."""
-    try:
-        return None if text is None else parse_mebibytes(text)
-    except ValueError as error:
-        bare = str(text).strip()
-        example = f"{bare}GiB" if bare.isdigit() else "16GiB"
-        raise InvalidError(f"{flag}: {error}.", hint=f"Write {flag} {example}.") from error
-
-
-def _whole(seconds: float | None) -> int | None:
-    return None if seconds is None else max(1, round(seconds)) if seconds > 0 else 0

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trainyard.cli.invocation import current
-from trainyard.cli.jobs.job_submit import read_document, size_in_mib, tell_submitted
+from trainyard.cli.jobs.job_flags import size_in_mib
+from trainyard.cli.jobs.job_submit import read_document, tell_submitted
 from trainyard.cli.platform.platform_client import (
     complete_job,
     complete_workspace,
