@@ -19,7 +19,7 @@ Rendering them for people is `terminal/output.py`'s work; nothing here prints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -29,10 +29,20 @@ class Error(Exception):
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        reason: str = "",
+        values: Mapping[str, object] | None = None,
+    ) -> None:
+        """`reason` says to programs what exactly is wrong, and `values` names what; both are of the catalogue of messages."""
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.reason = reason
+        self.values: Mapping[str, object] = values or {}
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

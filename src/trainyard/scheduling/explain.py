@@ -25,19 +25,19 @@ SENTENCES: Mapping[Code, Mapping[str, tuple[str, str]]] = MappingProxyType(
         Code.SELF_QUOTA: {
             EN: ("The workspace {subject} has {used} of its {limit} {resource} in use; this needs {wanted} more.",
                  "It starts when {missing} {resource} of the workspace come back, or its quota is raised."),
-            ZH: ("工作空间 {subject} 的 {resource} 已用 {used}，上限 {limit}；本任务还需要 {wanted}。",
+            ZH: ("工作空间 {subject} 的 {resource} 已用 {used}，上限 {limit}；本作业还需要 {wanted}。",
                  "该工作空间释放 {missing} {resource} 或提高配额后即可启动。"),
         },
         Code.ANCESTOR_QUOTA: {
             EN: ("{subject} above the workspace has {used} of its {limit} {resource} in use or kept for others; this needs {wanted} more.",
                  "It starts when {missing} {resource} come back there, or its quota is raised."),
-            ZH: ("上级配额 {subject} 的 {resource} 已用或已为他人保留 {used}，上限 {limit}；本任务还需要 {wanted}。",
+            ZH: ("上级配额 {subject} 的 {resource} 已用或已为他人保留 {used}，上限 {limit}；本作业还需要 {wanted}。",
                  "上级配额释放 {missing} {resource} 或提高上限后即可启动。"),
         },
         Code.USER_LIMIT: {
             EN: ("{subject} holds {used} {resource} of the {limit} that one user may have here; this needs {wanted} more.",
                  "It starts when {missing} {resource} of the same user come back."),
-            ZH: ("用户 {subject} 已占用 {used} {resource}，单用户上限 {limit}；本任务还需要 {wanted}。",
+            ZH: ("用户 {subject} 已占用 {used} {resource}，单用户上限 {limit}；本作业还需要 {wanted}。",
                  "该用户释放 {missing} {resource} 后即可启动。"),
         },
         Code.STRATEGY: {
@@ -72,7 +72,7 @@ SENTENCES: Mapping[Code, Mapping[str, tuple[str, str]]] = MappingProxyType(
         },
         Code.PREEMPTING: {
             EN: ("{victims} running workloads were told to make room for it; the last leaves {until_in}.", "It starts when they have gone."),
-            ZH: ("已通知 {victims} 个运行中的任务让出资源，最晚{until_in}离开。", "它们离开后即启动。"),
+            ZH: ("已通知 {victims} 个运行中的作业让出资源，最晚{until_in}离开。", "它们离开后即启动。"),
         },
         Code.ACQUIRING: {
             EN: ("It waits for new nodes{of_pool}.", "It starts when they have joined."),
@@ -85,11 +85,11 @@ SENTENCES: Mapping[Code, Mapping[str, tuple[str, str]]] = MappingProxyType(
         },
         Code.PREEMPTED: {
             EN: ("{subject} of the same workspace has priority {priority}, this has {own_priority}.", "It is in the queue again, with its age."),
-            ZH: ("同一工作空间的 {subject} 优先级为 {priority}，高于本任务的 {own_priority}。", "它已带着原有等待时间重新排队。"),
+            ZH: ("同一工作空间的 {subject} 优先级为 {priority}，高于本作业的 {own_priority}。", "它已带着原有等待时间重新排队。"),
         },
         Code.YIELDED: {
             EN: ("It is preemptible, and {subject} of {workspace} needs the room.", "It is in the queue again, with its age."),
-            ZH: ("它是可抢占任务，{workspace} 的 {subject} 需要资源。", "它已带着原有等待时间重新排队。"),
+            ZH: ("它是可抢占作业，{workspace} 的 {subject} 需要资源。", "它已带着原有等待时间重新排队。"),
         },
     }
 )  # fmt: skip
@@ -162,7 +162,7 @@ def _fill(template: str, reason: Reason, now: float, language: str) -> str:
 def _words(reason: Reason, now: float, language: str) -> dict[str, str]:
     figures = reason.figures
     words = {name: _amount(reason.resource, value) for name, value in figures.items()}
-    words["subject"] = reason.subject or ("somebody" if language == EN else "其他任务")
+    words["subject"] = reason.subject or ("somebody" if language == EN else "其他作业")
     words["resource"] = _resource(reason.resource, language)
     for name in ("start", "until"):
         if name in figures:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor, require, require_of_token
 from trainyard.server.people.workspace_lookup import find_workspace
 from trainyard.server.records.audit import AuditRecord
@@ -159,7 +160,7 @@ def _criteria(connection: Connection, actor: Actor, *, job: str, node: str, work
     if job:
         record = workloads.find(connection, job)
         if record is None or not actor.can_see(record.workspace_id):
-            raise NotFoundError(f"There is no job {job!r}.", hint="See `trainyard jobs` for those there are.")
+            raise failure(NotFoundError, "no_job", job=job)
         require(actor, "jobs:read", record.workspace_id)
         return {"subject": Subject.WORKLOAD, "subject_id": job}
     if node:

@@ -135,9 +135,11 @@ class NodeEngine:
             for begin in range(0, len(orders), BATCH)
         ]
         answers = await gather_all([self._launch_on(node, orders) for node, orders in batches])
-        for (_, orders), answer in zip(batches, answers, strict=True):
+        for (node, orders), answer in zip(batches, answers, strict=True):
             for launch, _order_of_it in orders:
                 failed = _result(answer, launch.attempt_id)
+                if failed is not None:
+                    failed.values = {**failed.values, "node": node}
                 results[launch.attempt_id] = results[launch.attempt_id] or failed
         return results
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from trainyard.messages.catalogue import Said, say
+from trainyard.messages.text import Values
 from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord, can_run_images
 from trainyard.server.records.pools import COMING, MachineRecord, PoolRecord, Shape, Stage
 from trainyard.spec.machine import Machine, MachineState
@@ -37,6 +39,8 @@ class Step:
     machine: MachineRecord
     code: str = ""  # of an event; none: nothing to tell
     message: str = ""
+    reason: str = ""  # the code of the message in the catalogue, and what it names
+    values: Values = field(default_factory=dict)
     desired: str = ""  # of its node
     joins: bool = False  # a node is to be made of it
     learnt: Shape | None = None  # what its type really has
@@ -58,15 +62,29 @@ def follow(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     return None
 
 
-def release(row: MachineRecord, why: str, *, code: str = "machine_leaves", is_failure: bool = False) -> Step:
+def release(row: MachineRecord, why: Said, *, code: str = "machine_leaves", is_failure: bool = False) -> Step:
     """Give it back, whatever it is doing."""
-    changed = replace(row, state=Stage.RELEASING, message=why)
-    return Step(machine=changed, code=code, message=why, desired=NodeDesired.GONE, is_failure=is_failure)
+    changed = replace(row, state=Stage.RELEASING, message=why.message)
+    return Step(
+        machine=changed,
+        code=code,
+        message=why.message,
+        reason=why.code,
+        values=why.values,
+        desired=NodeDesired.GONE,
+        is_failure=is_failure,
+    )
 
 
-def gone(row: MachineRecord, why: str, now: float) -> Step:
+def gone(row: MachineRecord, why: Said, now: float) -> Step:
     """It is the provider's again: what ran there starts elsewhere."""
-    return Step(machine=row.released(now, why), code="machine_gone", message=why, desired=NodeDesired.GONE)
+    return Step(
+        machine=row.released(now, why.message),
+        code="machine_gone",
+        message=why.message,
+        reason=why.code,
+        desired=NodeDesired.GONE,
+    )
 
 
 # -- inside
@@ -77,25 +95,26 @@ def _leave(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     node = sight.node
     # NB: a node that answers is there, whatever a list says that was made under another name or in another region.
     if sight.misses >= MISSES and (node is None or node.state != NodeCondition.READY):
-        return gone(row, "The provider has it no more.", now)
+        return gone(row, say("pool.gone"), now)
     if row.state != Stage.JOINING and (node is None or node.desired == NodeDesired.GONE):
-        return release(row, "Its node was taken away.") if not sight.is_busy else None
+        return release(row, say("pool.node_removed")) if not sight.is_busy else None
     why, code = _reason(sight)
-    if not why:
+    if why is None:
         return None
     if row.state == Stage.JOINING:
         return release(row, why, code=code)
     if node is None or node.desired == NodeDesired.DRAINED:
         return None
-    changed = replace(row, state=Stage.DRAINING, message=why)
-    return Step(machine=changed, code=code, message=why, desired=NodeDesired.DRAINED)
+    changed = replace(row, state=Stage.DRAINING, message=why.message)
+    return Step(machine=changed, code=code, message=why.message, reason=why.code, desired=NodeDesired.DRAINED)
 
 
-def _reason(sight: MachineFacts) -> tuple[str, str]:
+def _reason(sight: MachineFacts) -> tuple[Said | None, str]:
+    """Why it has to go, and the code of the event; None: it has not."""
     if sight.pool is None or not sight.pool.is_active:
-        return "Its pool is being removed.", "machine_drains"
+        return say("pool.removed"), "machine_drains"
     notice = "" if sight.machine is None else sight.machine.details.get("notice", "")
-    return (f"{notice[:1].upper()}{notice[1:]}.", "spot_notice") if notice else ("", "")
+    return (Said("", f"{notice[:1].upper()}{notice[1:]}."), "spot_notice") if notice else (None, "")
 
 
 def _join(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
@@ -103,7 +122,7 @@ def _join(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     if node is None:
         is_there = machine is not None and machine.state is MachineState.RUNNING
         if is_there and machine is not None and (machine.public_address or machine.address):
-            return Step(machine=replace(row, message="It boots."), joins=True)
+            return Step(machine=replace(row, message=say("pool.boots").message), joins=True)
     elif node.state == NodeCondition.READY:
         changed = replace(row, state=Stage.JOINED, joined_at=now, idle_since=now, message="")
         learnt = Shape(
@@ -113,13 +132,26 @@ def _join(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
             runs_images=can_run_images(node),
             is_seen=True,
         )
-        return Step(machine=changed, code="machine_joined", message=f"{row.name} is a node.", learnt=learnt)
+        joined = say("machine_joined", machine=row.name)
+        return Step(
+            machine=changed,
+            code="machine_joined",
+            message=joined.message,
+            reason=joined.code,
+            values=joined.values,
+            learnt=learnt,
+        )
     elif node.state == NodeCondition.REFUSED:
-        return release(row, f"It cannot be a node: {node.reason}", code="machine_refused", is_failure=True)
+        return release(row, say("pool.refused", why=node.reason), code="machine_refused", is_failure=True)
     if not sight.is_late:
         return None
-    said = f" {node.reason}" if node is not None and node.reason else ""
-    why = f"It did not become a node within {JOIN_SECONDS / 60:.0f} minutes.{said}"
+    minutes = round(JOIN_SECONDS / 60)
+    said = "" if node is None else node.reason
+    why = (
+        say("pool.not_joined_because", minutes=minutes, why=said)
+        if said
+        else say("pool.not_joined", minutes=minutes)
+    )
     return release(row, why, code="machine_refused", is_failure=True)
 
 
@@ -133,15 +165,17 @@ def _watch_idleness(row: MachineRecord, sight: MachineFacts, now: float) -> Step
     limit = sight.pool.idle_seconds if sight.pool is not None else 0
     if now - row.idle_since < limit or not sight.is_spare:
         return None
-    why = f"It was idle for {now - row.idle_since:.0f} s."
+    why = say("pool.idle", seconds=round(now - row.idle_since))
     is_vain = row.worked_at is None and sight.is_awaited
     if is_vain:
-        why = f"Bought in vain: {row.name} was there, and the jobs that it was bought for could not use it."
-    changed = replace(row, state=Stage.DRAINING, message=why)
+        why = say("pool.in_vain", machine=row.name)
+    changed = replace(row, state=Stage.DRAINING, message=why.message)
     return Step(
         machine=changed,
         code="machine_idle",
-        message=why,
+        message=why.message,
+        reason=why.code,
+        values=why.values,
         desired=NodeDesired.CORDONED,
         is_failure=is_vain,
         is_vain=is_vain,
@@ -151,8 +185,8 @@ def _watch_idleness(row: MachineRecord, sight: MachineFacts, now: float) -> Step
 def _drain(row: MachineRecord, sight: MachineFacts, now: float) -> Step | None:
     node = sight.node
     if node is None or sight.is_left:
-        return release(row, row.message, code="")  # it was told when the draining began
-    is_idle = not _reason(sight)[0]
+        return release(row, Said("", row.message), code="")  # it was told when the draining began
+    is_idle = _reason(sight)[0] is None
     if is_idle and node.desired != NodeDesired.DRAINED and sight.is_busy:  # work came before we said no
         return Step(
             machine=replace(row, state=Stage.JOINED, idle_since=None, message=""), desired=NodeDesired.READY

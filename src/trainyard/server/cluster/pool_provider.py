@@ -15,7 +15,8 @@ from trainyard import settings
 from trainyard.backends.api import Backend, Leashed, Measured, Priced, Repriced
 from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
-from trainyard.lib.errors import CapacityError, Error, UnsupportedError
+from trainyard.lib.errors import CapacityError, DeniedError, Error, UnreachableError, UnsupportedError
+from trainyard.messages.catalogue import Said, most_telling
 from trainyard.server.cluster.elastic_pools import DECLARE_DEVICES, MACHINE_OPTIONS
 from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape
 from trainyard.spec.machine import Machine, MachineSpec
@@ -25,6 +26,14 @@ from trainyard.spec.plan import Figures
 PLATFORM_LABEL, POOL_LABEL = "platform", "pool"
 # The system keeps some of the memory that a catalogue names; a node tells how much it really has.
 USABLE_MEMORY = 0.9
+
+UNKNOWN = "provider.unknown"
+# What refusals without a code of their own are.
+REASONS: Mapping[type, str] = {
+    CapacityError: "provider.sold_out",
+    DeniedError: "provider.denied",
+    UnreachableError: "provider.unreachable",
+}
 
 Open = Callable[[str], Backend]
 
@@ -77,7 +86,8 @@ class PoolProvider:
             else:
                 return {names[machine.name]: machine for machine in got}
         sentences = list(dict.fromkeys(error.message for error in refusals))
-        raise CapacityError("; ".join(sentences), hint=refusals[-1].hint)
+        reason, values = most_telling(refusals)
+        raise CapacityError("; ".join(sentences), hint=refusals[-1].hint, reason=reason, values=values)
 
     async def ours(self, backend: str) -> Sequence[Machine]:
         """All machines of this platform's pools, whatever rows there are."""
@@ -178,6 +188,14 @@ def spec_of(pool: PoolRecord, platform_id: str, *, min_machines: int = 0) -> Mac
         labels={PLATFORM_LABEL: platform_id, POOL_LABEL: pool.name},
         **options,
     )
+
+
+def said_of(error: Error) -> Said:
+    """Why machines could not be had: a code with its values, and the sentence."""
+    message = sentence(error)
+    kind = next((REASONS[one] for one in type(error).__mro__ if one in REASONS), "")
+    code = error.reason or kind
+    return Said(code, message, error.values) if code else Said(UNKNOWN, message, {"message": message})
 
 
 def sentence(error: Error) -> str:

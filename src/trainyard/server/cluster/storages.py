@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.launch import mounts
@@ -60,7 +61,7 @@ class Storages:
         """One storage, by its id or its name."""
         found = [one for one in await self.list(actor) if text in (one.id, one.name)]
         if not found:
-            raise NotFoundError(f"There is no storage {text!r}.", hint="See `trainyard storages`.")
+            raise failure(NotFoundError, "no_storage", storage=text)
         if len(found) > 1:
             raise InvalidError(
                 f"There are {len(found)} storages {text!r}.", hint="Give the id of one of them."

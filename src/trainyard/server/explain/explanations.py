@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import InvalidError
+from trainyard.messages.catalogue import CATALOGUE, sentence, sentence_of
+from trainyard.messages.text import ZH
 from trainyard.scheduling import Admit, NodeState, Reason, Scheduler, Snapshot, Wait
 from trainyard.scheduling.diagnosis import waits
 from trainyard.scheduling.explain import EN, LANGUAGES, explain, remedy
@@ -19,9 +21,10 @@ from trainyard.scheduling.reasons import Code
 from trainyard.server.auth.actor import Actor
 from trainyard.server.cluster import elastic_pools
 from trainyard.server.cluster import scheduler_snapshot as snapshot
-from trainyard.server.explain.pool_errors import in_chinese
 from trainyard.server.jobs.lifecycle import WAITS_FOR_JOBS
+from trainyard.server.jobs.submission import NEEDS_APPROVAL
 from trainyard.server.records.nodes import RUNS_IMAGES
+from trainyard.server.records.pools import PoolRecord
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.service_context import Context
@@ -41,31 +44,6 @@ DRY_RUN = "dry-run"
 _QUOTAS = frozenset({Code.SELF_QUOTA, Code.ANCESTOR_QUOTA})
 _NO_ROOM = frozenset({Code.NODE_FIT, Code.GANG, Code.NEVER_FITS})
 _ROLES = frozenset({Code.NODE_FIT, Code.GANG, Code.TOPOLOGY, Code.NEVER_FITS, Code.ACQUIRING})
-
-_STATES: Mapping[State, tuple[str, str]] = {
-    State.HELD: ("It is held: somebody has to let it go on.", "任务已挂起，需要有人恢复或批准。"),
-    State.ADMITTED: ("It has its places and is about to start.", "已分配资源，即将启动。"),
-    State.STARTING: ("Its tasks are being started.", "正在启动。"),
-    State.RUNNING: ("It runs.", "正在运行。"),
-    State.RETAINED: ("Its program has ended; its places are kept for a look.", "程序已结束，资源保留以便查看。"),
-    State.FINISHING: ("What is left of it is being ended.", "正在结束。"),
-    State.SUCCEEDED: ("It has succeeded.", "已成功。"),
-    State.FAILED: ("It has failed.", "已失败。"),
-    State.CANCELLED: ("It was cancelled.", "已取消。"),
-}  # fmt: skip
-_SOON = ("It is next; the scheduler is about to look at it.", "即将轮到它。")
-_STARTS = ("It would start at once.", "可立即启动。")
-_NEEDS = ("It is held until other jobs have ended.", "等待其他任务结束。")
-_AVOIDS = (" It avoids {}, which failed it before.", "已避开曾使其失败的节点 {}。")
-_NO_IMAGES = (
-    "It has an image, and none of its nodes runs containers: they have no podman or docker that answers.",
-    "任务指定了镜像，但没有节点能运行容器：没有可用的 podman 或 docker。",
-)
-_FOR_IMAGES = (
-    "Ask an administrator to install podman on a node, or to have one ignore images: `trainyard nodes set NAME --images ignore`.",
-    "请管理员在节点上安装 podman，或用 `trainyard nodes set NAME --images ignore` 让节点忽略镜像。",
-)
-_APPROVE = ("An administrator of the workspace has to approve it.", "需要工作空间管理员批准。")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +75,7 @@ class _View:
     waits: Mapping[str, Wait]
     admits: Mapping[str, Admit]
     cost: float  # seconds
-    troubles: Mapping[str, str] = field(default_factory=dict)  # pool → why it could not buy
+    troubles: Mapping[str, PoolRecord] = field(default_factory=dict)  # pools that could not buy
 
     def is_fresh(self, now: float, longest: float = float("inf")) -> bool:
         """Whether it may still be shown."""
@@ -126,12 +104,18 @@ class Explainer:
                 self._waiting(replace(wait, reason=reason), language), reason, view, language
             )
             said = _with_images(said, record.spec, reason, view, language)
-            avoided = _in(_AVOIDS, language).format(", ".join(record.avoid)) if record.avoid else ""
-            return replace(said, sentence=said.sentence + avoided)
+            if not record.avoid:
+                return said
+            avoided = _in("avoids_nodes", language, nodes=", ".join(record.avoid))
+            return replace(said, sentence=joined(said.sentence, avoided, language))
         admit = view.admits.get(record.id)
         places = () if admit is None else tuple(sorted({slot.node for slot in admit.slots}))
         return Explanation(
-            state=State.WAITING, starts_now=True, position=1, sentence=_in(_SOON, language), nodes=places
+            state=State.WAITING,
+            starts_now=True,
+            position=1,
+            sentence=_in("state.next", language),
+            nodes=places,
         )
 
     async def dry_run(
@@ -158,7 +142,7 @@ class Explainer:
             return Explanation(
                 state=State.WAITING,
                 starts_now=True,
-                sentence=_in(_STARTS, language),
+                sentence=_in("state.starts_now", language),
                 estimated_start=now,
                 nodes=places,
             )
@@ -172,16 +156,19 @@ class Explainer:
         if record.state in HOLDING:
             tasks = await self._context.db.read(lambda c: workloads.tasks(c, record.id, record.attempt))
         waits = record.state is State.HELD and record.reason == WAITS_FOR_JOBS
-        sentence = _in(_NEEDS if waits else _STATES[record.state], language)
-        if record.message not in {"", sentence} and language == EN:
-            sentence = f"{sentence} {record.message}"
-        needs_approval = record.state is State.HELD and record.reason == "needs_approval"
+        state = WAITS_FOR_JOBS if waits else f"state.{record.state.value}"
+        told = _in(state, language)
+        # What an older version has written is there in English alone.
+        said = sentence_of(record.reason, record.facts, record.message if language == EN else "", language)
+        if said not in {"", told}:
+            told = joined(told, said, language)
+        needs_approval = record.state is State.HELD and record.reason == NEEDS_APPROVAL
         return Explanation(
             state=record.state,
             starts_now=False,
             reason=record.reason,
-            sentence=sentence,
-            remedy=_in(_APPROVE, language) if needs_approval else "",
+            sentence=told,
+            remedy=CATALOGUE[NEEDS_APPROVAL].hint(language, {}) or "" if needs_approval else "",
             nodes=tuple(sorted({task.node for task in tasks})),
         )
 
@@ -279,14 +266,14 @@ def _forget_error(done: asyncio.Future[_View]) -> None:
 def _job_name(actor: Actor, view: _View, id: str, language: str) -> str:  # noqa: A002  # the column's name
     owner = view.owners.get(id)
     if owner is None or not actor.can("jobs:read", owner[0]):
-        return "another job" if language == EN else "其他任务"
+        return _in("another_job", language)
     return f"{owner[1]} ({id})"
 
 
 def _workspace_name(actor: Actor, view: _View, id: str, language: str) -> str:  # noqa: A002  # same
     if actor.can_see(id):
         return view.names.workspaces.get(id, id)
-    return "another workspace" if language == EN else "其他工作空间"
+    return _in("another_workspace", language)
 
 
 def _with_trouble(said: Explanation, reason: Reason, view: _View, language: str) -> Explanation:
@@ -300,7 +287,7 @@ def _with_trouble(said: Explanation, reason: Reason, view: _View, language: str)
         pools = [pool for pool in view.troubles if pool not in promised]
     else:
         return said
-    told = [_told(pool, view.troubles[pool], language) for pool in pools if view.troubles.get(pool)]
+    told = [_told(view.troubles[pool], language) for pool in pools if pool in view.troubles]
     if not told:
         return said
     return replace(said, sentence=" ".join([said.sentence, *told]), remedy="", estimated_start=None)
@@ -315,16 +302,22 @@ def _with_images(
         return said
     if any(RUNS_IMAGES in node.labels for node in known):
         return said
-    return replace(said, sentence=_in(_NO_IMAGES, language), remedy=_in(_FOR_IMAGES, language))
+    text = CATALOGUE["no_node_runs_images"]
+    return replace(said, sentence=_in("no_node_runs_images", language), remedy=text.hint(language, {}) or "")
 
 
-def _told(pool: str, message: str, language: str) -> str:
-    return f"{pool}: {message}" if language == EN else f"资源池 {pool}：{in_chinese(message)}"
+def _told(pool: PoolRecord, language: str) -> str:
+    if language == EN:
+        return f"{pool.name}: {pool.message}"
+    text = CATALOGUE.get(pool.reason)
+    said = sentence(pool.reason, pool.facts, pool.message, language)
+    hint = "" if text is None else text.hint(language, pool.facts or {}) or ""
+    return f"资源池 {pool.name}：{said}{hint}"
 
 
 def _read(
     connection: Connection, now: float
-) -> tuple[Snapshot, _Names, dict[str, tuple[str, str]], dict[str, str]]:
+) -> tuple[Snapshot, _Names, dict[str, tuple[str, str]], dict[str, PoolRecord]]:
     live = workloads.in_states(connection, {State.WAITING, *HOLDING})
     tasks = workloads.tasks_holding(connection)
     grows = elastic_pools.load(connection)
@@ -341,7 +334,7 @@ def _read(
     names = _Names(
         workspaces.names(connection), {group.id: group.name for group in workspaces.list_groups(connection)}
     )
-    troubles = {pool.name: pool.message for pool in grows.pools.values() if pool.message}
+    troubles = {pool.name: pool for pool in grows.pools.values() if pool.message}
     return found, names, {one.id: (one.workspace_id, one.name) for one in live}, troubles
 
 
@@ -351,8 +344,13 @@ def _decide(found: Snapshot, now: float) -> tuple[dict[str, Wait], dict[str, Adm
     return {wait.id: wait for wait in waits(scheduler)}, {admit.id: admit for admit in cycle.admits}
 
 
-def _in(words: tuple[str, str], language: str) -> str:
-    return words[0 if language == EN else 1]
+def _in(code: str, language: str, **values: object) -> str:
+    return CATALOGUE[code].sentence(language, values) or ""
+
+
+def joined(first: str, second: str, language: str) -> str:
+    """Two sentences in a row; Chinese ones have no blank between them."""
+    return f"{first}{second}" if language == ZH else f"{first} {second}"
 
 
 def _check_language(language: str) -> None:

@@ -12,7 +12,7 @@ from trainyard.server.explain.diagnosis import diagnose
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.services import Services
-from trainyard.spec.exit_reasons import NOT_STARTED
+from trainyard.spec.exit_reasons import NEVER_BEGAN, NOT_STARTED, exit_reason
 from trainyard.spec.workload import State
 
 LOOKED_AT_TASKS = 32
@@ -37,7 +37,9 @@ async def diagnose_job(
         lambda: diagnose(record.exit_code, _logs(logs, tasks[:LOOKED_AT_TASKS]), chinese=chinese)
     )
     # The platform did not start it, and has said why: the code says nothing of a command then.
-    untried = record.exit_code == NOT_STARTED and any(task.message for task in tasks)
+    untried = record.exit_code == NOT_STARTED and any(
+        exit_reason(task.reason) in NEVER_BEGAN for task in tasks
+    )
     return replace(found, meaning="") if untried else found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trainyard.messages.catalogue import Said, say
 from trainyard.scheduling import Admit, Slot
 from trainyard.server.cluster.scheduler_snapshot import ran_before, time_run
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
@@ -19,11 +20,9 @@ from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_
 
 # Why a workload that runs is told to go and to come back.
 GROWING = "growing"
-# As the books say it when they pause a job.
-OVER_BUDGET = (
-    "Held: the month's budget is used up. It starts again when the budget is raised and somebody resumes it."
-)
-SENT_BACK = frozenset({"preempted", "paused", "drained", "start_failed", "hung", GROWING})
+# Why the books pause a job.
+OVER_BUDGET = "over_budget"
+SENT_BACK = frozenset({"preempted", "paused", OVER_BUDGET, "drained", "start_failed", "hung", GROWING})
 # Why a workload is held that other ones have to end before.
 WAITS_FOR_JOBS = "waits_for_jobs"
 # By its own times a workload may have run for so much longer than by those of its tasks, or shorter: told to go, it takes its time.
@@ -103,11 +102,18 @@ def follow_wish(turn_changes: TurnChanges, record: WorkloadRecord, now: float) -
     state = State(record.state)
     if record.desired == Desired.CANCEL and state in {State.WAITING, State.HELD}:
         return turn_changes.advance(
-            record, State.CANCELLED, now, reason="stopped", message="Stopped before it started."
+            record,
+            State.CANCELLED,
+            now,
+            reason="stopped",
+            message="Stopped before it started.",
+            data={"text": "stopped_before_start"},
         )
     if record.desired == Desired.PAUSE and state is State.WAITING:
-        said = _why_paused(record, "Paused: out of the queue until resumed.")
-        return turn_changes.advance(record, State.HELD, now, reason="paused", message=said)
+        said = _why_paused(record, "paused")
+        return turn_changes.advance(
+            record, State.HELD, now, reason=_pause_reason(record), message=said.message
+        )
     if record.desired == Desired.RUN and state is State.HELD and record.reason != WAITS_FOR_JOBS:
         return turn_changes.advance(record, State.WAITING, now, reason="queued", message="In the queue.")
     return record
@@ -130,18 +136,38 @@ def follow_wish_of_holder(turn_changes: TurnChanges, job: Job, now: float) -> No
     if state is State.RETAINED and not cancelled:
         return  # the program has ended: there is nothing to pause
     if state is State.RETAINED:  # its result stands
-        finish(turn_changes, job, now, State(record.ending), reason=record.reason, message=record.message)
+        finish(
+            turn_changes,
+            job,
+            now,
+            State(record.ending),
+            reason=record.reason,
+            message=record.message,
+            data=record.facts,
+        )
         return
     if cancelled:
         finish(turn_changes, job, now, ending, reason="stopped", message="Stopped.")
     else:
-        said = _why_paused(record, "Paused: it starts again when resumed.")
-        finish(turn_changes, job, now, ending, reason="paused", message=said)
+        said = _why_paused(record, "paused_while_running")
+        finish(
+            turn_changes,
+            job,
+            now,
+            ending,
+            reason=_pause_reason(record),
+            message=said.message,
+            data={"text": said.code},
+        )
 
 
-def _why_paused(record: WorkloadRecord, by_a_person: str) -> str:
+def _pause_reason(record: WorkloadRecord) -> str:
+    return OVER_BUDGET if record.reason == OVER_BUDGET else "paused"
+
+
+def _why_paused(record: WorkloadRecord, by_a_person: str) -> Said:
     """What is said of it: who finds their job held should not have to guess that money is the reason."""
-    return OVER_BUDGET if record.message == OVER_BUDGET else by_a_person
+    return say(OVER_BUDGET if record.reason == OVER_BUDGET else by_a_person)
 
 
 # -- the end
@@ -192,15 +218,25 @@ def settle(turn_changes: TurnChanges, job: Job, now: float) -> None:
         code = next((code for code in codes if code), 0)
         reached = State.FAILED if code else State.SUCCEEDED
         job.record = turn_changes.advance(
-            record, reached, now, reason=reached.value, message=f"Ended with {code}.", exit_code=code
+            record,
+            reached,
+            now,
+            reason=reached.value,
+            message=f"Ended with {code}.",
+            exit_code=code,
+            data={"text": "ended_with", "code": code},
         )
         return
     to = State(record.ending)
     # The places of a larger start are its own, until it has them or is wanted no more.
     changes = {"wait": record.wait} if to is State.WAITING and record.leave_for == record.id else {}
-    ended = Step(record=record, to=to, reason=record.reason, message=record.message, changes=changes)
+    ended = Step(
+        record=record, to=to, reason=record.reason, message=record.message, changes=changes, data=record.facts
+    )
     job.record = turn_changes.change(advanced(ended, now))
-    turn_changes.tell(job.record, now, record.reason, CLEARED)  # why it ends was said when it began to
+    turn_changes.tell(
+        job.record, now, record.reason, CLEARED, {"text": "cleared"}
+    )  # why it ends was said when it began to
 
 
 def _as_its_tasks_ran(job: Job) -> WorkloadRecord:
@@ -236,9 +272,18 @@ def pass_time(turn_changes: TurnChanges, job: Job, now: float) -> None:
             State.FAILED,
             reason="time_limit",
             message=f"Stopped after its time limit of {record.spec.max_run_seconds} s.",
+            data={"seconds": record.spec.max_run_seconds},
         )
     elif record.state == State.RETAINED:
-        finish(turn_changes, job, now, State(record.ending), reason=record.reason, message=record.message)
+        finish(
+            turn_changes,
+            job,
+            now,
+            State(record.ending),
+            reason=record.reason,
+            message=record.message,
+            data=record.facts,
+        )
 
 
 def next_due(job: Job, now: float, tick: float) -> float | None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, Error, InvalidError, NotFoundError, StaleError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.jobs import submission
 from trainyard.server.jobs.service import require_own
@@ -248,7 +249,7 @@ def spec_from(connection: Connection, actor: Actor, spec: WorkloadSpec | None, f
         return spec
     record = workloads.find(connection, from_job)
     if record is None or not actor.can("jobs:read", record.workspace_id):
-        raise NotFoundError(f"There is no job {from_job!r}.", hint="See `trainyard jobs`.")
+        raise failure(NotFoundError, "no_job", job=from_job)
     own = record.spec if record.user_id == actor.user_id else without_secrets(record.spec)
     return replace(own, after=(), workspace=record.workspace_id)
 
@@ -301,7 +302,7 @@ def _visible(connection: Connection, actor: Actor, text: str) -> ScheduleRecord:
         raise ConflictError(
             f"{len(exact)} schedules are called {text!r}.", hint=f"Name one by its id: {ids}."
         )
-    raise NotFoundError(f"There is no schedule {text!r}.", hint="See `trainyard schedules`.")
+    raise failure(NotFoundError, "no_schedule", schedule=text)
 
 
 def _own(connection: Connection, actor: Actor, text: str) -> ScheduleRecord:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
+from trainyard.messages.catalogue import failure
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.explain.explanations import Explainer, Explanation
@@ -400,7 +401,7 @@ def refuse_wish(record: WorkloadRecord, desired: Desired) -> None:
 def _visible(connection: Connection, actor: Actor, job_id: str, *, lock: bool = False) -> WorkloadRecord:
     record = workloads.find(connection, job_id, lock=lock)
     if record is None or not actor.can_see(record.workspace_id):
-        raise NotFoundError(f"There is no job {job_id!r}.", hint="See `trainyard jobs` for those there are.")
+        raise failure(NotFoundError, "no_job", job=job_id)
     require(actor, "jobs:read", record.workspace_id)
     return record
 

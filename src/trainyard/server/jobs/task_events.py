@@ -5,7 +5,7 @@ What people and the scheduler want of it, and how it ends, is lifecycle.py; a jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from trainyard.engines.api import (
@@ -21,14 +21,11 @@ from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
-from trainyard.spec.exit_reasons import EXIT_CODES, NEVER_BEGAN, ExitReason
+from trainyard.spec.exit_reasons import NEVER_BEGAN, ExitReason, exit_reason
 from trainyard.spec.workload import RETRIED_EXIT_CODES, Restart, Retain, State, TaskState
 
 # A workload that could not be started so often, on whatever nodes, is given up.
 MAX_START_FAILURES = 5
-# How a task ends whose ssh found its port taken; and one that never came to its command, and says why.
-NO_PORT = EXIT_CODES[ExitReason.NO_PORT]
-CODES_OF_NEVER_BEGAN = frozenset(EXIT_CODES[reason] for reason in NEVER_BEGAN)
 # Nodes that a workload avoids at most, because they failed it.
 MOST_AVOIDED = 16
 
@@ -66,6 +63,7 @@ def watch(turn_changes: TurnChanges, job: Job, seen: Observation, now: float) ->
                 task,
                 state=TaskState.ENDED,
                 exit_code=seen.exit_code,
+                reason=seen.reason.value,
                 ended_at=ended,
                 message=seen.message,
                 was_told=seen.was_told or seen.is_fenced,
@@ -109,6 +107,7 @@ def judge(turn_changes: TurnChanges, job: Job, now: float) -> None:
             now,
             reason="running",
             message="All tasks run." if len(tasks) > 1 else "It runs.",
+            data={"text": "all_tasks_run"} if len(tasks) > 1 else None,
             started_at=started,
             first_started_at=job.record.first_started_at or started,
         )
@@ -134,6 +133,7 @@ def _judge_running(turn_changes: TurnChanges, job: Job, tasks: list[TaskRecord],
             State.WAITING,
             reason="task_lost",
             message=f"Task {gone[0].name} was lost with its node {gone[0].node}; it goes back to the queue.",
+            data={"task": gone[0].name, "node": gone[0].node},
         )
         return
     spec = job.record.spec
@@ -151,7 +151,7 @@ def _judge_running(turn_changes: TurnChanges, job: Job, tasks: list[TaskRecord],
 
 
 def _never_began(task: TaskRecord) -> bool:
-    return task.state == TaskState.ENDED and task.exit_code in CODES_OF_NEVER_BEGAN and bool(task.message)
+    return task.state == TaskState.ENDED and exit_reason(task.reason) in NEVER_BEGAN
 
 
 def _succeed(turn_changes: TurnChanges, job: Job, now: float) -> None:
@@ -176,6 +176,7 @@ def _fail(turn_changes: TurnChanges, job: Job, task: TaskRecord, now: float) -> 
     code = task.exit_code if task.exit_code is not None else 1
     which = f"Task {task.name}" if len(job.tasks) > 1 else "It"
     said = f"{which} ended with {code}" + (f" ({task.message})" if task.message else "")
+    facts = {"task": task.name, "code": code, "exit": task.reason, "said": task.message}
     may = spec.restart in {Restart.ON_FAILURE, Restart.ALWAYS} or (
         spec.restart is Restart.EXIT_CODE and code in RETRIED_EXIT_CODES
     )
@@ -189,15 +190,25 @@ def _fail(turn_changes: TurnChanges, job: Job, task: TaskRecord, now: float) -> 
             reason="retried",
             message=f"{said}; retry {record.failures + 1} of {spec.max_retries}.",
             exit_code=code,
+            data={**facts, "retry": record.failures + 1, "retries": spec.max_retries},
         )
         return
-    if code == NO_PORT and kinds.has_ssh(spec) and record.attempt < MAX_START_FAILURES:
+    is_port_taken = exit_reason(task.reason) is ExitReason.NO_PORT and kinds.has_ssh(spec)
+    if is_port_taken and record.attempt < MAX_START_FAILURES:
         # Another job on the node has it. The next start has another port, so this is no failure of the job's.
-        finish(
-            turn_changes, job, now, State.WAITING, reason="port_taken", message=f"{said}; it is tried again."
-        )
+        message = f"{said}; it is tried again."
+        finish(turn_changes, job, now, State.WAITING, reason="port_taken", message=message, data=facts)
         return
-    _end(turn_changes, job, now, State.FAILED, reason="failed", message=f"{said}.", exit_code=code)
+    _end(
+        turn_changes,
+        job,
+        now,
+        State.FAILED,
+        reason="failed",
+        message=f"{said}.",
+        exit_code=code,
+        data=facts,
+    )
 
 
 def _end(
@@ -209,6 +220,7 @@ def _end(
     reason: str,
     message: str,
     exit_code: int,
+    data: Mapping[str, object] | None = None,
 ) -> None:
     spec, record = job.record.spec, job.record
     keeps = (
@@ -223,11 +235,12 @@ def _end(
             now,
             reason=reason,
             message=message,
+            data=data,
             ending=ending,
             exit_code=exit_code,
         )
         return
-    finish(turn_changes, job, now, ending, reason=reason, message=message, exit_code=exit_code)
+    finish(turn_changes, job, now, ending, reason=reason, message=message, exit_code=exit_code, data=data)
 
 
 def shun(record: WorkloadRecord, nodes: Iterable[str]) -> WorkloadRecord:
@@ -280,6 +293,7 @@ def lose_node(turn_changes: TurnChanges, job: Job, node: str, now: float) -> Non
             now,
             "node_silent",
             f"Node {node} does not answer; the job is found again when it does.",
+            {"node": node},
         )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.jobs import submission
 from trainyard.server.jobs.schedules import spec_from
@@ -178,5 +179,5 @@ def _visible(connection: Connection, actor: Actor, text: str) -> TemplateRecord:
     require(actor, "templates:read")
     found = [one for one in _all(connection, actor) if text in {one.id, one.name}]
     if not found:
-        raise NotFoundError(f"There is no template {text!r}.", hint="See `trainyard templates`.")
+        raise failure(NotFoundError, "no_template", template=text)
     return min(found, key=lambda one: (one.id != text, SCOPES.index(one.scope)))

@@ -131,7 +131,9 @@ class TurnChanges:
     ) -> WorkloadRecord:
         """Move a workload to another state, and say why."""
         moved = self.change(
-            advanced(Step(record=record, to=to, reason=reason, message=message, changes=changes), now)
+            advanced(
+                Step(record=record, to=to, reason=reason, message=message, changes=changes, data=data), now
+            )
         )
         self.tell(moved, now, reason, message, data)
         return moved

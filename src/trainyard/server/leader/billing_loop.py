@@ -15,6 +15,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import Error
+from trainyard.messages.catalogue import say
 from trainyard.server.jobs.lifecycle import OVER_BUDGET
 from trainyard.server.leader.clock_trust import ClockTrust
 from trainyard.server.leader.leader_lease import LeaderTerm
@@ -28,7 +29,7 @@ from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import costs, samples
 from trainyard.server.usage.accounting import DAY, days_of, held_by, machine_days, month_of, uses_of
 from trainyard.server.usage.costs import BOOKED, load_prices
-from trainyard.server.wakeups import RECONCILER, EVENTS, Wakeups
+from trainyard.server.wakeups import EVENTS, RECONCILER, Wakeups
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import HOLDING, Desired, State
 
@@ -207,8 +208,11 @@ def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
     )
     key = "workspace_id" if budget.subject == "workspace" else "user_id"
     held = workloads.wanted(c, states, **{key: budget.subject_id})
+    said = say(OVER_BUDGET)
     for record in held:
-        workloads.save(c, replace(record, desired=Desired.PAUSE, message=OVER_BUDGET))
+        workloads.save(
+            c, replace(record, desired=Desired.PAUSE, reason=OVER_BUDGET, message=said.message, facts=None)
+        )
     events.append_many(
         c,
         [
@@ -218,7 +222,8 @@ def _hold(c: Connection, budget: BudgetRecord, now: float) -> bool:
                 subject_id=record.id,
                 workspace_id=record.workspace_id,
                 code="budget_held",
-                message=OVER_BUDGET,
+                message=said.message,
+                data={"text": said.code},
                 state=record.state.value,
                 actor=ACTOR,  # by which the conductor knows that a wish has changed
             )

@@ -144,7 +144,7 @@ class EngineCalls:
                 launches[job.attempt_id] = launch
             elif job.attempt_id in self._launching:
                 self._launching.discard(job.attempt_id)
-                self._refused(sorted(job.nodes), job.attempt_id, launch, was_sent=were_sent)
+                self._refused(job.attempt_id, launch, was_sent=were_sent)
         await self._launch(launches, set(launches) if were_sent else set())
 
     async def _launch(self, left: dict[str, Launch], sent: set[str]) -> None:
@@ -164,15 +164,18 @@ class EngineCalls:
             answers = dict(await self._engine.launch(going)) if going else {}
             gangs = {launch.attempt_id for launch in going if len(launch.nodes) > 1}
             sent |= gangs | {one for one, error in answers.items() if not isinstance(error, NotSentError)}
-            answers |= {one: NotSentError(f"the node {node} does not answer") for one, node in apart.items()}
+            answers |= {
+                one: NotSentError(f"the node {node} does not answer", values={"node": node})
+                for one, node in apart.items()
+            }
             for one, error in answers.items():
                 waits = isinstance(error, UnreachableError) and (one in sent or tries < UNSENT_TRIES)
                 if waits:
                     continue
-                launch = left.pop(one)
+                del left[one]
                 self._launching.discard(one)
                 if error is not None:
-                    self._refused(launch.nodes, one, error, was_sent=one in sent)
+                    self._refused(one, error, was_sent=one in sent)
 
     def _missing(self, launch: Launch) -> str:
         """A node of a gang that does not answer."""
@@ -180,10 +183,10 @@ class EngineCalls:
             return ""
         return next((node for node in launch.nodes if not self._engine.is_reachable(node)), "")
 
-    def _refused(self, nodes: Sequence[str], attempt_id: str, error: Error, *, was_sent: bool) -> None:
+    def _refused(self, attempt_id: str, error: Error, *, was_sent: bool) -> None:
         is_fault = not isinstance(error, UnreachableError | ConflictError | InvalidError)
         workload = split_attempt(attempt_id)[0]
-        node = _named(error, nodes)
+        node = str(error.values.get("node", ""))  # so that it can be avoided
         self._arrived(
             NotLaunched(
                 workload,
@@ -255,10 +258,3 @@ def _launches(jobs: Sequence[Job], launch_facts: LaunchFacts) -> list[Launch | E
 
 def _nodes_left(job: Job) -> set[str]:
     return {task.node for task in job.tasks.values() if not task.is_cleared}
-
-
-def _named(error: Error, nodes: Sequence[str]) -> str:
-    """The node that an error names, so that it can be avoided."""
-    return next(
-        (node for node in nodes if repr(node) in error.message or f" {node} " in f" {error.message} "), ""
-    )

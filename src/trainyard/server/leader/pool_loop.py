@@ -27,11 +27,12 @@ from trainyard.lib.errors import (
     TaskErrors,
     UnsupportedError,
 )
+from trainyard.messages.catalogue import Said, say
+from trainyard.messages.pools import ENDED_BY_AN_ANSWER
 from trainyard.server.cluster import machine_lifecycle
 from trainyard.server.cluster.elastic_pools import DECLARE_DEVICES
 from trainyard.server.cluster.machine_lifecycle import MachineFacts, Step
-from trainyard.server.cluster.pool_provider import PoolProvider, row_name, sentence
-from trainyard.server.explain.pool_errors import is_over
+from trainyard.server.cluster.pool_provider import PoolProvider, row_name, said_of
 from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
 from trainyard.server.leader.pool_demand import PoolChannel
 from trainyard.server.records.nodes import NodeDesired, NodeRecord
@@ -58,6 +59,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 600.0
 # The same after a machine that came and was of no use: what was wrong with it will be wrong with the next.
 VAIN_PAUSE_SECONDS = 600.0
 LONGEST_VAIN_PAUSE_SECONDS = LONGEST_PAUSE_SECONDS * VAIN_PAUSE_SECONDS / FIRST_PAUSE_SECONDS
+# What a pool says that could buy.
+NOTHING = Said("", "")
 # Errors after which nothing was bought, for certain. After others it is asked again under the same names.
 REFUSALS = (CapacityError, InvalidError, UnsupportedError)
 
@@ -174,12 +177,12 @@ class Pools:
                 pools.save_machine(c, step.machine)
                 _change_node(c, step, self._node_of(step, view), now)
                 if step.code:
-                    events.append(c, _event(step.machine.pool, step.code, step.message, now, step.machine))
+                    events.append(c, _event(step.machine.pool, step.code, _why(step), now, step.machine))
                 if step.learnt is not None:
                     self._learn(c, step, now)
                 if step.is_failure:
                     first = VAIN_PAUSE_SECONDS if step.is_vain else FIRST_PAUSE_SECONDS
-                    self._note_failure(c, step.machine.pool, step.message, now, first=first)
+                    self._note_failure(c, step.machine.pool, _why(step), now, first=first)
                 if step.is_success:
                     pools.learn(c, step.machine.pool, failures=0)
 
@@ -215,28 +218,27 @@ class Pools:
             return
         known = pool.shapes.get(row.machine_type)
         if known is not None and known.devices and not learnt.devices:
-            message = (
-                f"{row.name} shows none of the devices of {row.machine_type}: its image may lack the driver."
-            )
-            events.append(c, _event(pool.name, "devices_missing", message, now, row))
-            pools.learn(c, pool.name, message=message)
+            why = say("pool.devices_missing", machine=row.name, type=row.machine_type)
+            events.append(c, _event(pool.name, "devices_missing", why, now, row))
+            _tell_pool(c, pool.name, why)
         price = known.price if known is not None else row.price
         pools.learn(
             c, pool.name, shapes={**pool.shapes, row.machine_type: replace(learnt, price=price or row.price)}
         )
 
     def _note_failure(
-        self, c: Connection, name: str, message: str, now: float, *, first: float = FIRST_PAUSE_SECONDS
+        self, c: Connection, name: str, why: Said, now: float, *, first: float = FIRST_PAUSE_SECONDS
     ) -> None:
         """The pool could not get a machine: say why, and let the next try wait."""
         pool = next((one for one in pools.list_pools(c) if one.name == name), None)
         if pool is None:
             return
-        if pool.message != message:
-            events.append(c, _event(name, "cannot_buy", message, now))
+        if not _was_told(pool, why):
+            events.append(c, _event(name, "cannot_buy", why, now))
         longest = LONGEST_PAUSE_SECONDS if first == FIRST_PAUSE_SECONDS else LONGEST_VAIN_PAUSE_SECONDS
         pause = min(first * 2 ** min(pool.failures, 10), longest)
-        pools.learn(c, name, message=message, failures=pool.failures + 1, retry_at=now + pause)
+        _tell_pool(c, name, why)
+        pools.learn(c, name, failures=pool.failures + 1, retry_at=now + pause)
 
     async def _expire(self, view: PoolRows, now: float) -> None:
         """Let pools try again whose pause is over."""
@@ -263,8 +265,8 @@ class Pools:
                 def work(c: Connection, name: str = pool.name, currency: str = pool.currency) -> None:
                     cost = pools.costs(c, now).get(name, 0.0)
                     pools.remove(c, name)
-                    message = f"The pool is gone; its machines have cost {cost:.2f} {currency}".strip() + "."
-                    events.append(c, _event(name, "pool_removed", message, now))
+                    total = f"{cost:.2f} {currency}".strip()
+                    events.append(c, _event(name, "pool_removed", say("pool_removed", cost=total), now))
 
                 await self._term.write(work)
                 self._wakeups.wake(EVENTS)
@@ -311,25 +313,23 @@ class Pools:
         try:
             shapes, currency = await self._pool_provider.measure(pool)
         except Error as error:
-            await self._complain(pool.name, sentence(error))
+            await self._complain(pool.name, said_of(error))
             raise
         self._measured[pool.name] = (self._term.clock.monotonic(), pool.types)
         changed = replace(pool, shapes=shapes)
         left_out = [name for name in pool.types if name not in changed.usable_types]
-        message = ""
-        if left_out:
-            message = f"Not bought, for nobody sells them or they have other devices: {', '.join(left_out)}."
-        cured = not message and is_over(pool.message)
-        if shapes == pool.shapes and currency == pool.currency and not message and not cured:
+        why = say("pool.types_left_out", types=", ".join(left_out)) if left_out else None
+        cured = why is None and pool.reason in ENDED_BY_AN_ANSWER
+        if shapes == pool.shapes and currency == pool.currency and why is None and not cured:
             return
 
         def work(c: Connection) -> None:
             pools.learn(c, pool.name, shapes=shapes, currency=currency)
             if cured:
-                pools.learn(c, pool.name, message="")
-            if message and pool.message != message:
-                pools.learn(c, pool.name, message=message)
-                events.append(c, _event(pool.name, "types_left_out", message, self._now()))
+                _tell_pool(c, pool.name, NOTHING)
+            if why is not None and not _was_told(pool, why):
+                _tell_pool(c, pool.name, why)
+                events.append(c, _event(pool.name, "types_left_out", why, self._now()))
 
         await self._term.write(work)
         self._places.look_again()
@@ -351,14 +351,14 @@ class Pools:
         if found:
             await self._term.write(lambda c: pools.set_rates(c, found))
 
-    async def _complain(self, name: str, message: str) -> None:
+    async def _complain(self, name: str, why: Said) -> None:
         """Show why something does not work, without giving anything up."""
 
         def work(c: Connection) -> None:
             known = next((one for one in pools.list_pools(c) if one.name == name), None)
-            if known is not None and known.message != message:
-                pools.learn(c, name, message=message)
-                events.append(c, _event(name, "cannot_buy", message, self._now()))
+            if known is not None and not _was_told(known, why):
+                _tell_pool(c, name, why)
+                events.append(c, _event(name, "cannot_buy", why, self._now()))
 
         await self._term.write(work)
 
@@ -372,7 +372,7 @@ class Pools:
         for order, rows in orders.items():
             pool = view.pools.get(rows[0].pool)
             if pool is None or not pool.is_active:
-                self._begin(f"buy {order}", self._give_up(rows, "Its pool is being removed."))
+                self._begin(f"buy {order}", self._give_up(rows, say("pool.removed").message))
             else:
                 self._begin(f"buy {order}", self._buy_one(pool, rows))
 
@@ -381,13 +381,13 @@ class Pools:
         try:
             got = await self._pool_provider.buy(pool, rows)
         except ConflictError as error:  # what an earlier leader bought is not what the pool wants by now
-            await self._give_up(rows, sentence(error))
+            await self._give_up(rows, said_of(error).message)
             return
         except REFUSALS as error:
-            await self._refused(pool, rows, sentence(error))
+            await self._refused(pool, rows, said_of(error))
             return
         except Error as error:
-            await self._complain(pool.name, sentence(error))
+            await self._complain(pool.name, said_of(error))
             raise
         bought = [_bought(row, got[row.name], began) for row in rows if row.name in got]
         missing = [row.name for row in rows if row.name not in got]
@@ -395,23 +395,28 @@ class Pools:
         def work(c: Connection) -> None:
             for row in bought:
                 pools.save_machine(c, row)
-                message = (
-                    f"Bought {row.machine_type} in {row.zone} for {row.price:.2f} {pool.currency} an hour."
+                bought_it = say(
+                    "machine_bought",
+                    type=row.machine_type,
+                    zone=row.zone,
+                    price=f"{row.price:.2f}",
+                    currency=pool.currency,
                 )
-                events.append(c, _event(pool.name, "machine_bought", message, began, row))
+                events.append(c, _event(pool.name, "machine_bought", bought_it, began, row))
             pools.remove_machines(c, missing)
-            pools.learn(c, pool.name, message="", retry_at=None)  # of use it is when a job runs there
+            _tell_pool(c, pool.name, NOTHING)
+            pools.learn(c, pool.name, retry_at=None)  # of use it is when a job runs there
 
         await self._term.write(work)
         self._wakeups.wake(EVENTS)
         self._places.look_again()
 
-    async def _refused(self, pool: PoolRecord, rows: Sequence[MachineRecord], message: str) -> None:
+    async def _refused(self, pool: PoolRecord, rows: Sequence[MachineRecord], why: Said) -> None:
         """Nothing was bought: the rows go, and the queue decides anew when the pool may try again."""
 
         def work(c: Connection) -> None:
             pools.remove_machines(c, [row.name for row in rows])
-            self._note_failure(c, pool.name, message, self._now())
+            self._note_failure(c, pool.name, why, self._now())
 
         await self._term.write(work)
         self._wakeups.wake(EVENTS)
@@ -466,10 +471,8 @@ class Pools:
         """Nobody knows of it: somebody died between buying and telling, long ago or on another computer."""
         await self._pool_provider.release(backend, [machine])
         pool = machine.labels.get("pool", "")
-        message = f"The machine {machine.name} ({machine.id}) was bought and forgotten; it is released."
-        await self._term.write(
-            lambda c: events.append(c, _event(pool, "stray_released", message, self._now()))
-        )
+        why = say("stray_released", machine=machine.name, id=machine.id)
+        await self._term.write(lambda c: events.append(c, _event(pool, "stray_released", why, self._now())))
         self._wakeups.wake(EVENTS)
 
     async def _follow(self, view: PoolRows, now: float) -> None:
@@ -522,8 +525,8 @@ class Pools:
                 return
             done = replace(row, rates=known.rates).released(now, row.message)
             pools.save_machine(c, done)
-            message = f"Released, having cost {done.cost:.4f}: {done.message}"
-            events.append(c, _event(done.pool, "machine_released", message, now, done))
+            why = say("machine_released", cost=f"{done.cost:.4f}", why=done.message)
+            events.append(c, _event(done.pool, "machine_released", why, now, done))
 
         await self._term.write(work)
         self._wakeups.wake(EVENTS)
@@ -584,10 +587,25 @@ def _is_stray(machine: Machine, row: MachineRecord | None) -> bool:
     return row is None or bool(row.machine_id and row.machine_id != machine.id)
 
 
-def _event(pool: str, code: str, message: str, now: float, machine: MachineRecord | None = None) -> Event:
-    data: dict[str, object] = {}
+def _event(pool: str, code: str, why: Said, now: float, machine: MachineRecord | None = None) -> Event:
+    data: dict[str, object] = dict(why.values) if not why.code else {**why.values, "text": why.code}
     if machine is not None:
-        data = {"machine": machine.name, "id": machine.machine_id, "cost": round(machine.cost, 4)}
+        own = {"machine": machine.name, "id": machine.machine_id, "cost": round(machine.cost, 4)}
+        data = {**own, **data}
     return Event(
-        time=now, subject=Subject.POOL, subject_id=pool, code=code, message=message, data=data or None
+        time=now, subject=Subject.POOL, subject_id=pool, code=code, message=why.message, data=data or None
     )
+
+
+def _why(step: Step) -> Said:
+    return Said(step.reason, step.message, step.values)
+
+
+def _tell_pool(c: Connection, name: str, why: Said) -> None:
+    """Note why a pool could not buy."""
+    pools.learn(c, name, message=why.message, reason=why.code, facts=dict(why.values) or None)
+
+
+def _was_told(pool: PoolRecord, why: Said) -> bool:
+    """Whether the pool says this already, so that an event would only repeat it."""
+    return (pool.reason, dict(pool.facts or {})) == (why.code, dict(why.values))

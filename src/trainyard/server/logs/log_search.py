@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.lib.errors import InvalidError
+from trainyard.messages.catalogue import failure
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.logs.log_views import PAGE_BYTES, LogLine, lines_of
 
@@ -89,7 +90,7 @@ def _expression(pattern: str, *, ignores_case: bool) -> Matches:
     try:
         compiled: Any = re2.compile(pattern.encode(errors="replace"), options)
     except re2.error as error:
-        raise _refusal(pattern, _said(error)) from error
+        raise _refusal(pattern, options, error) from error
     finally:
         re2.purge()  # else it keeps the last 128 expressions, with their memory
     if max(compiled.programsize, compiled.reverseprogramsize) > LARGEST_PROGRAM:
@@ -97,42 +98,43 @@ def _expression(pattern: str, *, ignores_case: bool) -> Matches:
     return lambda line: compiled.search(line) is not None
 
 
-def _said(error: Exception) -> str:
-    first = error.args[0] if error.args else ""
-    return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
+# What stands in an expression: an escape, a class as a whole, what looks around or refers back, or any other sign.
+_PART = re.compile(
+    r"(?P<back>\\[1-9])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<around>\(\?<?[=!])|(?P<named>\(\?P=)|.", re.DOTALL
+)
+_COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 
 
-_LOOK_AROUND = re.compile(r"\(\?<?[=!]")
-_BACK_REFERENCE = re.compile(r"\\[1-9]")
-
-
-def _refusal(pattern: str, said: str) -> InvalidError:
-    what, _, where = said.partition(": ")
-    shown = _shown(where)
-    if what == "invalid perl operator" and _LOOK_AROUND.match(where):
-        return InvalidError(
-            f"{shown} looks around, and expressions here cannot.",
-            hint="Search for what the line itself holds; leave the condition out.",
-        )
-    named = "(?P=" if what == "invalid perl operator" and "(?P=" in pattern else ""
-    if named or (what == "invalid escape sequence" and _BACK_REFERENCE.match(where)):
-        return InvalidError(
-            f"{_shown(named) if named else shown} refers back to a group, and expressions here cannot.",
-            hint="Write out what is repeated.",
-        )
-    if what == "invalid repetition size" or "too large" in what:
+def _refusal(pattern: str, options: Any, error: Exception) -> InvalidError:
+    """Why an expression is none: found in the expression itself, for the library says it in words alone."""
+    for part in _PART.finditer(pattern):
+        if part["around"]:
+            return failure(InvalidError, "expression_looks_around", part=_shown(part["around"]))
+        if part["back"] or part["named"]:
+            return failure(InvalidError, "expression_refers_back", part=_shown(part[0]))
+    if _COUNT.search(pattern) and _is_expression(_COUNT.sub("{1}", pattern), options):
         return _too_large(pattern)
-    return InvalidError(
-        f"{_shown(pattern)} is no expression: {what}{f' ({shown})' if where else ''}.",
-        hint="Write an RE2 expression, or search for a plain word.",
-    )
+    said = error.args[0] if error.args else ""
+    why = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return failure(InvalidError, "expression_invalid", expression=_shown(pattern), why=_shortened(why))
+
+
+def _is_expression(pattern: str, options: Any) -> bool:
+    import re2  # noqa: PLC0415  # as above
+
+    try:
+        re2.compile(pattern.encode(errors="replace"), options)
+    except re2.error:
+        return False
+    return True
 
 
 def _too_large(pattern: str) -> InvalidError:
-    return InvalidError(
-        f"The expression {_shown(pattern)} repeats too much.",
-        hint="Repeat less than a thousand times in all, or use * and +.",
-    )
+    return failure(InvalidError, "expression_repeats_too_much", expression=_shown(pattern))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 80 else text[:80] + "…"
 
 
 def _shown(text: str) -> str:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError, QuotaError, StaleError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require, require_everything
 from trainyard.server.auth.authentication import SESSION, Authentication, NewToken, make_token
@@ -322,5 +323,5 @@ def _check_scope(actor: Actor, scope: str) -> None:
 def _visible(connection: Connection, actor: Actor, user: str) -> UserRecord:
     record = users.find_by_name(connection, user) or users.find(connection, user)
     if record is None or (record.id != actor.user_id and not actor.can("users:read")):
-        raise NotFoundError(f"There is no user {user!r}.")
+        raise failure(NotFoundError, "no_user", user=user)
     return record

@@ -10,6 +10,7 @@ from functools import cached_property
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor
 from trainyard.server.launch import kinds
 from trainyard.server.launch.kinds import ascend
@@ -27,7 +28,7 @@ def find_workspace(connection: Connection, actor: Actor, text: str) -> Workspace
     """The workspace with this id or name. One that the actor does not belong to is as if there were none."""
     record = workspaces.find(connection, text) or workspaces.find_by_name(connection, text)
     if record is None or not actor.can_see(record.id):
-        raise NotFoundError(f"There is no workspace {text!r}.", hint="See `trainyard workspaces` for yours.")
+        raise failure(NotFoundError, "no_workspace", workspace=text)
     return record
 
 

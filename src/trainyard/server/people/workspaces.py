@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.scheduling import Strategy
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
@@ -178,7 +179,7 @@ class Workspaces:
             require(actor, "members:write", record.id)
             found = users.find_by_name(connection, user) or users.find(connection, user)
             if found is None:
-                raise NotFoundError(f"There is no user {user!r}.")
+                raise failure(NotFoundError, "no_user", user=user)
             workspaces.set_member(connection, record.id, found.id, role)
             _check_admins(connection, record, actor)
             message = f"{actor.name} made {found.name} {role.value}."
@@ -393,5 +394,5 @@ def _check_admins(connection: Connection, record: WorkspaceRecord, actor: Actor)
 def _group(connection: Connection, text: str) -> GroupRecord:
     found = [one for one in workspaces.list_groups(connection) if text in {one.id, one.name}]
     if not found:
-        raise NotFoundError(f"There is no group {text!r}.", hint="See `trainyard workspaces groups`.")
+        raise failure(NotFoundError, "no_group", group=text)
     return found[0]

@@ -57,6 +57,8 @@ class PoolRecord:
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     currency: str = ""
     message: str = ""
+    reason: str = ""  # the code of the message
+    facts: Mapping[str, Any] | None = None  # what its sentence names
     failures: int = 0
     retry_at: float | None = None
     is_active: bool = True

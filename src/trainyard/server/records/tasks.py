@@ -21,6 +21,9 @@ class TaskRecord:
     devices: tuple[int, ...] = ()
     state: TaskState = TaskState.PENDING
     exit_code: int | None = None
+    reason: str = (
+        ""  # one of spec/exit_reasons.py; empty: it has not ended, or an older version wrote the row
+    )
     message: str = ""
     address: str = ""
     started_at: float | None = None

@@ -31,6 +31,9 @@ class WorkloadRecord:
     ending: str = ""
     reason: str = ""
     message: str = ""
+    facts: Mapping[str, Any] | None = (
+        None  # what the reason's sentence names; `text` is its code, where it is not the reason
+    )
     exit_code: int | None = None
     avoid: tuple[str, ...] = ()
     wait: Mapping[str, Any] | None = None
@@ -58,7 +61,7 @@ class Step:
     reason: str = ""
     message: str = ""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, object] | None = None  # goes into the event
+    data: Mapping[str, object] | None = None  # what the sentence names; goes into the event too
 
 
 # What an event is called when nobody gave a reason.
@@ -91,6 +94,7 @@ def advanced(step: Step, now: float) -> WorkloadRecord:
         "state": to,
         "reason": step.reason,
         "message": step.message,
+        "facts": step.data,
         "due_at": None,
         **_times(record, to, now),
         **step.changes,

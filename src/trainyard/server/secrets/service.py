@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.errors import ConflictError, DeniedError, NotFoundError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import find_workspace
 from trainyard.server.records.secrets import SecretRecord, place_of
@@ -76,7 +77,7 @@ class Secrets:
             place = self._place(connection, actor, workspace)
             record = secrets.find_secret(connection, name, actor.user_id, place)
             if record is None:
-                raise NotFoundError(f"There is no secret {name!r}.", hint="See `trainyard secrets`.")
+                raise failure(NotFoundError, "no_secret", secret=name)
             _require_maker(actor, record)
             secrets.remove_secret(connection, record.id)
             self._note(connection, actor, "secrets.remove", record)

@@ -180,6 +180,7 @@ workloads = Table(
     Column("ending", String(16), nullable=False, default=""),  # FINISHING: the state that comes after it
     Column("reason", String(48), nullable=False, default=""),  # a code, see reasons in services/reasons
     Column("message", Text, nullable=False, default=""),
+    Column("facts", JSON(none_as_null=True), nullable=True),  # what the reason's sentence names
     Column("exit_code", Integer, nullable=True),
     Column("avoid", JSON, nullable=False),  # nodes that it failed on
     Column(
@@ -221,6 +222,7 @@ tasks = Table(
     Column("devices", JSON, nullable=False),  # indices
     Column("state", String(16), nullable=False, default="pending"),
     Column("exit_code", Integer, nullable=True),
+    Column("reason", String(32), nullable=False, default=""),  # one of spec/exit_reasons.py
     Column("message", Text, nullable=False, default=""),
     Column("address", String(64), nullable=False, default=""),
     Column("started_at", Float, nullable=True),
@@ -487,6 +489,8 @@ pools = Table(  # of machines that are bought when the queue needs them
     Column("shapes", JSON, nullable=False),  # of each type, as the provider or a node of that type told it
     Column("currency", String(8), nullable=False, default=""),
     Column("message", Text, nullable=False, default=""),  # why it could not buy last
+    Column("reason", String(48), nullable=False, default=""),  # the code of that, and what the code speaks of
+    Column("facts", JSON(none_as_null=True), nullable=True),
     Column("failures", Integer, nullable=False, default=0),  # in a row
     Column("retry_at", Float, nullable=True),  # nothing is bought until then
     Column("is_active", Boolean, nullable=False, default=True),  # no: all its machines go, then it

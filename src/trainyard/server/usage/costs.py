@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from trainyard.client.schemas import Budget, PoolUse, Use
 from trainyard.lib.errors import ConflictError, InvalidError, NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.people.workspace_lookup import find_workspace
 from trainyard.server.records.costs import BudgetRecord, MachineDay, UseRecord
@@ -251,7 +252,7 @@ def _subject_id(c: Connection, actor: Actor, subject: str, name: str) -> str:
         raise InvalidError(f"A {subject[:20]!r} has no budget.", hint=f"Choose one of {', '.join(SUBJECTS)}.")
     found = users.find_by_name(c, name)
     if found is None:
-        raise NotFoundError(f"There is no user {name[:64]!r}.", hint="See `trainyard admin users`.")
+        raise failure(NotFoundError, "no_user", user=name[:64])
     return found.id
 
 
@@ -259,7 +260,7 @@ def _user_id(c: Connection, actor: Actor, name: str) -> str:
     """Of whom use is asked for. Who administers nothing learns of nobody whether there is such a person."""
     found = users.find_by_name(c, name)
     if found is None and actor.is_admin:
-        raise NotFoundError(f"There is no user {name[:64]!r}.", hint="See `trainyard admin users`.")
+        raise failure(NotFoundError, "no_user", user=name[:64])
     return "" if found is None else found.id
 
 

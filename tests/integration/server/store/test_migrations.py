@@ -118,7 +118,7 @@ def test_alembic_is_not_loaded_when_the_database_is_up_to_date(tmp_path: Path):
     script = (
         "import sys\n"
         "from trainyard.server.store.database import Database\n"
-        "from trainyard.server import upgrade\n"
+        "from trainyard.server.store import upgrade\n"
         "db = Database('sqlite:///' + sys.argv[1])\n"
         "print(repr(upgrade.ensure(db)), upgrade.ensure(db), 'alembic' in sys.modules)\n"
         "db.close()\n"

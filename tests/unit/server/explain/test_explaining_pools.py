@@ -7,13 +7,18 @@ import pytest
 from trainyard.scheduling import Node, NodeState, Reason, Snapshot
 from trainyard.scheduling.reasons import Code
 from trainyard.server.explain.explanations import Explanation, _Names, _View, _with_trouble
+from trainyard.server.records.pools import PoolRecord
 
 SAID = Explanation(state="waiting", starts_now=False, sentence="It waits for new nodes.", remedy="Wait.")
 
 
 def view(**troubles: str) -> _View:
     nodes = (Node(name="cpu-1", pool="cpu", state=NodeState.COMING), Node(name="gpu-1", pool="gpu"))
-    return _View(0.0, Snapshot(nodes=nodes), _Names({}, {}), {}, {}, {}, 0.0, troubles)
+    pools = {
+        name: PoolRecord(name=name, backend="aliyun", types=("t",), most=1, created_at=0.0, message=text)
+        for name, text in troubles.items()
+    }
+    return _View(0.0, Snapshot(nodes=nodes), _Names({}, {}), {}, {}, {}, 0.0, pools)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.launch import kinds
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
+from trainyard.spec.exit_reasons import EXIT_CODES, NEVER_BEGAN, ExitReason
 from trainyard.spec.workload import Launcher, RoleSpec, State, Success, TaskState, WorkloadSpec, tasks_of
 
 RAY = WorkloadSpec(name="j", command="x", kind="RayJob", roles=(RoleSpec(replicas=3),))
@@ -39,7 +40,9 @@ def begun(spec: WorkloadSpec) -> Job:
 
 
 def ended(job: Job, task: str, code: int, message: str = "", *, was_told: bool = False) -> Job:
-    seen = TaskEnded("w.1", task, code, 0, message, 2.0, was_told=was_told)
+    never = {EXIT_CODES[one]: one for one in NEVER_BEGAN} if message == WHY else {}
+    reason = never.get(code, ExitReason.EXITED)
+    seen = TaskEnded("w.1", task, code, 0, message, 2.0, reason=reason, was_told=was_told)
     task_events.watch(TurnChanges(), job, seen, 2.0)
     return job
 

@@ -241,6 +241,7 @@ class Client:
             raise InvalidError(
                 "no region of Alibaba Cloud is set",
                 hint="Set ALIYUN_DEFAULT_REGION, for example to cn-beijing.",
+                reason="provider.region",
             )
 
         async def call_sts(action: str, parameters: Mapping[str, Parameter], keys: Keys | None) -> Answer:

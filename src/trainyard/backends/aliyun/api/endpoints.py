@@ -56,6 +56,7 @@ class Endpoints:
                 if region
                 else "no region of Alibaba Cloud is set",
                 hint="Set ALIYUN_DEFAULT_REGION, for example to cn-beijing.",
+                reason="provider.region",
             )
         return Endpoint(_EXCEPTIONS.get((product, region)) or f"{product}.{region}.aliyuncs.com")
 

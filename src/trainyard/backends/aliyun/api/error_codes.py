@@ -28,6 +28,7 @@ class Row:
     error: type[Error] | None
     sentence: str
     hint: str
+    reason: str = ""  # of the catalogue of messages; empty: what its class says
     is_local: bool = False  # true of this zone, type or price only: another one may succeed
 
 
@@ -54,46 +55,55 @@ BUSY = frozenset(
 )
 
 _ELSEWHERE = "Ask for another type or zone, or leave --zone_id out so that all zones are tried."
-_SOLD_OUT = Row(CapacityError, "{subject} is sold out", _ELSEWHERE, is_local=True)
-_NOT_SOLD = Row(CapacityError, "{subject} is not sold there", _ELSEWHERE, is_local=True)
+_SOLD_OUT = Row(CapacityError, "{subject} is sold out", _ELSEWHERE, reason="provider.sold_out", is_local=True)
+_NOT_SOLD = Row(
+    CapacityError, "{subject} is not sold there", _ELSEWHERE, reason="provider.sold_out", is_local=True
+)
 _FULL = Row(
     CapacityError,
     "the vSwitch has no free addresses left for {subject}",
     "Release machines with `trainyard kill`, or use another zone.",
+    reason="provider.no_addresses",
     is_local=True,
 )
 _SPOT_PRICE = Row(
     CapacityError,
     "the spot price of {subject} is above the limit that was given",
     "Raise spot_price_limit, leave it out to pay the market price, or ask without --spot.",
+    reason="provider.spot_price",
     is_local=True,
 )
 _BALANCE = Row(
     DeniedError,
     "the account's balance is not enough for {subject}",
     "Top up the account in the Alibaba Cloud console (pay-as-you-go machines need a balance of 100 CNY), then try again.",
+    reason="provider.balance",
 )
 _REAL_NAME = Row(
     DeniedError,
     "the account has not passed real-name verification, so it may not buy {subject}",
     "Verify the account in the Alibaba Cloud console under Account Center, then try again.",
+    reason="provider.forbidden",
 )
 _QUOTA = Row(
     CapacityError,
     "the account's quota in {region} does not allow {subject}: {message}",
     "Ask for more in the console's Quota Center (ECS, privileges and quotas), or use another type or region.",
+    reason="provider.account_quota",
     is_local=True,
 )
 _NEW_ACCOUNT = Row(
     CapacityError,
     "the account's quota of pay-as-you-go machines of this kind is 0 in {region}, as on every new account",
     "Ask for a quota of GPU vCPUs in the console's Quota Center (ECS); it is granted within a day, usually at once.",
+    reason="provider.account_quota",
     is_local=True,
 )
 _RAM = Row(
     DeniedError,
     "the access key's user may not call {action}",
     "Let the account's owner attach a RAM policy that allows {action}.",
+    reason="provider.forbidden",
 )
 _RISK = Row(
     DeniedError,
@@ -124,6 +134,7 @@ _IMAGE = Row(
     NotFoundError,
     "there is no image {subject} in {region}: {message}",
     "List the images with `trainyard queryimage`; images with a date in their name are withdrawn after some time.",
+    reason="provider.image",
 )
 _GONE = Row(NotFoundError, "there is no {thing} in {region}", "See what there is with `trainyard ls -a`.")
 _IN_USE = Row(
@@ -141,6 +152,7 @@ _LIMIT = Row(
     CapacityError,
     "a limit of the account in {region} is reached for {subject}: {message}",
     "Remove what is idle with `trainyard cleanup`, or ask for more in the console's Quota Center.",
+    reason="provider.account_quota",
 )
 _REUSED_TOKEN = Row(
     ConflictError,
@@ -162,6 +174,7 @@ _REGION = Row(
     InvalidError,
     "there is no region {region} for this account",
     "Correct ALIYUN_DEFAULT_REGION; cn-beijing and cn-hangzhou are examples.",
+    reason="provider.region",
 )
 _NOT_OPEN = Row(
     DeniedError,

@@ -21,6 +21,11 @@ from trainyard.lib.errors import (
     UnreachableError,
 )
 
+# Why a refusal without a row of its own keeps a pool from buying, for programs.
+REASONS: Mapping[type[Error], str] = {
+    DeniedError: "provider.denied",
+    UnreachableError: "provider.unreachable",
+}
 _THROTTLED = re.compile(r"(?i)throttl|flowcontrol|RequestLimitExceeded")
 # What a request is about, the most telling first.
 _SUBJECTS = (
@@ -193,10 +198,15 @@ def _explain_silence(failure: Unanswered, context: Context) -> Error:
             if where.startswith(("127.", "localhost"))
             else "Check the network, the region's name, and HTTPS_PROXY if you need one."
         )
-        return UnreachableError(f"{where} does not answer {context.action}: {failure.message}", hint=hint)
+        return UnreachableError(
+            f"{where} does not answer {context.action}: {failure.message}",
+            hint=hint,
+            reason="provider.unreachable",
+        )
     return UnreachableError(
         f"{where} gave no answer to {context.action}, so it is not known whether it happened: {failure.message}",
         hint="Run the same command again: it finds what was made.",
+        reason="provider.unreachable",
     )
 
 
@@ -217,10 +227,16 @@ def _explain(failure: Refused, context: Context) -> Error:
         row = find_row(failure.code) or ROWS[""]
         if not row.error:
             return _explain_unknown(failure, context)
+    # NB: the provider tells an account without any quota from one that has used its quota up by these words alone.
     if "quota [0]" in failure.message and failure.code.startswith("QuotaExceed"):
         row = ROWS["QuotaExceed.AfterpayInstance"]
     kind = row.error or InvalidError
-    return kind(row.sentence.format_map(values), hint=row.hint.format_map(values))
+    return kind(
+        row.sentence.format_map(values),
+        hint=row.hint.format_map(values),
+        reason=row.reason or REASONS.get(kind, ""),
+        values={**values, "image": context.subject},
+    )
 
 
 def _explain_unknown(failure: Refused, context: Context) -> Error:
@@ -240,6 +256,7 @@ def _explain_unknown(failure: Refused, context: Context) -> Error:
         f"Alibaba Cloud refused {context.action} for {context.subject} with {failure.code}: "
         f"{_sentence(failure.message)}",
         hint=f"{read}{give}.",
+        reason=REASONS.get(error, ""),
     )
 
 

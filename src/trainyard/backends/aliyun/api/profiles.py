@@ -101,6 +101,7 @@ def find_grant(cloud: CloudSettings, *, on_cloud: Callable[[], bool] = is_on_clo
     raise DeniedError(
         "there are no keys for Alibaba Cloud",
         hint="Set ALIYUN_ACCESS_KEY_ID and ALIYUN_ACCESS_KEY_SECRET, or run `aliyun configure`.",
+        reason="provider.denied",
     )
 
 

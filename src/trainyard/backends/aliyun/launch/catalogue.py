@@ -316,6 +316,12 @@ async def find_candidates(
         raise CapacityError(
             f"nobody in {wish.zone_id or client.region} has {_listed(asked)} {_when(wish, offers)}",
             hint=_no_candidate_hint(wish, offers),
+            reason="provider.price" if _is_too_dear(wish, offers) else "provider.stock",
+            values={
+                "place": wish.zone_id or client.region,
+                "what": _listed(asked),
+                "price": str(wish.highest_price),
+            },
         )
     return ranked
 

@@ -148,7 +148,10 @@ def _is_id(image: str) -> bool:
 
 def _missing(client: Client, image: str) -> NotFoundError:
     return NotFoundError(
-        f"there is no image {image} in {client.region}", hint="List the images with `trainyard queryimage`."
+        f"there is no image {image} in {client.region}",
+        hint="List the images with `trainyard queryimage`.",
+        reason="provider.image",
+        values={"image": image},
     )
 
 

@@ -43,6 +43,7 @@ from trainyard.backends.aliyun.launch.user_data import user_data
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, Error, NotFoundError, UnreachableError
 from trainyard.lib.ids import new_id
+from trainyard.messages.catalogue import most_telling
 from trainyard.settings import Settings
 from trainyard.spec.machine import Machine, MachineSpec
 from trainyard.spec.names import job_of
@@ -419,9 +420,12 @@ def _nobody_has(names: Sequence[str], tried: dict[str, Error]) -> CapacityError:
         f"{same[0]}: {tried[same[0]].message}{_likewise(same[1:])}" for same in reasons.values()
     )
     what = names[0] if len(names) == 1 else f"{len(names)} machines"
+    reason, values = most_telling(tried.values())
     return CapacityError(
         f"no place has {what} now; tried {places}",
         hint="Try again later, ask for fewer or for another type, or leave --zone-id out.",
+        reason=reason or "provider.sold_out",
+        values=values,
     )
 
 

@@ -142,6 +142,8 @@ async def _types_with_gpus(client: Client, spec: MachineSpec) -> list[str]:
         raise CapacityError(
             f"nobody in {spec.zone_id or client.region} has a machine with {spec.gpus} GPUs now",
             hint="Look with `trainyard querygpu` what there is.",
+            reason="provider.stock",
+            values={"place": spec.zone_id or client.region, "what": f"GPU x {spec.gpus}"},
         )
     return [name for _, name in sorted(known)[:MOST_TYPES]]
 

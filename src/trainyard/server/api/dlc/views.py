@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.lib.log import redact_data
 from trainyard.server.api.dlc.job_ids import to_dlc
 from trainyard.server.api.dlc.translate import EcsSpec
+from trainyard.server.jobs.lifecycle import OVER_BUDGET
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import masked
@@ -60,7 +61,7 @@ def status_of(record: WorkloadRecord) -> str:
     if state is State.RETAINED:
         return "SucceededReserving" if record.ending == State.SUCCEEDED else "FailedReserving"
     if state is State.HELD:
-        return "Stopped" if record.reason == "paused" else "Creating"
+        return "Stopped" if record.reason in {"paused", OVER_BUDGET} else "Creating"
     if state is State.FINISHING:
         return {State.WAITING: "Restarting", State.SUCCEEDED: "Running", State.FAILED: "Running"}.get(
             State(record.ending), "Stopping"

@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.store.tables import nodes
 from trainyard.server.store.versioned_rows import insert_named, picked, save_named, versioned_update
@@ -70,7 +71,7 @@ def load(connection: Connection, name: str) -> NodeRecord:
     """The node of this name, or NotFoundError."""
     record = find(connection, name)
     if record is None:
-        raise NotFoundError(f"There is no node {name!r}.", hint="See `trainyard nodes` for those there are.")
+        raise failure(NotFoundError, "no_node", node=name)
     return record
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.pools import LIVE, MachineRecord, PoolRecord, Shape, Stage
 from trainyard.server.store.tables import pool_machines, pools
 from trainyard.server.store.versioned_rows import insert_named, picked, save_named, versioned_update
 
 _NAMES = tuple(one.name for one in fields(PoolRecord))
 # What the leader writes; the rest is people's, and neither makes the other's write stale.
-_LEARNT = ("shapes", "currency", "message", "failures", "retry_at")
+_LEARNT = ("shapes", "currency", "message", "reason", "facts", "failures", "retry_at")
 _WISHED = tuple(
     name for name in _NAMES if name not in {"name", "created_at", "version", "shapes", "currency"}
 )
@@ -33,7 +34,7 @@ def load(connection: Connection, name: str) -> PoolRecord:
     """The pool of this name, or NotFoundError."""
     row = connection.execute(select(pools).where(pools.c.name == name)).first()
     if row is None:
-        raise NotFoundError(f"There is no pool {name!r}.", hint="See `trainyard pools` for those there are.")
+        raise failure(NotFoundError, "no_pool", pool=name)
     return _record(row)
 
 
@@ -48,7 +49,7 @@ def save(connection: Connection, record: PoolRecord) -> PoolRecord:
 
 
 def learn(connection: Connection, name: str, **found: Any) -> None:
-    """Write what the leader found out: shapes, currency, message, failures, retry_at. A pool that is gone stays gone."""
+    """Write what the leader found out: shapes, prices, and why it could not buy. A pool that is gone stays gone."""
     if unknown := found.keys() - set(_LEARNT):
         raise ValueError(f"the leader does not write {min(unknown)}")
     if "shapes" in found:

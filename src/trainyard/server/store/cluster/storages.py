@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.storages import RegistryRecord, StorageRecord
 from trainyard.server.store.tables import registries, storages
 
@@ -33,7 +34,7 @@ def load_storage(connection: Connection, storage_id: str) -> StorageRecord:
     """The storage with this id, or NotFoundError."""
     row = connection.execute(select(storages).where(storages.c.id == storage_id)).first()
     if row is None:
-        raise NotFoundError(f"There is no storage {storage_id!r}.", hint="See `trainyard storages`.")
+        raise failure(NotFoundError, "no_storage", storage=storage_id)
     return StorageRecord(**row._mapping)  # noqa: SLF001  # as above
 
 

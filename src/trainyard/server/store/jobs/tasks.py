@@ -18,6 +18,7 @@ _NAMES = tuple(one.name for one in fields(TaskRecord))
 _CHANGING = (
     "state",
     "exit_code",
+    "reason",
     "message",
     "address",
     "started_at",

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy import insert as insert_into
 
 from trainyard.lib.errors import NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.workloads import CODES, SENTENCES, Step, WorkloadRecord, advanced
 from trainyard.server.store import events
 from trainyard.server.store.jobs import specs
@@ -72,7 +73,7 @@ def load(connection: Connection, id: str) -> WorkloadRecord:  # noqa: A002  # sa
     """The workload with this id, or NotFoundError."""
     record = find(connection, id)
     if record is None:
-        raise NotFoundError(f"There is no job {id!r}.", hint="See `trainyard jobs` for those there are.")
+        raise failure(NotFoundError, "no_job", job=id)
     return record
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.users import UserRecord
 from trainyard.server.store.tables import user_numbers, users
 from trainyard.server.store.versioned_rows import chunks, versioned_update, write_one
@@ -50,7 +51,7 @@ def load(connection: Connection, id: str) -> UserRecord:  # noqa: A002  # same
     """The user with this id, or NotFoundError."""
     record = find(connection, id)
     if record is None:
-        raise NotFoundError(f"There is no user {id!r}.")
+        raise failure(NotFoundError, "no_user", user=id)
     return record
 
 
@@ -58,7 +59,7 @@ def load_by_name(connection: Connection, name: str) -> UserRecord:
     """The user of this name, or NotFoundError."""
     record = find_by_name(connection, name)
     if record is None:
-        raise NotFoundError(f"There is no user {name!r}.")
+        raise failure(NotFoundError, "no_user", user=name)
     return record
 
 

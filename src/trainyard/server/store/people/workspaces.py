@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, delete, insert, select, updat
 from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
+from trainyard.messages.catalogue import failure
 from trainyard.server.records.workspaces import GroupRecord, Limits, MemberRecord, Role, WorkspaceRecord
 from trainyard.server.store.tables import groups, members, users, workspaces
 from trainyard.server.store.versioned_rows import versioned_update, write_one
@@ -51,7 +52,7 @@ def load(connection: Connection, id: str) -> WorkspaceRecord:  # noqa: A002  # s
     """The workspace with this id, or NotFoundError."""
     record = find(connection, id)
     if record is None:
-        raise NotFoundError(f"There is no workspace {id!r}.", hint="See `trainyard workspaces`.")
+        raise failure(NotFoundError, "no_workspace", workspace=id)
     return record
 
 

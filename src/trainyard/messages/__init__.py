@@ -1,0 +1,1 @@
+"""Sentences for people, in English and Chinese, by the codes that programs decide on."""
