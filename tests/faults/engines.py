@@ -15,9 +15,11 @@ from trainyard.engines.api import (
     Endings,
     Launch,
     NodeAddress,
+    NodeDiscovered,
     NodeFacts,
     NodeLost,
     NodeSeen,
+    NodesListed,
     NotSentError,
     Observation,
     TaskCleared,
@@ -64,7 +66,8 @@ class World:
         self.sizes: dict[str, int] = {}  # attempt → tasks
         self.launched: dict[str, Launch] = {}
         self.graces: dict[str, list[float]] = {}  # attempt → what it was given whenever it was told to go
-        self.engine: WorldEngine | None = None
+        self.engine: BareEngine | None = None
+        self.loses_answers = True
 
     def node(self, name: str) -> FakeNode:
         return self.nodes.setdefault(name, FakeNode(name))
@@ -140,8 +143,10 @@ class World:
         self.mend(name)
 
 
-class WorldEngine:
-    """One leader's way to the world."""
+class BareEngine:
+    """One leader's way to the world: what every engine has, and no more."""
+
+    binds_peers = False
 
     def __init__(self, world: World, *, cpu: int = 4000) -> None:
         self.world = world
@@ -157,6 +162,10 @@ class WorldEngine:
             if self.world.random.random() < 0.2:
                 self._queue.put_nowait(one)  # nodes may repeat themselves
 
+    def address_of(self, attempt_id: str, task: str) -> str:
+        """Where a task is, in words of the engine's."""
+        return "127.0.0.1"
+
     def report(self, name: str) -> None:
         node = self.world.node(name)
         if name not in self._known or node.is_cut:
@@ -165,7 +174,8 @@ class WorldEngine:
             self.say(TaskUnknown(attempt, task, name, "It was started anew."))
         for task in node.tasks.values():
             ran = time.monotonic() - task.since
-            self.say(TaskStarted(task.attempt_id, task.name, 0.0, "127.0.0.1", ran))
+            address = self.address_of(task.attempt_id, task.name)
+            self.say(TaskStarted(task.attempt_id, task.name, 0.0, address, ran))
             if task.exit_code is not None:
                 self.say(
                     TaskEnded(
@@ -174,13 +184,16 @@ class WorldEngine:
                 )
             if task.is_cleared:
                 self.say(TaskCleared(task.attempt_id, task.name, 0))
-        self.say(NodeSeen(name, node.boot, NodeFacts(cpu_milli=self.cpu, memory_mib=4096)))
+        facts = NodeFacts(cpu_milli=self.cpu, memory_mib=4096, binds_peers=self.binds_peers)
+        self.say(NodeSeen(name, node.boot, facts))
 
     async def launch(self, launches: Sequence[Launch]) -> Mapping[str, Error | None]:
         await asyncio.sleep(0)
         answers = {one.attempt_id: self._launch(one) for one in launches}
         for one in launches:
-            if self.world.random.random() < 0.05:  # taken, and the answer is lost
+            if (
+                self.world.loses_answers and self.world.random.random() < 0.05
+            ):  # taken, and the answer is lost
                 answers[one.attempt_id] = UnreachableError(
                     f"Node {one.tasks[0].node} did not answer in time.", values={"node": one.tasks[0].node}
                 )
@@ -191,7 +204,7 @@ class WorldEngine:
         self.world.launched[launch.attempt_id] = launch
         for task in launch.tasks:
             node = self.world.node(task.node)
-            if node.is_cut or self.world.engine is not self:
+            if task.node not in self._known or node.is_cut or self.world.engine is not self:
                 return NotSentError(f"Node {task.node} does not answer.", values={"node": task.node})
             if launch.attempt_id in node.refused:
                 return ConflictError(f"{launch.attempt_id} was ended before.")
@@ -208,7 +221,8 @@ class WorldEngine:
             attempts = self.world.ran.setdefault(launch.workload_id, [])
             if launch.attempt_id not in attempts:
                 attempts.append(launch.attempt_id)
-            self.world.tell(node, TaskStarted(launch.attempt_id, task.name, 1.0, "127.0.0.1"))
+            address = self.address_of(launch.attempt_id, task.name)
+            self.world.tell(node, TaskStarted(launch.attempt_id, task.name, 1.0, address))
         return None
 
     async def end(self, endings: Endings) -> Mapping[str, TasksByNode | Error]:
@@ -243,7 +257,7 @@ class WorldEngine:
                 self._expected.get(name, set()).discard(key)
 
     def is_reachable(self, node: str) -> bool:
-        return not self.world.node(node).is_cut and self.world.engine is self
+        return node in self._known and not self.world.node(node).is_cut and self.world.engine is self
 
     def expect(self, node: str, tasks: Iterable[tuple[str, str]]) -> None:
         self._expected.setdefault(node, set()).update(tasks)
@@ -255,6 +269,13 @@ class WorldEngine:
                 batch.append(self._queue.get_nowait())
             yield batch
 
+    async def aclose(self) -> None:
+        return None
+
+
+class WorldEngine(BareEngine):
+    """One whose nodes are declared, as those of agents are."""
+
     async def add_node(self, address: NodeAddress) -> None:
         self._known.add(address.name)
         if self.world.node(address.name).is_cut:
@@ -265,5 +286,34 @@ class WorldEngine:
     async def remove_node(self, name: str) -> None:
         self._known.discard(name)
 
-    async def aclose(self) -> None:
-        return None
+
+class ClusterEngine(BareEngine):
+    """One that discovers its nodes, and whose tasks have addresses only when they have started, as those of a cluster."""
+
+    name = "cluster"
+    binds_peers = True
+
+    def __init__(self, world: World, *, cpu: int = 4000) -> None:
+        super().__init__(world, cpu=cpu)
+        self.bound: dict[str, dict[str, str]] = {}
+
+    async def observe(self) -> AsyncIterator[Sequence[Observation]]:
+        self.list_nodes()
+        async for batch in super().observe():
+            yield batch
+
+    def list_nodes(self) -> None:
+        """Say which nodes there are, as after a list of the cluster's."""
+        for name in self.world.nodes.keys() - self._known:
+            self._known.add(name)
+            self.say(NodeDiscovered(name, self.name))
+            asyncio.get_running_loop().call_soon(
+                self.report, name
+            )  # when a new leader has said what it expects
+        self.say(NodesListed(self.name, frozenset(self.world.nodes)))
+
+    def address_of(self, attempt_id: str, task: str) -> str:
+        return f"pod:{attempt_id}/{task}"
+
+    async def bind_peers(self, attempt_id: str, nodes: Iterable[str], addresses: Mapping[str, str]) -> None:
+        self.bound[attempt_id] = dict(addresses)

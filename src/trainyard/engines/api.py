@@ -146,7 +146,8 @@ class Engine(Protocol):
     def expect(self, node: str, tasks: Iterable[TaskKey]) -> None:
         """Say which tasks the node was given earlier: what is not there then is `TaskUnknown`.
 
-        For a new leader, before the node is added. What this engine launches itself is expected already.
+        For a new leader, before the node is added, and before `observe` where the engine discovers its nodes. What this
+        engine launches itself is expected already.
         """
         ...
 
@@ -157,7 +158,8 @@ class Engine(Protocol):
     def observe(self) -> AsyncIterator[Sequence[Observation]]:
         """What happens, in batches; never ends by itself. One reader.
 
-        Whenever a node is connected, the state of all its tasks is said again, until they are forgotten.
+        Whenever a node is connected, the state of all its tasks is said again, until they are forgotten. An engine that
+        discovers its nodes begins to look for them now.
         """
         ...
 
