@@ -25,7 +25,7 @@ VISION, SPEECH = "ws-vision", "ws-speech"
 
 
 @dataclass
-class Cast:
+class People:
     """Everybody, signed in."""
 
     services: Services
@@ -49,7 +49,7 @@ class Cast:
         return await self.services.authentication.authenticate(self.tokens[actor.name])
 
 
-async def assemble(db: Database, clock: Clock, folder: Path, **settings: object) -> Cast:
+async def assemble(db: Database, clock: Clock, folder: Path, **settings: object) -> People:
     """Make everybody."""
     first = ensure_admin(db, clock)
     assert first is not None
@@ -88,4 +88,4 @@ async def assemble(db: Database, clock: Clock, folder: Path, **settings: object)
 
     await db.write(work)
     actors = {name: await services.authentication.authenticate(token) for name, token in secrets.items()}
-    return Cast(services, db, clock, first, actors.pop("admin"), **actors, tokens=secrets)
+    return People(services, db, clock, first, actors.pop("admin"), **actors, tokens=secrets)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from people import Cast, assemble
+from people import People, assemble
 from postgres import postgres  # noqa: F401  # a fixture
 from trainyard.lib.clock import ManualClock
 from trainyard.server.store import upgrade
@@ -32,7 +32,7 @@ def db(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-async def cast(db: Database, tmp_path: Path) -> Iterator[Cast]:
+async def people(db: Database, tmp_path: Path) -> Iterator[People]:
     """A platform's people: an administrator, and two workspaces that know nothing of each other."""
     people = await assemble(db, ManualClock(), tmp_path)
     yield people

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from people import Cast
+from people import People
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError, StaleError
 from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.records.pools import MachineRecord, PoolRecord, Shape, Stage
@@ -16,31 +16,31 @@ from trainyard.server.store.cluster import nodes, pools
 POOL = PoolRecord(name="gpu", backend="aliyun", types=("a", "b"), most=4, created_at=0.0)
 
 
-async def test_a_pool_is_made_changed_and_removed_by_administrators_alone(cast: Cast):
+async def test_a_pool_is_made_changed_and_removed_by_administrators_alone(people: People):
     with pytest.raises(DeniedError):
-        await cast.services.pools.create(cast.ann, POOL)
-    made = await cast.services.pools.create(cast.root, POOL)
+        await people.services.pools.create(people.ann, POOL)
+    made = await people.services.pools.create(people.root, POOL)
     assert (made.pool.name, made.cost, made.machines) == ("gpu", 0.0, ())
     with pytest.raises(ConflictError):
-        await cast.services.pools.create(cast.root, POOL)
-    assert [view.pool.name for view in await cast.services.pools.list(cast.ann)] == ["gpu"]
+        await people.services.pools.create(people.root, POOL)
+    assert [view.pool.name for view in await people.services.pools.list(people.ann)] == ["gpu"]
     with pytest.raises(DeniedError):
-        await cast.services.pools.change(cast.ann, "gpu", most=9)
+        await people.services.pools.change(people.ann, "gpu", most=9)
     with pytest.raises(StaleError):
-        await cast.services.pools.change(cast.root, "gpu", version=7, most=9)
-    cast.db.write_now(lambda c: pools.learn(c, "gpu", message="sold out", failures=3, retry_at=9e9))
-    changed = (await cast.services.pools.change(cast.root, "gpu", most=9, zones=["z1"])).pool
+        await people.services.pools.change(people.root, "gpu", version=7, most=9)
+    people.db.write_now(lambda c: pools.learn(c, "gpu", message="sold out", failures=3, retry_at=9e9))
+    changed = (await people.services.pools.change(people.root, "gpu", most=9, zones=["z1"])).pool
     assert (changed.most, changed.zones, changed.message, changed.retry_at) == (9, ("z1",), "", None)
     with pytest.raises(DeniedError):
-        await cast.services.pools.remove(cast.ann, "gpu")
-    await cast.services.pools.remove(cast.root, "gpu")
-    await cast.services.pools.remove(cast.root, "gpu")
-    assert not (await cast.services.pools.get(cast.root, "gpu")).pool.is_active
+        await people.services.pools.remove(people.ann, "gpu")
+    await people.services.pools.remove(people.root, "gpu")
+    await people.services.pools.remove(people.root, "gpu")
+    assert not (await people.services.pools.get(people.root, "gpu")).pool.is_active
     with pytest.raises(ConflictError):
-        await cast.services.pools.change(cast.root, "gpu", most=1)
-    told = cast.db.read_now(lambda c: [one.code for one in events.page(c, subject="pool")])
+        await people.services.pools.change(people.root, "gpu", most=1)
+    told = people.db.read_now(lambda c: [one.code for one in events.page(c, subject="pool")])
     assert told == ["create", "change", "remove"]
-    noted = cast.db.read_now(lambda c: [one.action for one in audit.page(c, subject="gpu")])
+    noted = people.db.read_now(lambda c: [one.action for one in audit.page(c, subject="gpu")])
     assert {"pools.create", "pools.change", "pools.remove"} <= set(noted)
 
 
@@ -66,43 +66,43 @@ WRONG: tuple[dict[str, object], ...] = (
 )
 
 
-async def test_what_cannot_be_bought_is_refused_at_once(cast: Cast):
+async def test_what_cannot_be_bought_is_refused_at_once(people: People):
     for wrong in WRONG:
         with pytest.raises(InvalidError):
-            await cast.services.pools.create(cast.root, replace(POOL, **wrong))  # type: ignore[arg-type]
+            await people.services.pools.create(people.root, replace(POOL, **wrong))  # type: ignore[arg-type]
 
 
-async def test_a_name_is_refused_when_nodes_have_it_for_their_pool(cast: Cast):
-    cast.db.write_now(lambda c: nodes.insert_node(c, NodeRecord(name="mine", created_at=0.0, pool="gpu")))
+async def test_a_name_is_refused_when_nodes_have_it_for_their_pool(people: People):
+    people.db.write_now(lambda c: nodes.insert_node(c, NodeRecord(name="mine", created_at=0.0, pool="gpu")))
     with pytest.raises(ConflictError):
-        await cast.services.pools.create(cast.root, POOL)
+        await people.services.pools.create(people.root, POOL)
 
 
-async def test_there_is_no_pool_when_nobody_made_it(cast: Cast):
+async def test_there_is_no_pool_when_nobody_made_it(people: People):
     with pytest.raises(NotFoundError):
-        await cast.services.pools.get(cast.root, "none")
+        await people.services.pools.get(people.root, "none")
 
 
-async def test_the_bill_has_what_runs_and_what_was_released(cast: Cast):
-    await cast.services.pools.create(cast.root, POOL)
-    now = cast.clock.now().timestamp()
+async def test_the_bill_has_what_runs_and_what_was_released(people: People):
+    await people.services.pools.create(people.root, POOL)
+    now = people.clock.now().timestamp()
     row = MachineRecord(
         name="gpu-x-0", pool="gpu", backend="aliyun", wanted_at=now, price=3.6, costed_at=now, machine_id="i-1"
     )  # fmt: skip
     other = replace(row, name="gpu-x-1", state=Stage.JOINED)
-    cast.db.write_now(lambda c: pools.insert_machines(c, [row, other]))
-    cast.clock.advance(1000)
-    later = cast.clock.now().timestamp()
-    cast.db.write_now(lambda c: pools.save_machine(c, row.released(later, "")))
-    cast.clock.advance(1000)
-    view = await cast.services.pools.get(cast.root, "gpu")
+    people.db.write_now(lambda c: pools.insert_machines(c, [row, other]))
+    people.clock.advance(1000)
+    later = people.clock.now().timestamp()
+    people.db.write_now(lambda c: pools.save_machine(c, row.released(later, "")))
+    people.clock.advance(1000)
+    view = await people.services.pools.get(people.root, "gpu")
     assert [(one.name, round(one.cost_at(view.at), 6)) for one in view.machines] == [
         ("gpu-x-1", 2.0),
         ("gpu-x-0", 1.0),
     ]
     assert view.cost == pytest.approx(3.0)
-    assert [one.name for one in (await cast.services.pools.list(cast.root))[0].machines] == ["gpu-x-1"]
-    assert cast.db.read_now(lambda c: pools.backends_since(c, now - 1)) == {"aliyun"}
+    assert [one.name for one in (await people.services.pools.list(people.root))[0].machines] == ["gpu-x-1"]
+    assert people.db.read_now(lambda c: pools.backends_since(c, now - 1)) == {"aliyun"}
 
 
 def test_what_the_leader_learns_makes_no_change_of_people_stale(db):

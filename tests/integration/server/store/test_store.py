@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from people import VISION, Cast
+from people import VISION, People
 from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
 from trainyard.server.records.idempotency import AnswerRecord, KeyTakenError
 from trainyard.server.records.tasks import TaskRecord
@@ -41,68 +41,68 @@ def record(number: int = 1, **changes) -> WorkloadRecord:
 
 
 @pytest.fixture
-def put(cast: Cast):
+def put(people: People):
     def write(*records):
-        cast.db.write_now(lambda c: workloads.insert_many(c, records))
+        people.db.write_now(lambda c: workloads.insert_many(c, records))
         return records
 
     return write
 
 
-async def test_a_record_comes_back_as_it_was_when_it_was_written(cast, put):
+async def test_a_record_comes_back_as_it_was_when_it_was_written(people, put):
     put(record(1), record(2, wait=None, dlc=None, avoid=()))
-    assert cast.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1)
-    assert cast.db.read_now(lambda c: workloads.load(c, "dlc0002")) == record(
+    assert people.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1)
+    assert people.db.read_now(lambda c: workloads.load(c, "dlc0002")) == record(
         2, wait=None, dlc=None, avoid=()
     )
     with pytest.raises(NotFoundError, match="dlc0003"):
-        cast.db.read_now(lambda c: workloads.load(c, "dlc0003"))
+        people.db.read_now(lambda c: workloads.load(c, "dlc0003"))
 
 
-async def test_a_write_is_refused_by_name_when_somebody_else_wrote_first(cast, put):
+async def test_a_write_is_refused_by_name_when_somebody_else_wrote_first(people, put):
     put(record(1))
-    saved = cast.db.write_now(lambda c: workloads.save(c, record(1, desired=Desired.CANCEL)))
+    saved = people.db.write_now(lambda c: workloads.save(c, record(1, desired=Desired.CANCEL)))
     assert saved.version == 2
     with pytest.raises(StaleError, match="dlc0001 has version 2 by now, not 1"):
-        cast.db.write_now(lambda c: workloads.save(c, record(1, priority=9)))
+        people.db.write_now(lambda c: workloads.save(c, record(1, priority=9)))
     with pytest.raises(StaleError, match="dlc0009 is gone"):
-        cast.db.write_now(lambda c: workloads.save(c, record(9)))
-    assert cast.db.read_now(lambda c: workloads.load(c, "dlc0001")) == saved
+        people.db.write_now(lambda c: workloads.save(c, record(9)))
+    assert people.db.read_now(lambda c: workloads.load(c, "dlc0001")) == saved
 
 
-async def test_only_the_others_are_written_when_some_of_many_are_stale(cast, put):
+async def test_only_the_others_are_written_when_some_of_many_are_stale(people, put):
     put(*(record(n) for n in range(5)))
-    cast.db.write_now(lambda c: workloads.save(c, record(2, desired=Desired.CANCEL)))
+    people.db.write_now(lambda c: workloads.save(c, record(2, desired=Desired.CANCEL)))
     steps = [Step(record=record(n), to=State.ADMITTED) for n in range(5)]
-    moved = cast.db.write_now(lambda c: workloads.advance_many(c, steps, now=9.0))
+    moved = people.db.write_now(lambda c: workloads.advance_many(c, steps, now=9.0))
     assert [one.id for one in moved] == ["dlc0000", "dlc0001", "dlc0003", "dlc0004"]
-    stored = cast.db.read_now(lambda c: workloads.load_many(c, [f"dlc{n:04}" for n in range(5)]))
+    stored = people.db.read_now(lambda c: workloads.load_many(c, [f"dlc{n:04}" for n in range(5)]))
     assert [one.state for one in stored.values()].count(State.ADMITTED) == 4
     assert stored["dlc0002"].state is State.WAITING
-    told = cast.db.read_now(lambda c: events.page(c, subject="workload"))
+    told = people.db.read_now(lambda c: events.page(c, subject="workload"))
     assert [event.subject_id for event in told] == ["dlc0000", "dlc0001", "dlc0003", "dlc0004"]
 
 
-async def test_a_stale_one_is_named_and_not_written_when_it_is_saved_alone(cast, put):
+async def test_a_stale_one_is_named_and_not_written_when_it_is_saved_alone(people, put):
     put(record(1))
-    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=7)])) == []
-    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=9)])) == ["dlc0001"]
-    assert cast.db.write_now(lambda c: workloads.save_many(c, [record(9)])) == ["dlc0009"]
-    assert cast.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1, priority=7, version=2)
+    assert people.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=7)])) == []
+    assert people.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=9)])) == ["dlc0001"]
+    assert people.db.write_now(lambda c: workloads.save_many(c, [record(9)])) == ["dlc0009"]
+    assert people.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1, priority=7, version=2)
 
 
-async def test_a_step_is_refused_when_the_table_of_transitions_does_not_have_it(cast, put):
+async def test_a_step_is_refused_when_the_table_of_transitions_does_not_have_it(people, put):
     put(record(1))
     with pytest.raises(ConflictError, match="dlc0001 is waiting and cannot become running"):
-        cast.db.write_now(lambda c: workloads.advance(c, record(1), State.RUNNING, now=1.0))
-    assert cast.db.read_now(events.last_seq) == 0
+        people.db.write_now(lambda c: workloads.advance(c, record(1), State.RUNNING, now=1.0))
+    assert people.db.read_now(events.last_seq) == 0
     with pytest.raises(ValueError, match="ending"):
-        cast.db.write_now(
+        people.db.write_now(
             lambda c: workloads.advance(c, record(1, state=State.ADMITTED), State.FINISHING, now=1.0)
         )
 
 
-async def test_age_is_kept_when_a_workload_goes_back_to_the_queue(cast, put):
+async def test_age_is_kept_when_a_workload_goes_back_to_the_queue(people, put):
     (first,) = put(record(1, queued_at=5.0))
 
     def life(c):
@@ -113,15 +113,15 @@ async def test_age_is_kept_when_a_workload_goes_back_to_the_queue(cast, put):
         back = workloads.advance(c, one, State.WAITING, now=21.0, reason="preempted", message="Preempted.")
         return one, back
 
-    finishing, back = cast.db.write_now(life)
+    finishing, back = people.db.write_now(life)
     assert (finishing.attempt, finishing.started_at, finishing.stopped_at) == (1, 12.0, 20.0)
     assert (back.queued_at, back.leave_by, back.ending, back.stopped_at) == (5.0, None, "", None)
-    assert back == cast.db.read_now(lambda c: workloads.load(c, "dlc0001"))
-    codes = [event.code for event in cast.db.read_now(lambda c: events.page(c))]
+    assert back == people.db.read_now(lambda c: workloads.load(c, "dlc0001"))
+    codes = [event.code for event in people.db.read_now(lambda c: events.page(c))]
     assert codes == ["admitted", "starting", "running", "finishing", "preempted"]
 
 
-async def test_lists_have_what_was_asked_for_when_there_are_criteria(cast, put):
+async def test_lists_have_what_was_asked_for_when_there_are_criteria(people, put):
     put(
         record(1),
         record(2, name="BERT large", kind="TFJob", state=State.RUNNING),
@@ -131,7 +131,7 @@ async def test_lists_have_what_was_asked_for_when_there_are_criteria(cast, put):
     )
 
     def ids(**criteria):
-        return [one.id[-1] for one in cast.db.read_now(lambda c: workloads.list_page(c, **criteria))]
+        return [one.id[-1] for one in people.db.read_now(lambda c: workloads.list_page(c, **criteria))]
 
     assert ids() == ["4", "3", "2", "1"]
     assert ids(newest_first=False, limit=2) == ["1", "2"]
@@ -151,8 +151,8 @@ async def test_lists_have_what_was_asked_for_when_there_are_criteria(cast, put):
     assert ids(since=2.0, until=4.0) == ["3", "2"]
     assert ids(tags={"ключ": "ü"}, user_id="u-ann") == ["2", "1"]
     assert ids(tags={"team": "y"}) == []
-    assert cast.db.read_now(lambda c: workloads.count(c, workspace_ids=[VISION])) == 3
-    assert cast.db.read_now(lambda c: workloads.counts_by_state(c, VISION)) == {
+    assert people.db.read_now(lambda c: workloads.count(c, workspace_ids=[VISION])) == 3
+    assert people.db.read_now(lambda c: workloads.counts_by_state(c, VISION)) == {
         State.WAITING: 2,
         State.RUNNING: 1,
     }
@@ -162,40 +162,40 @@ async def test_lists_have_what_was_asked_for_when_there_are_criteria(cast, put):
     "key",
     ['a"b', "a,b", "a}b", "a.b", "a'b", "a b", "中", "a\\b", "$x", "[0]", "%s", ":x", "a{b", "NULL", ""],
 )
-async def test_a_tag_is_found_when_its_key_is_hostile(cast, put, key):
+async def test_a_tag_is_found_when_its_key_is_hostile(people, put, key):
     put(record(1, spec=replace(SPEC, tags={key: "v'1"})), record(2, spec=replace(SPEC, tags={})))
-    assert cast.db.read_now(lambda c: workloads.count(c, tags={key: "v'1"})) == 1
-    assert cast.db.read_now(lambda c: workloads.count(c, tags={key: "v"})) == 0
+    assert people.db.read_now(lambda c: workloads.count(c, tags={key: "v'1"})) == 1
+    assert people.db.read_now(lambda c: workloads.count(c, tags={key: "v"})) == 0
 
 
-async def test_tasks_are_found_by_workload_attempt_and_node_when_they_were_written(cast, put):
+async def test_tasks_are_found_by_workload_attempt_and_node_when_they_were_written(people, put):
     put(record(1, state=State.RUNNING, attempt=2), record(2, state=State.FAILED, attempt=1))
     rows = [
         TaskRecord(workload_id=f"dlc000{job}", attempt=attempt, name=f"w-{n}", role="w", number=n, rank=n, node=f"n{n}",
                    devices=(n, 7))
         for job, attempt in ((1, 1), (1, 2), (2, 1)) for n in range(2)
     ]  # fmt: skip
-    cast.db.write_now(lambda c: workloads.insert_tasks(c, rows))
+    people.db.write_now(lambda c: workloads.insert_tasks(c, rows))
     done = [
         replace(row, state=TaskState.ENDED, exit_code=0, is_cleared=True) for row in rows if row.attempt == 1
     ]
-    cast.db.write_now(lambda c: workloads.save_tasks(c, done))
-    assert cast.db.read_now(lambda c: workloads.tasks(c, "dlc0001", 2)) == rows[2:4]
-    assert cast.db.read_now(lambda c: workloads.tasks(c, "dlc0001")) == [*done[:2], *rows[2:4]]
-    assert cast.db.read_now(lambda c: workloads.tasks_on(c, "n0")) == [rows[2]]
-    assert cast.db.read_now(workloads.tasks_holding) == {"dlc0001": rows[2:4]}
-    assert cast.db.read_now(lambda c: workloads.tasks_of(c, [("dlc0002", 1)])) == {"dlc0002": done[2:]}
-    cast.db.write_now(lambda c: workloads.purge(c, ["dlc0001"]))
-    assert cast.db.read_now(lambda c: workloads.tasks(c, "dlc0001")) == []
+    people.db.write_now(lambda c: workloads.save_tasks(c, done))
+    assert people.db.read_now(lambda c: workloads.tasks(c, "dlc0001", 2)) == rows[2:4]
+    assert people.db.read_now(lambda c: workloads.tasks(c, "dlc0001")) == [*done[:2], *rows[2:4]]
+    assert people.db.read_now(lambda c: workloads.tasks_on(c, "n0")) == [rows[2]]
+    assert people.db.read_now(workloads.tasks_holding) == {"dlc0001": rows[2:4]}
+    assert people.db.read_now(lambda c: workloads.tasks_of(c, [("dlc0002", 1)])) == {"dlc0002": done[2:]}
+    people.db.write_now(lambda c: workloads.purge(c, ["dlc0001"]))
+    assert people.db.read_now(lambda c: workloads.tasks(c, "dlc0001")) == []
 
 
-async def test_people_and_the_leader_do_not_undo_each_other_when_both_write_a_node(cast):
-    known = cast.db.read_now(lambda c: nodes.load(c, "n1"))
-    cast.db.write_now(lambda c: nodes.save(c, replace(known, desired="cordoned", labels={"a": "b"})))
+async def test_people_and_the_leader_do_not_undo_each_other_when_both_write_a_node(people):
+    known = people.db.read_now(lambda c: nodes.load(c, "n1"))
+    people.db.write_now(lambda c: nodes.save(c, replace(known, desired="cordoned", labels={"a": "b"})))
     seen = replace(known, state="lost", reason="silent", cpu=8000, seen_at=5.0)
-    cast.db.write_now(lambda c: nodes.save_seen(c, [seen]))
-    cast.db.write_now(lambda c: nodes.touch(c, {"n1": 9.0}))
-    now = cast.db.read_now(lambda c: nodes.load(c, "n1"))
+    people.db.write_now(lambda c: nodes.save_seen(c, [seen]))
+    people.db.write_now(lambda c: nodes.touch(c, {"n1": 9.0}))
+    now = people.db.read_now(lambda c: nodes.load(c, "n1"))
     assert (now.desired, now.labels, now.state, now.cpu, now.seen_at) == (
         "cordoned",
         {"a": "b"},
@@ -204,81 +204,81 @@ async def test_people_and_the_leader_do_not_undo_each_other_when_both_write_a_no
         9.0,
     )
     with pytest.raises(StaleError, match="n1"):
-        cast.db.write_now(lambda c: nodes.save(c, known))
+        people.db.write_now(lambda c: nodes.save(c, known))
 
 
-async def test_declared_devices_stay_when_the_node_says_what_it_found(cast):
-    known = cast.db.read_now(lambda c: nodes.load(c, "n1"))
-    declared = cast.db.write_now(
+async def test_declared_devices_stay_when_the_node_says_what_it_found(people):
+    known = people.db.read_now(lambda c: nodes.load(c, "n1"))
+    declared = people.db.write_now(
         lambda c: nodes.save(c, replace(known, simulated=True, devices={"A100": 8}, cpu=0))
     )
-    cast.db.write_now(lambda c: nodes.save_seen(c, [replace(declared, devices={}, cpu=64000)]))
-    now = cast.db.read_now(lambda c: nodes.load(c, "n1"))
+    people.db.write_now(lambda c: nodes.save_seen(c, [replace(declared, devices={}, cpu=64000)]))
+    now = people.db.read_now(lambda c: nodes.load(c, "n1"))
     assert (now.devices, now.cpu) == ({"A100": 8}, 64000)
 
 
-async def test_quotas_members_and_groups_come_back_when_they_were_written(cast):
+async def test_quotas_members_and_groups_come_back_when_they_were_written(people):
     limits = Limits(nominal={"cpu": 4}, users={"ann": {"cpu": 1}}, weight=2.0, strategy="strict_fifo")
     group = GroupRecord(id="g1", name="labs", quota=limits)
-    cast.db.write_now(lambda c: workspaces.insert_group(c, group))
-    place = cast.db.read_now(lambda c: workspaces.load(c, VISION))
-    saved = cast.db.write_now(lambda c: workspaces.save(c, replace(place, group_id="g1", quota=limits)))
-    assert cast.db.read_now(lambda c: workspaces.load(c, VISION)) == saved
-    assert cast.db.read_now(workspaces.list_groups) == [group]
+    people.db.write_now(lambda c: workspaces.insert_group(c, group))
+    place = people.db.read_now(lambda c: workspaces.load(c, VISION))
+    saved = people.db.write_now(lambda c: workspaces.save(c, replace(place, group_id="g1", quota=limits)))
+    assert people.db.read_now(lambda c: workspaces.load(c, VISION)) == saved
+    assert people.db.read_now(workspaces.list_groups) == [group]
     with pytest.raises(ConflictError, match="belong to"):
-        cast.db.write_now(lambda c: workspaces.remove_group(c, "g1"))
+        people.db.write_now(lambda c: workspaces.remove_group(c, "g1"))
     with pytest.raises(ConflictError, match="vision"):
-        cast.db.write_now(lambda c: workspaces.insert_workspace(c, replace(place, id="other")))
+        people.db.write_now(lambda c: workspaces.insert_workspace(c, replace(place, id="other")))
     with pytest.raises(ConflictError, match="ann"):
-        cast.db.write_now(lambda c: users.insert_user(c, UserRecord(id="x", name="ann", created_at=1.0)))
+        people.db.write_now(lambda c: users.insert_user(c, UserRecord(id="x", name="ann", created_at=1.0)))
 
 
-async def test_past_use_decays_when_time_passes(cast):
-    cast.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0, ("a", "c"): 0.0}, 100.0))
-    cast.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0}, 100.0))
-    found = cast.db.read_now(lambda c: past_use.load(c, 100.0 + 2 * 50.0, half_life=50.0))
+async def test_past_use_decays_when_time_passes(people):
+    people.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0, ("a", "c"): 0.0}, 100.0))
+    people.db.write_now(lambda c: past_use.save(c, {("a", "b"): 8.0}, 100.0))
+    found = people.db.read_now(lambda c: past_use.load(c, 100.0 + 2 * 50.0, half_life=50.0))
     assert found == {("a", "b"): pytest.approx(2.0)}
 
 
-async def test_a_key_is_refused_when_it_comes_with_another_request(cast):
+async def test_a_key_is_refused_when_it_comes_with_another_request(people):
     row = AnswerRecord(user_id="u-ann", key="jobs:k", digest="a" * 64, status=201, body=b"x", created_at=1.0)
-    cast.db.write_now(lambda c: idempotency.keep(c, row))
-    assert cast.db.read_now(lambda c: idempotency.find(c, "u-ann", "jobs:k", "a" * 64)) == row
-    assert cast.db.read_now(lambda c: idempotency.find(c, "u-ben", "jobs:k", "a" * 64)) is None
+    people.db.write_now(lambda c: idempotency.keep(c, row))
+    assert people.db.read_now(lambda c: idempotency.find(c, "u-ann", "jobs:k", "a" * 64)) == row
+    assert people.db.read_now(lambda c: idempotency.find(c, "u-ben", "jobs:k", "a" * 64)) is None
     with pytest.raises(ConflictError, match="'k' was used for another"):
-        cast.db.read_now(lambda c: idempotency.find(c, "u-ann", "jobs:k", "b" * 64))
+        people.db.read_now(lambda c: idempotency.find(c, "u-ann", "jobs:k", "b" * 64))
     with pytest.raises(KeyTakenError):
-        cast.db.write_now(lambda c: idempotency.keep(c, row))
+        people.db.write_now(lambda c: idempotency.keep(c, row))
 
 
-async def test_a_setting_is_the_first_one_when_two_servers_make_it(cast):
-    assert cast.db.write_now(lambda c: settings.ensure(c, "platform_id", "p1")) == "p1"
-    assert cast.db.write_now(lambda c: settings.ensure(c, "platform_id", "p2")) == "p1"
-    cast.db.write_now(lambda c: settings.save(c, "platform_id", {"a": [1]}))
-    assert cast.db.read_now(lambda c: settings.find(c, "platform_id")) == {"a": [1]}
+async def test_a_setting_is_the_first_one_when_two_servers_make_it(people):
+    assert people.db.write_now(lambda c: settings.ensure(c, "platform_id", "p1")) == "p1"
+    assert people.db.write_now(lambda c: settings.ensure(c, "platform_id", "p2")) == "p1"
+    people.db.write_now(lambda c: settings.save(c, "platform_id", {"a": [1]}))
+    assert people.db.read_now(lambda c: settings.find(c, "platform_id")) == {"a": [1]}
 
 
-def test_times_between_states_are_counted_when_jobs_have_started_and_ended(cast: Cast, put):
+def test_times_between_states_are_counted_when_jobs_have_started_and_ended(people: People, put):
     put(
         record(1, first_started_at=1.5),
         record(2, first_started_at=5.0, ended_at=5000.0),
         record(3, first_started_at=1.0),  # the clock was set back
         record(4),
     )
-    found = cast.db.read_now(latencies.state_changes)
+    found = people.db.read_now(latencies.state_changes)
     running, finished = found["running"], found["finished"]
     assert (running.count, running.total, running.counts[:3]) == (3, 3.5, (2, 2, 3))
     assert (finished.count, finished.total, set(finished.counts)) == (1, 4995.0, {0})
 
 
-def test_every_user_has_a_number_that_nobody_else_gets_when_users_come_and_go(cast):
-    before = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-new", "u-next"]))
+def test_every_user_has_a_number_that_nobody_else_gets_when_users_come_and_go(people):
+    before = people.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-new", "u-next"]))
     assert set(before) == {"u-ann"}
     new = UserRecord(id="u-new", name="new", created_at=1.0, is_active=False)
-    cast.db.write_now(lambda c: users.insert_user(c, new))
-    number = cast.db.read_now(lambda c: users.numbers(c, ["u-new"]))["u-new"]
-    cast.db.write_now(lambda c: users.delete_unused(c, "u-new"))
-    cast.db.write_now(lambda c: users.insert_user(c, UserRecord(id="u-next", name="next", created_at=1.0)))
-    after = cast.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-next"]))
+    people.db.write_now(lambda c: users.insert_user(c, new))
+    number = people.db.read_now(lambda c: users.numbers(c, ["u-new"]))["u-new"]
+    people.db.write_now(lambda c: users.delete_unused(c, "u-new"))
+    people.db.write_now(lambda c: users.insert_user(c, UserRecord(id="u-next", name="next", created_at=1.0)))
+    after = people.db.read_now(lambda c: users.numbers(c, ["u-ann", "u-next"]))
     assert after["u-ann"] == before["u-ann"]
     assert len({number, *after.values()}) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from people import VISION, Cast
+from people import VISION, People
 from trainyard.lib.errors import StaleError
 from trainyard.server.people.first_start import ensure_admin
 from trainyard.server.services import Services
@@ -128,18 +128,18 @@ def test_what_people_changed_is_told_once_each_when_a_loop_asks(db: Database):
     assert db.write_now(lambda c: events.delete_before(c, 2.0, limit=3)) == 3
 
 
-async def test_a_job_is_submitted_once_when_the_same_key_comes_many_times_at_once(cast: Cast):
-    spec = cast.job(name="once")
-    other = Services(cast.db, cast.clock, cast.services.wakeups, settings=cast.services.settings)
+async def test_a_job_is_submitted_once_when_the_same_key_comes_many_times_at_once(people: People):
+    spec = people.job(name="once")
+    other = Services(people.db, people.clock, people.services.wakeups, settings=people.services.settings)
     records = await asyncio.gather(
         *(
-            (cast.services if number % 2 else other).jobs.submit(cast.ann, spec, idempotency_key="k")
+            (people.services if number % 2 else other).jobs.submit(people.ann, spec, idempotency_key="k")
             for number in range(8)
         )
     )
     other.close()
     assert len({record.id for record in records}) == 1
-    assert await cast.db.read(lambda c: workloads.count(c, workspace_ids=[VISION])) == 1
+    assert await people.db.read(lambda c: workloads.count(c, workspace_ids=[VISION])) == 1
 
 
 def test_there_is_one_administrator_when_servers_start_together(database_url: str, tmp_path: Path):
@@ -172,14 +172,14 @@ def test_both_are_written_when_two_wishes_meet(postgres):
     async def play(folder: Path) -> None:
         db = Database(postgres.database())
         upgrade.ensure(db)
-        cast = await assemble(db, SystemClock(), folder)
-        record = await cast.services.jobs.submit(cast.ann, cast.job())
-        wishes = [cast.services.jobs.set_priority(cast.ann, record.id, number) for number in range(1, 9)]
-        await loops.gather(*wishes, cast.services.jobs.set_desired(cast.ann, record.id, Desired.PAUSE))
-        after = await cast.services.jobs.get(cast.ann, record.id)
+        people = await assemble(db, SystemClock(), folder)
+        record = await people.services.jobs.submit(people.ann, people.job())
+        wishes = [people.services.jobs.set_priority(people.ann, record.id, number) for number in range(1, 9)]
+        await loops.gather(*wishes, people.services.jobs.set_desired(people.ann, record.id, Desired.PAUSE))
+        after = await people.services.jobs.get(people.ann, record.id)
         assert after.desired is Desired.PAUSE
         assert after.version >= 9
-        cast.services.close()
+        people.services.close()
         db.close()
 
     loops.run(play(Path("/tmp")))
