@@ -3,7 +3,7 @@
 A process number alone identifies nothing, because the kernel uses it again. A process is its number and the tick of
 the clock at which it started.
 
-Python 3.8 and its standard library only: the program on a node has this module too, see engines/nodes/agent_bundle.py.
+Python 3.8, its standard library and read_file.py only: the program on a node has this module too, see engines/nodes/agent_bundle.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from trainyard.lib.read_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,20 +39,7 @@ class ProcessRow(NamedTuple):
     session: int
 
 
-def read_file(path: str) -> bytes:
-    """All of a small file. Half the system calls of `open().read()`."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = piece = os.read(handle, 65536)
-        while piece:
-            piece = os.read(handle, 65536)
-            data += piece
-        return data
-    finally:
-        os.close(handle)
-
-
-@cache
+@lru_cache
 def boot_id() -> str:
     """Identifies this start of the kernel: numbers of processes mean nothing after another start."""
     return read_file("/proc/sys/kernel/random/boot_id").decode().strip()

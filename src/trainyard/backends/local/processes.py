@@ -21,9 +21,9 @@ from trainyard.lib.process_tree import (
     first_thread_children,
     freeze,
     is_alive,
-    read_file,
     send,
 )
+from trainyard.lib.read_file import read_file
 
 FIRST_PAUSE = 0.005  # seconds between two looks at the dying; doubles
 LONGEST_PAUSE = 0.1

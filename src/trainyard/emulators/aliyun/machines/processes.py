@@ -15,9 +15,9 @@ from trainyard.lib.process_tree import (
     environment_of,
     find_processes,
     freeze,
-    read_file,
     send,
 )
+from trainyard.lib.read_file import read_file
 
 FIRST_PAUSE = 0.002  # seconds between two looks at the dying; doubles
 LONGEST_PAUSE = 0.05

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from trainyard.lib import process_tree
+
 from . import kernel
 from .log_sender import COALESCE_BYTES, COALESCE_SECONDS, LogSender
 from .readings.disk_limit import DiskLimits
@@ -234,7 +236,7 @@ class Agent:
             {
                 "op": "welcome",
                 "version": self.version,
-                "boot": kernel.boot_id(),
+                "boot": process_tree.boot_id(),
                 "time": time.time(),
                 "python": ".".join(map(str, sys.version_info[:3])),
                 **_condition(self.tasks.refusal),

@@ -7,6 +7,8 @@ import sys
 from importlib import import_module
 from typing import Any, NoReturn
 
+from trainyard.lib.read_file import read_file
+
 from . import kernel
 from .sandbox.capabilities import Capabilities
 from .sandbox.storage_mounts import RefusalError
@@ -102,7 +104,7 @@ def _become(folder: TaskFolder, order: dict[str, Any], command: str, child: int)
 def _environment(child: int, order: dict[str, Any]) -> dict[str, str]:
     """What the task's program began with: it has ports and names that were found only then. Nothing where that cannot be read."""
     try:
-        pairs = [word.partition(b"=") for word in kernel.read_file(f"/proc/{child}/environ").split(b"\0")]
+        pairs = [word.partition(b"=") for word in read_file(f"/proc/{child}/environ").split(b"\0")]
     except OSError:
         return {}
     found = {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}

@@ -1,4 +1,4 @@
-"""What Linux offers and Python's library does not: subreapers, inotify, holes in files, and who a process really is."""
+"""What Linux offers and Python's library does not: subreapers, inotify, holes in files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 import struct
+
+from trainyard.lib.read_file import read_file
 
 MARK = "TRAINYARD_MARK"  # a variable that every process of a task begins with
 PR_SET_PDEATHSIG = 1
@@ -23,19 +25,6 @@ EVENT = struct.Struct("iIII")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl  # looked up here, once, and not in every child
-
-
-def read_file(path: str) -> bytes:
-    """All of a small file. Half the system calls of `open().read()`."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = piece = os.read(handle, 65536)
-        while piece:
-            piece = os.read(handle, 65536)
-            data += piece
-        return data
-    finally:
-        os.close(handle)
 
 
 def _checked(result: int) -> int:
@@ -76,26 +65,6 @@ def punch_hole(descriptor: int, offset: int, length: int) -> bool:
     return bool(_libc.fallocate(descriptor, mode, begin, size) == 0)
 
 
-def boot_id() -> str:
-    """Another one after every start of the machine."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
-def stat_fields(pid: int) -> list[bytes] | None:
-    """The fields of /proc/<pid>/stat after the name, beginning with the state; None where it has gone."""
-    try:
-        return read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except OSError:
-        return None
-
-
-def start_time(pid: int) -> int:
-    """When a process began, in ticks since boot: with the pid it names a process for good. 0: there is none, or a zombie."""
-    fields = stat_fields(pid)
-    return 0 if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
-
-
 def disk_bytes_of(pid: int | str) -> tuple[int, int]:
     """What a process and those of its children that it has outlived have read from disks and written to them; 0 where nobody says."""
     try:
@@ -103,52 +72,6 @@ def disk_bytes_of(pid: int | str) -> tuple[int, int]:
         return int(words[words.index(b"read_bytes:") + 1]), int(words[words.index(b"write_bytes:") + 1])
     except (OSError, ValueError, IndexError):
         return 0, 0
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of a process that has one thread, or of any thread of it."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, read_file(f"/proc/{pid}/task/{thread}/children").split())
-    except OSError:  # gone meanwhile
-        pass
-    return found
-
-
-def descendants_of(pid: int) -> list[int]:
-    """All processes below one, parents first."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children_of(waiting.pop())
-        found += below
-        waiting += below
-    return found
-
-
-def all_pids() -> list[int]:
-    """Every process id there is."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def has_mark(pid: int, mark: bytes) -> bool:
-    """Whether a process began with `NAME=value` in its environment."""
-    try:
-        return mark in read_file(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:  # gone, or somebody else's
-        return False
-
-
-def mark_of_process(pid: int, name: bytes) -> str:
-    """The value that a process began with for a variable; empty where it has none, or is somebody else's."""
-    try:
-        words = read_file(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:
-        return ""
-    return next(
-        (word[len(name) + 1 :].decode(errors="replace") for word in words if word.startswith(name + b"=")), ""
-    )
 
 
 class Inotify:

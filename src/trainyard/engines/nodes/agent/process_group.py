@@ -16,6 +16,7 @@ import sys
 import time
 from typing import NoReturn
 
+from trainyard.lib import process_tree
 from trainyard.spec.exit_reasons import NOT_FOUND, NOT_STARTED
 
 from . import kernel
@@ -314,14 +315,14 @@ class ProcessGroup:
             marked = _marked(self.mark)
         except OSError:  # no file is left to look with
             marked = [member.pid for member in self._living()]
-        return marked + [pid for pid in kernel.descendants_of(os.getpid()) if pid != self.watcher]
+        return marked + [pid for pid in process_tree.descendants_of(os.getpid()) if pid != self.watcher]
 
     def _clear_leftovers(self) -> None:
         """All have ended: what they left in the background is asked to go, and then made to."""
         deadline = time.monotonic() + min(self.grace, LEFTOVER_SECONDS)
         number = signal.SIGTERM
         while True:
-            left = [pid for pid in self._ours() if kernel.start_time(pid)]
+            left = [pid for pid in self._ours() if process_tree.start_time(pid)]
             if not left:
                 break
             for pid in left:
@@ -420,7 +421,7 @@ def _be_watcher(auto_release: int, mark: str) -> NoReturn:
 def _kill_marked(mark: str) -> None:
     until = time.monotonic() + LEFTOVER_SECONDS
     while time.monotonic() < until:
-        left = [pid for pid in _marked(mark) if kernel.start_time(pid)]
+        left = [pid for pid in _marked(mark) if process_tree.start_time(pid)]
         if not left:
             return
         for pid in left:
@@ -431,7 +432,7 @@ def _kill_marked(mark: str) -> None:
 
 def _marked(mark: str) -> list[int]:
     word = f"{mark}=1".encode()
-    return [pid for pid in kernel.all_pids() if kernel.has_mark(pid, word)]
+    return process_tree.find_marked(word)
 
 
 def flush_own_streams() -> None:

@@ -16,6 +16,8 @@ import subprocess
 import time
 from typing import Any
 
+from trainyard.lib import process_tree
+from trainyard.lib.read_file import read_file
 from trainyard.spec.exit_reasons import (
     NO_CONTAINER,
     NOT_FOUND,
@@ -24,7 +26,6 @@ from trainyard.spec.exit_reasons import (
     ExitReason,
 )
 
-from .. import kernel
 from ..sandbox.capabilities import DOCKER, PODMAN, Runtime, find_runtime, run_briefly
 from ..sandbox.storage_mounts import RefusalError, check
 from ..signals import EndSignal
@@ -240,7 +241,14 @@ class ContainerSupervisor:
     def _first(self) -> int:
         """The first process of the container; 0 where it is not to be found."""
         mark = mark_of(self.order)
-        return next((pid for pid in kernel.all_pids() if kernel.has_mark(pid, mark) and is_first(pid)), 0)
+        return next(
+            (
+                pid
+                for pid in process_tree.all_pids()
+                if mark in process_tree.environment_of(pid) and is_first(pid)
+            ),
+            0,
+        )
 
     def _tell_if_due(self) -> bool:
         """Whether it has to go and did not know yet."""
@@ -315,7 +323,7 @@ def is_starved(said: list[str]) -> bool:
 def is_first(pid: int) -> bool:
     """Whether a process is the first one in a tree of processes that is not ours."""
     try:
-        lines = kernel.read_file(f"/proc/{pid}/status").splitlines()
+        lines = read_file(f"/proc/{pid}/status").splitlines()
     except OSError:
         return False
     numbers = next((line.split()[1:] for line in lines if line.startswith(b"NSpid:")), [])

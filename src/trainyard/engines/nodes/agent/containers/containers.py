@@ -15,6 +15,8 @@ import resource
 import sys
 from typing import Any
 
+from trainyard.lib.read_file import read_file
+
 from .. import kernel
 from ..sandbox import syscall_filter
 from ..sandbox.capabilities import DOCKER, RUNTIMES, Runtime, find_runtime, has_runtime, run_briefly
@@ -105,7 +107,7 @@ def discard_left(runtime: Runtime) -> None:
         return
     for name in os.listdir(LEFT):
         with contextlib.suppress(FileNotFoundError):  # another task's keeper has
-            kind = kernel.read_file(f"{LEFT}/{name}").decode()
+            kind = read_file(f"{LEFT}/{name}").decode()
             if kind == runtime.kind and _is_removed(runtime, name):
                 os.unlink(f"{LEFT}/{name}")
 

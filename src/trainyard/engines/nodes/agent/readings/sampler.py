@@ -11,6 +11,9 @@ import os
 import time
 from typing import Any
 
+from trainyard.lib import process_tree
+from trainyard.lib.read_file import read_file
+
 from .. import kernel
 from ..tasks.folder import boot_seconds
 from ..tasks.task_list import Task
@@ -179,8 +182,8 @@ def all_processes() -> dict[int, Process]:
     """Every process with its children."""
     found: dict[int, Process] = {}
     parents: dict[int, int] = {}
-    for pid in kernel.all_pids():
-        fields = kernel.stat_fields(pid)
+    for pid in process_tree.all_pids():
+        fields = process_tree.stat_fields(pid)
         if fields is not None:
             found[pid] = Process(sum(map(int, fields[11:15])) / TICKS)
             parents[pid] = int(fields[1])
@@ -213,7 +216,7 @@ def processes_of(tasks: list[Task], processes: dict[int, Process]) -> list[tuple
         below = {pid for _, pids in found for pid in pids}
         elsewhere: dict[str, list[int]] = {}
         for pid in sorted(processes.keys() - below):
-            mark = kernel.mark_of_process(pid, kernel.MARK.encode())
+            mark = process_tree.variable_of(pid, kernel.MARK.encode())
             if mark:
                 elsewhere.setdefault(mark, []).append(pid)
         found = [(task, pids + elsewhere.get(task.order.get("mark", ""), [])) for task, pids in found]
@@ -248,7 +251,7 @@ def memory_of(pids: list[int]) -> float:
     own = shared = 0
     for pid in pids[1:] or pids:  # its supervisor is ours
         with contextlib.suppress(OSError, ValueError, IndexError):
-            words = kernel.read_file(f"/proc/{pid}/statm").split()
+            words = read_file(f"/proc/{pid}/statm").split()
             resident, common = int(words[1]), int(words[2])
             own += resident - common
             shared = max(shared, common)
@@ -259,7 +262,7 @@ def network(pid: str) -> tuple[float, float]:
     """Bytes received and sent by all interfaces that lead outside."""
     received = sent = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in kernel.read_file(f"/proc/{pid}/net/dev").splitlines()[2:]:
+        for line in read_file(f"/proc/{pid}/net/dev").splitlines()[2:]:
             name, _, rest = line.partition(b":")
             words = rest.split()
             if name.strip() != b"lo":
@@ -271,7 +274,7 @@ def network(pid: str) -> tuple[float, float]:
 def node_seconds() -> float:
     """Seconds that all processors of the node were busy."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        words = kernel.read_file("/proc/stat").splitlines()[0].split()[1:]
+        words = read_file("/proc/stat").splitlines()[0].split()[1:]
         user, nice, system, _idle, _waiting, irq, softirq, steal = (int(word) for word in words[:8])
         return (user + nice + system + irq + softirq + steal) / TICKS
     return 0.0
@@ -281,7 +284,7 @@ def disk_bytes() -> tuple[float, float]:
     """Bytes that whole disks have read and written; parts of them, and what lies on others, would count twice."""
     read = written = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in kernel.read_file("/proc/diskstats").splitlines():
+        for line in read_file("/proc/diskstats").splitlines():
             words = line.split()
             name = words[2].decode(errors="replace")
             if os.path.exists(f"/sys/block/{name}/device"):
@@ -293,7 +296,7 @@ def disk_bytes() -> tuple[float, float]:
 def node_memory() -> float:
     """Bytes that the node has given away and cannot take back."""
     with contextlib.suppress(OSError, ValueError):
-        lines = kernel.read_file("/proc/meminfo").splitlines()
+        lines = read_file("/proc/meminfo").splitlines()
         known = {words[0]: int(words[1]) for words in (line.split() for line in lines) if len(words) > 1}
         return float(known[b"MemTotal:"] - known.get(b"MemAvailable:", known[b"MemFree:"])) * 1024
     return 0.0

@@ -8,7 +8,8 @@ import os
 import select
 import time
 
-from .. import kernel
+from trainyard.lib.read_file import read_file
+
 from . import cgroups
 from .sandbox_user import FIRST, TaskUser
 
@@ -96,7 +97,7 @@ class Capabilities:
     def _sealed(self, path: str) -> str:
         """A way to a copy of a program in memory that cannot be changed any more; its own path where that cannot be."""
         with contextlib.suppress(OSError):
-            content = kernel.read_file(path)
+            content = read_file(path)
             is_lent = (
                 os.stat(path).st_mode & 0o6000
             )  # one that gets its rights from its file has none as a copy

@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-from .. import kernel
+from trainyard.lib.read_file import read_file
 
 ROOT = "/sys/fs/cgroup"
 OURS = "trainyard"
@@ -215,7 +215,7 @@ def _counted(path: str, name: str) -> int:
 
 def _read(path: str) -> str:
     try:
-        return kernel.read_file(path).decode(errors="replace")
+        return read_file(path).decode(errors="replace")
     except OSError:
         return ""
 

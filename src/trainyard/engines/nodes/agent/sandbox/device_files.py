@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from .. import kernel
+from trainyard.lib.read_file import read_file
 
 
 def device_nodes(order: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
@@ -36,7 +36,7 @@ def _nvidia_minors() -> dict[int, int]:
     found = {}
     try:
         for index, name in enumerate(sorted(os.listdir(folder))):
-            match = re.search(rb"Device Minor:\s*(\d+)", kernel.read_file(f"{folder}/{name}/information"))
+            match = re.search(rb"Device Minor:\s*(\d+)", read_file(f"{folder}/{name}/information"))
             if match:
                 found[index] = int(match.group(1))
     except OSError:

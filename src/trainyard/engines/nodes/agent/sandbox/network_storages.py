@@ -10,6 +10,8 @@ import os
 import time
 from typing import Any
 
+from trainyard.lib.read_file import read_file
+
 from .. import kernel
 from .capabilities import find_program, run_briefly
 
@@ -89,7 +91,7 @@ def is_mounted(place: str) -> bool:
 
 
 def _mounts() -> list[tuple[str, str]]:
-    lines = kernel.read_file("/proc/self/mounts").splitlines()
+    lines = read_file("/proc/self/mounts").splitlines()
     return [(_plain(device), _plain(place)) for device, place, *_ in (line.split(b" ") for line in lines)]
 
 

@@ -14,7 +14,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from .. import kernel
+from trainyard.lib import process_tree
+
 from . import storage_owner
 from .sandbox_user import TaskUser
 
@@ -156,7 +157,7 @@ def check(pid: int, placed: list[MountedStorage]) -> None:
         wanted = os.fstat(one.handle)
         is_made = False
         while not _is_at(pid, one.target, wanted):
-            if not kernel.start_time(pid):
+            if not process_tree.start_time(pid):
                 return
             if is_made or time.monotonic() > deadline:
                 raise RefusalError(f"the storage at {one.target} is not what it should be")

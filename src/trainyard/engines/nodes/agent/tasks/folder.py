@@ -25,6 +25,7 @@ import stat
 import time
 from typing import Any
 
+from trainyard.lib import process_tree
 from trainyard.lib.remove_tree import remove_tree
 
 from .. import kernel
@@ -329,9 +330,9 @@ def write_tombstone(attempt: str, grace: float) -> float:
     path = f"{ENDED}/{check_name(attempt)}"
     deadline = boot_seconds() + grace
     known = read_json(path)
-    if known is not None and known.get("boot") == kernel.boot_id():
+    if known is not None and known.get("boot") == process_tree.boot_id():
         deadline = min(deadline, float(known["deadline"]))
-    write_file(path, json.dumps({"boot": kernel.boot_id(), "deadline": deadline}).encode())
+    write_file(path, json.dumps({"boot": process_tree.boot_id(), "deadline": deadline}).encode())
     return deadline
 
 
@@ -340,7 +341,7 @@ def find_tombstone(attempt: str) -> float | None:
     path = f"{ENDED}/{check_name(attempt)}"
     known = read_json(path)
     if known is not None:
-        return float(known["deadline"]) if known.get("boot") == kernel.boot_id() else 0.0
+        return float(known["deadline"]) if known.get("boot") == process_tree.boot_id() else 0.0
     return 0.0 if os.path.exists(path) else None
 
 

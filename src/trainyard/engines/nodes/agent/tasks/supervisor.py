@@ -21,6 +21,7 @@ import time
 from importlib import import_module
 from typing import Any
 
+from trainyard.lib import process_tree
 from trainyard.lib.remove_tree import remove_tree
 from trainyard.spec.exit_reasons import EXIT_CODES, LAST_SIGNAL, SIGNAL_BASE, ExitReason, exit_reason
 
@@ -373,7 +374,7 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 os.kill(self.child, number)
             return
-        for pid in kernel.descendants_of(os.getpid()):
+        for pid in process_tree.descendants_of(os.getpid()):
             if is_asking and self.view and pid == self.child:
                 continue  # it only holds the view, and would take it away before the program has heard
             with contextlib.suppress(OSError):
@@ -553,10 +554,10 @@ def end_marked(mark: bytes, session: int, spared: set[int], *, grace: float = LE
     number, deadline = signal.SIGTERM if grace else signal.SIGKILL, boot_seconds() + grace
     while found := [
         pid
-        for pid in kernel.all_pids()
+        for pid in process_tree.all_pids()
         if pid not in spared
-        and kernel.start_time(pid)
-        and (_is_in(pid, session) or kernel.has_mark(pid, mark))
+        and process_tree.start_time(pid)
+        and (_is_in(pid, session) or mark in process_tree.environment_of(pid))
     ]:
         for pid in found:
             with contextlib.suppress(OSError):
@@ -569,7 +570,7 @@ def end_marked(mark: bytes, session: int, spared: set[int], *, grace: float = LE
 
 
 def _is_in(pid: int, session: int) -> bool:
-    fields = kernel.stat_fields(pid) if session else None
+    fields = process_tree.stat_fields(pid) if session else None
     return fields is not None and int(fields[3]) == session
 
 
@@ -580,7 +581,7 @@ def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> Non
     # The number of a session is not given to a new process while anybody is in it. Where another has the number of its
     # first process, one without the mark, the session has gone.
     session, mark = int(known.get("child", 0)), mark_of(order)
-    if session and kernel.start_time(session) and not kernel.has_mark(session, mark):
+    if session and process_tree.start_time(session) and mark not in process_tree.environment_of(session):
         session = 0
     end_marked(mark, session, {os.getpid()})
     if known.get("view") == view.CONTAINER:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainyard.lib import process_tree
+
 from .. import kernel
 from ..exec_command import find_shell
 from ..sandbox.capabilities import Capabilities
@@ -71,7 +73,7 @@ class Tasks:
     def __init__(self, mark: str, changed: Callable[[Task], None]) -> None:
         self._mark = mark
         self._changed = changed
-        self._boot = kernel.boot_id()
+        self._boot = process_tree.boot_id()
         self._shell = find_shell()
         self._by_pid: dict[int, Task] = {}
         self.by_key: dict[tuple[str, str], Task] = {}
@@ -129,8 +131,8 @@ class Tasks:
 
     def _end_strays(self) -> None:
         """End processes of tasks whose files are gone: the server is told that we do not know them, and may start them anew."""
-        for pid in kernel.all_pids():
-            mark = kernel.mark_of_process(pid, kernel.MARK.encode())
+        for pid in process_tree.all_pids():
+            mark = process_tree.variable_of(pid, kernel.MARK.encode())
             if not mark.startswith(f"{self._mark}/"):
                 continue
             attempt, _, name = mark[len(self._mark) + 1 :].partition("/")
