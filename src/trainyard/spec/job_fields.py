@@ -54,14 +54,14 @@ class Matches:
 
 
 class Check(Enum):
-    """Checks that take more than a number or a pattern; what they do is server/validation.py."""
+    """Checks that take more than a number or a pattern, in the words of the reference; server/validation.py has them."""
 
-    COMMAND = "a command"
-    VARIABLES = "variables"
-    LABELS = "labels"
-    TAINTS = "taints"
-    TAGS = "tags"
-    FOLDER = "a folder"
+    COMMAND = "at most 100 kB"
+    VARIABLES = "at most 100 kB together"
+    LABELS = "at most 64 labels"
+    TAINTS = "at most 64 taints"
+    TAGS = "at most 64 tags"
+    FOLDER = "a folder, without `..`"
 
 
 Rule = Between | Printable | Matches | Check
