@@ -25,12 +25,12 @@ PROGRAM = """
 import asyncio
 from trainyard import settings
 from trainyard.backends.aliyun.api.client import Client
-from trainyard.backends.aliyun.launch.prerequisites import ensure_ground
+from trainyard.backends.aliyun.launch.prerequisites import ensure_prerequisites
 from trainyard.backends.aliyun.access.network import ensure_vswitch
 
 async def main():
     client = Client.from_settings(settings.load())
-    ground = await ensure_ground(client, vpc_name="doomed", key_name="doomed-key", admitted=["203.0.113.7"])
+    ground = await ensure_prerequisites(client, vpc_name="doomed", key_name="doomed-key", admitted=["203.0.113.7"])
     for zone in ("cn-beijing-f", "cn-beijing-g", "cn-beijing-h"):
         await ensure_vswitch(client, ground.vpc, zone)
     print("done", flush=True)
