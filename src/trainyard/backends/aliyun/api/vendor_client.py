@@ -28,7 +28,7 @@ from trainyard.lib.errors import DeniedError
 # With DEBUG=sdk in the environment the vendor's logger prints all headers, a security token among them. Never.
 logging.getLogger("darabonba-core").setLevel(logging.WARNING)
 
-_LOOPBACK = re.compile(r"localhost\b|127\.|\[::1\]")
+_EMULATOR = re.compile(r"http://(localhost\b|127\.|\[::1\])")
 # All products here speak the same style: parameters in a form, the answer in JSON.
 _STYLE = {"pathname": "/", "method": "POST", "style": "RPC", "req_body_type": "formData", "body_type": "json"}
 # What the HTTP library raises before the first byte of a request has left.
@@ -47,6 +47,29 @@ _REASONS = {
     "ConnectionResetError": "the connection was cut",
     "ProtocolError": "the connection was cut",
 }
+
+
+_make_adapter = DaraCore.get_adapter
+
+
+def _adapter(*words: Any, **named: Any) -> Any:
+    """What the vendor's client sends by. Calls to the emulator go straight to it, and not to HTTP_PROXY.
+
+    The client has no setting for that, and NO_PROXY means nothing to it.
+    """
+    adapter = _make_adapter(*words, **named)
+    send_anywhere = adapter.send
+
+    def send_straight(prepared: Any, **options: Any) -> Any:
+        if _EMULATOR.match(prepared.url):
+            options["proxies"] = {}
+        return send_anywhere(prepared, **options)
+
+    adapter.send = send_straight
+    return adapter
+
+
+DaraCore.get_adapter = staticmethod(_adapter)
 
 
 def send(request: Request) -> Answer:
@@ -103,26 +126,7 @@ def _client(endpoint: Endpoint, keys: Keys | None) -> Client:
         config.access_key_id = keys.access_key_id
         config.access_key_secret = keys.access_key_secret
         config.security_token = keys.security_token or None
-    if endpoint.protocol == "http" and _LOOPBACK.match(endpoint.host):
-        _pass_by_proxies(endpoint)
     return Client(config)
-
-
-def _pass_by_proxies(endpoint: Endpoint) -> None:
-    """Let calls to the emulator go straight to it: the vendor's client sends even those for loopback to HTTP_PROXY.
-
-    It has no setting for that, and NO_PROXY means nothing to it, so its own connection pool for this endpoint is told.
-    """
-    pool = DaraCore._resolve_pool_maxsize()  # noqa: SLF001  # the versions are pinned; a test watches it
-    session = DaraCore._get_session(  # noqa: SLF001
-        session_key=f"http://{endpoint.host}:80:pool={pool}", protocol="http", pool_size=pool
-    )
-    send_anywhere = session.send
-
-    def send_straight(prepared: Any, **options: Any) -> Any:
-        return send_anywhere(prepared, **{**options, "proxies": {}})
-
-    session.send = send_straight
 
 
 def _refused(error: AlibabaCloudException, keys: Keys | None) -> Refused:
