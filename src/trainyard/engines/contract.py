@@ -75,6 +75,10 @@ class EngineWatch:
             kind, lambda one: (getattr(one, "attempt_id", ""), getattr(one, "task", "")) == wanted
         )
 
+    async def see_node(self, kind: type[Seen], node: str) -> Seen:
+        """The same of a node."""
+        return await self.see(kind, lambda one: getattr(one, "node", "") == node)
+
     async def close(self) -> None:
         """As a server goes that leaves on purpose."""
         if isinstance(self.engine, Fences):
@@ -229,7 +233,7 @@ class EngineContract:
             self._attempts.remove(launch)
         async with self._leader(given=[other]) as leader:
             await leader.see_task(TaskStarted, other)
-            await leader.see(NodeSeen, lambda seen: seen.node == launch.tasks[0].node)
+            await leader.see_node(NodeSeen, launch.tasks[0].node)
             heard = [one for one in leader.seen if getattr(one, "attempt_id", "") == launch.attempt_id]
             _require(heard == [], f"nothing is left of it: {heard}")
 
@@ -246,7 +250,7 @@ class EngineContract:
         """The scheduler needs to know."""
         async with self._leader() as leader:
             for node in self.nodes:
-                seen = await leader.see(NodeSeen, lambda one, node=node: one.node == node)
+                seen = await leader.see_node(NodeSeen, node)
                 _require(seen.facts.cpu_milli > 0, "it has a processor")
                 _require(bool(seen.incarnation), "it can be told from itself after a reboot")
                 _require(leader.engine.is_reachable(node), "it is reachable")
@@ -260,7 +264,7 @@ class EngineContract:
             listed = await leader.see(NodesListed)
             _require(set(self.nodes) <= listed.nodes, "all are listed")
             for node in self.nodes:
-                found = await leader.see(NodeDiscovered, lambda one, node=node: one.node == node)
+                found = await leader.see_node(NodeDiscovered, node)
                 _require(found.engine == listed.engine, "it says whose they are")
                 kinds = [type(one) for one in leader.seen if getattr(one, "node", "") == node]
                 _require(kinds[0] is NodeDiscovered, "a node is discovered before anything is said of it")
@@ -270,7 +274,8 @@ class EngineContract:
     async def test_it_can_do_what_it_claims_and_no_more(self) -> None:
         """Callers ask by isinstance."""
         async with self._leader() as leader:
-            found = {one for one in ALL_CAPABILITIES if isinstance(leader.engine, one)}
+            engine: object = leader.engine
+            found = {one for one in ALL_CAPABILITIES if isinstance(engine, one)}
             _require(found == self.capabilities, f"it can do {found}")
 
     async def test_a_command_runs_beside_a_task_and_nowhere_else(self) -> None:
@@ -309,7 +314,7 @@ class EngineContract:
             await leader.engine.bind_peers(launch.attempt_id, launch.nodes, addresses)
             await leader.engine.bind_peers(launch.attempt_id, launch.nodes, addresses)
             for node in launch.nodes:
-                seen = await leader.see(NodeSeen, lambda one, node=node: one.node == node)
+                seen = await leader.see_node(NodeSeen, node)
                 _require(seen.facts.binds_peers, "its nodes say that peers come late")
 
     # -- helpers
@@ -336,7 +341,7 @@ class EngineContract:
         try:
             await self.add_nodes(engine)
             for node in self.nodes:
-                await leader.see(NodeSeen, lambda one, node=node: one.node == node)
+                await leader.see_node(NodeSeen, node)
             yield leader
             if not stays:
                 await self._clear(leader)

@@ -127,6 +127,7 @@ class Cluster:
         self._most_cpu = 0  # bit length of the CPU of the largest node
         self.grown: list[int] = []  # nodes that got room, in order: what failed before may fit now
         self.by_pool: dict[str, int] = {}
+        self.by_engine: dict[str, int] = {}
         self.domains: list[dict[str, int]] = []  # level → domain → set of nodes, narrowest level first
         self.domain_of: list[list[int]] = []  # level → node → which of the level's domains, -1: none
         self._masks_by_key: dict[object, tuple[int, int]] = {}
@@ -215,6 +216,7 @@ class Cluster:
         self._masks_by_key.clear()
         self.ready = self.coming = self.suspect = self.present = 0
         self.by_pool = {}
+        self.by_engine = {}
         self._types = {*self._promised, *(device for node in self.nodes for device in node.devices)}
         self._most_cpu = max((node.cpu for node in self.nodes), default=0).bit_length()
         numbers: dict[tuple[int, str], int] = {}
@@ -232,6 +234,8 @@ class Cluster:
             if node.suspect:
                 self.suspect |= bit
             self.by_pool[node.pool] = self.by_pool.get(node.pool, 0) | bit
+            if node.name:
+                self.by_engine[node.engine] = self.by_engine.get(node.engine, 0) | bit
             for level in range(len(node.topology)):
                 # NB: the path, not the last word: two rows may both have a switch-1.
                 path = "/".join(node.topology[: len(node.topology) - level])

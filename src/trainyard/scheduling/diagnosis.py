@@ -213,15 +213,17 @@ def empty_room(scheduler: Scheduler, part: Part, classes: list[tuple[Node, int]]
             for name in wanted
             if name in cluster.index and name not in avoid
         ]
-    total = 0
+    total: dict[str, int] = {}  # by engine: a workload lies on the nodes of one
     for node, count in classes:
         if (not pool or node.pool == pool) and (not first or first_device(node) == first):
-            total += count * empty_node(node, shape, selector, tolerations)
+            room = count * empty_node(node, shape, selector, tolerations)
+            total[node.engine] = total.get(node.engine, 0) + room
     for one in scheduler.pools.values():
         if one.promise is not None and pool in {"", one.name} and not names:
             more = max(0, one.limit - scheduler.pool_size(one.name))
-            total += more * empty_node(one.promise, shape, selector, tolerations)
-    return min(total, part.least)
+            room = more * empty_node(one.promise, shape, selector, tolerations)
+            total[one.promise.engine] = total.get(one.promise.engine, 0) + room
+    return min(max(total.values(), default=0), part.least)
 
 
 def classes_of(cluster: Cluster) -> list[tuple[Node, int]]:
@@ -229,7 +231,7 @@ def classes_of(cluster: Cluster) -> list[tuple[Node, int]]:
     found: dict[object, tuple[Node, int]] = {}
     for node in cluster.nodes:
         if node.name:
-            key = (node.pool, node.cpu, node.memory, node.reserved_cpu, node.reserved_memory, node.shared_memory,
+            key = (node.pool, node.engine, node.cpu, node.memory, node.reserved_cpu, node.reserved_memory, node.shared_memory,
                    node.taints, tuple(node.devices.items()), tuple(node.labels.items()))  # fmt: skip
             found[key] = (node, found[key][1] + 1 if key in found else 1)
     return list(found.values())

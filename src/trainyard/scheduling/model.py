@@ -91,6 +91,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     taints: tuple[Taint, ...] = ()
     topology: tuple[str, ...] = ()  # from wide to narrow: ("row-1", "switch-3")
+    engine: str = ""  # what starts tasks there: a workload lies on the nodes of one
     state: NodeState = NodeState.READY
     suspect: bool = False  # failed lately: used last
     reserved_cpu: int = 0

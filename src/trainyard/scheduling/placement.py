@@ -63,6 +63,37 @@ def place(
     cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool = False
 ) -> list[Taken] | None:
     """Find and take room for the whole gang; None, and nothing taken, where there is not enough."""
+    if len(cluster.by_engine) > 1 and sum(part.most for part in gang.parts) > 1:
+        return _place_on_one_engine(cluster, gang, spreads, wide=wide)
+    return _place(cluster, gang, spreads, wide=wide)
+
+
+def _place_on_one_engine(
+    cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool
+) -> list[Taken] | None:
+    """On the engine that has room for most replicas; of several, the first by name."""
+    shapes = {id(part.shape): part.shape for part in gang.parts}.values()
+    best: list[Taken] | None = None
+    for _, nodes in sorted(cluster.by_engine.items()):
+        for shape in shapes:
+            cluster.refresh(shape)
+        kept = [(shape, shape.allowed, shape.wide) for shape in shapes]
+        for shape in shapes:
+            shape.allowed &= nodes
+            shape.wide &= nodes
+        found = _place(cluster, gang, spreads, wide=wide)
+        for shape, allowed, coming in kept:
+            shape.allowed, shape.wide = allowed, coming
+        if found is not None:
+            release(cluster, found)
+            if best is None or len(found) > len(best):
+                best = found
+    if best is not None:
+        retake(cluster, best)
+    return best
+
+
+def _place(cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool) -> list[Taken] | None:
     first = gang.parts[0]
     if (
         first.most == first.least == 1
@@ -110,7 +141,8 @@ def would_fit(cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread]) -> bo
     """Whether `place` would find room; nothing stays taken."""
     part = gang.parts[0]
     rule = cluster.rules.get(part.shape.device)
-    if len(gang.parts) == 1 and not gang.same_switch and not (rule and rule.whole_when_many):
+    is_plain = len(gang.parts) == 1 and (part.most == 1 or len(cluster.by_engine) <= 1)
+    if is_plain and not gang.same_switch and not (rule and rule.whole_when_many):
         cluster.refresh(part.shape)
         return cluster.has_room(part.shape, part.least, cluster.candidates(part.shape, part.shape.allowed))
     taken = place(cluster, gang, spreads)

@@ -279,7 +279,8 @@ def reserve(
 def _reserve(ledger: Ledger, gang: Gang, request: Request, now: float, spoken_for: int) -> Reservation | None:
     first = gang.parts[0]
     rule = ledger.cluster.rules.get(first.shape.device)
-    if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):
+    is_bound = first.least > 1 and len(ledger.cluster.by_engine) > 1  # to the nodes of one engine
+    if len(gang.parts) > 1 or gang.same_switch or is_bound or (rule is not None and rule.whole_when_many):
         return _reserve_by_trial(ledger, gang, request, now)
     order = ledger.earliest(first.shape, first.least, spoken_for)
     if len(order) < first.least:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from trainyard.lib.ids import Serials
 from trainyard.scheduling import Acquire, Node, NodeState, Pool, Taint
-from trainyard.server.records.nodes import RUNS_IMAGES, NodeCondition, NodeRecord
+from trainyard.server.records.nodes import NODES, RUNS_IMAGES, NodeCondition, NodeRecord
 from trainyard.server.records.pools import COMING, MachineRecord, PoolRecord
 from trainyard.server.store.cluster import pools
 from trainyard.spec.events import Event, Subject
@@ -167,5 +167,6 @@ def _node(pool: PoolRecord, name: str, state: NodeState) -> Node | None:
         devices=dict(shape.devices),
         labels={**pool.labels, RUNS_IMAGES: "yes"} if shape.runs_images else dict(pool.labels),
         taints=tuple(Taint(*text.partition("=")[::2]) for text in pool.taints),
+        engine=NODES,
         state=state,
     )

@@ -129,6 +129,7 @@ def node_of(record: NodeRecord, now: float | None = None) -> Node:
         labels={**record.labels, RUNS_IMAGES: "yes"} if can_run_images(record) else dict(record.labels),
         taints=tuple(_taint(text) for text in record.taints),
         topology=tuple(record.topology),
+        engine=record.engine,
         state=_node_state(record, now),
         suspect=record.failures > 0,
         reserved_cpu=record.reserved_cpu,

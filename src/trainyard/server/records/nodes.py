@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 IGNORE, REFUSE, PODMAN, DOCKER = IMAGES = ("ignore", "refuse", "podman", "docker")
+NODES = "nodes"  # the engine of machines that people or pools bring
 # A label that the scheduler sees on nodes where a task that names an image starts.
 RUNS_IMAGES = "trainyard/images"
 
@@ -36,7 +37,7 @@ class NodeRecord:
 
     name: str
     created_at: float
-    engine: str = "nodes"
+    engine: str = NODES
     address: Mapping[str, Any] = field(default_factory=dict)
     pool: str = "default"
     cpu: int = 0
