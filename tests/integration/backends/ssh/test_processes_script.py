@@ -15,7 +15,7 @@ import pytest
 from trainyard.backends.ssh import lease as leases
 from trainyard.lib.process_tree import all_pids
 
-pytestmark = pytest.mark.slow  # each waits for real processes to end
+pytestmark = [pytest.mark.slow, pytest.mark.each_value]  # each waits for real processes to end
 
 SCRIPT = Path(leases.__file__).with_name("processes.sh")
 SHELLS = [["dash"], ["busybox", "sh"], ["bash"]]

@@ -6,7 +6,8 @@ import hashlib
 
 import pytest
 
-pytestmark = pytest.mark.slow  # each starts a real tmux with a login shell, some a real sshd: 0.1 to 0.5 s
+# Each starts a real tmux with a login shell, some a real sshd: 0.1 to 0.5 s.
+pytestmark = [pytest.mark.slow, pytest.mark.each_value]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,10 @@ from test_relay import peers
 from trainyard.transport.copy import CopyOptions, delta, manifest, upload, uploading
 from trainyard.transport.copy.blocks import SMALLEST_BLOCK
 
-pytestmark = pytest.mark.slow  # 15 MB, two or three times
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.each_value,
+]  # 15 MB, two or three times, on four kinds of machines
 
 SIZE = 5_000_000
 LITTLE = 2 * SMALLEST_BLOCK + 20_000  # a block or two, hashes, sums
