@@ -31,7 +31,6 @@ WHOLE_SERVER = 8
 # Where HCCL meets, and how long it tries: CANN's own 120 s are too short where images are still being pulled elsewhere.
 CONNECT_SECONDS = 600
 SCHEDULER_PORT = 8118  # as MindSpore's own launcher has it
-CHIEF_PORT = 6000
 
 _ADDRESS_LINE = re.compile(r"\s*address_(\d+)\s*=\s*(\S+)\s*\Z")
 
@@ -354,35 +353,6 @@ def process_environment(
     }
 
 
-def tf_environment(
-    servers: Sequence[Server], address: str, device: int, *, table: str, by_address: bool = False
-) -> dict[str, str]:
-    """For a table of the TensorFlow format, which has no ranks: the name of the server, and the place of the device on it."""
-    seat = find_seat(servers, address, device, by_address=by_address)
-    return {
-        **process_environment(servers, address, device, table=table, by_address=by_address),
-        "RANK_ID": seat.server.name or seat.server.address,
-        "DEVICE_INDEX": str(seat.local_rank),
-    }
-
-
-def tf_cluster_environment(
-    servers: Sequence[Server], address: str, device: int, *, port: int = CHIEF_PORT, by_address: bool = False
-) -> dict[str, str]:
-    """TensorFlow without a rank table: its processes meet at the first device's."""
-    chief = next(seats(servers, by_address=by_address))
-    seat = find_seat(servers, address, device, by_address=by_address)
-    return {
-        "CM_CHIEF_IP": chief.server.address,
-        "CM_CHIEF_PORT": str(port),
-        "CM_CHIEF_DEVICE": str(chief.device.index),
-        "CM_WORKER_SIZE": str(seat.size),
-        "CM_WORKER_IP": address,
-        "CM_LOCAL_WORKER": str(len(seat.server.devices)),
-        "CM_RANK": str(seat.rank),
-    }
-
-
 def mindspore_environment(
     servers: Sequence[Server],
     address: str,
@@ -414,25 +384,6 @@ def _mindspore_cluster(servers: Sequence[Server], port: int, *, by_address: bool
     return {
         "MS_SCHED_HOST": first.server.address,
         **mindspore_cluster(first.size, port),
-    }
-
-
-def torch_environment(
-    servers: Sequence[Server], address: str, device: int, *, port: int = 29500, by_address: bool = False
-) -> dict[str, str]:
-    """torch_npu with the hccl backend, as torchrun would set it; the rank table may come on top."""
-    first = next(seats(servers, by_address=by_address))
-    seat = find_seat(servers, address, device, by_address=by_address)
-    return {
-        "MASTER_ADDR": first.server.address,
-        "MASTER_PORT": str(port),
-        "RANK": str(seat.rank),
-        "WORLD_SIZE": str(seat.size),
-        "LOCAL_RANK": str(seat.local_rank),
-        "LOCAL_WORLD_SIZE": str(len(seat.server.devices)),
-        "HCCL_IF_IP": address,
-        "HCCL_CONNECT_TIMEOUT": str(CONNECT_SECONDS),
-        "HCCL_WHITELIST_DISABLE": "1",
     }
 
 

@@ -14,8 +14,6 @@ from types import MappingProxyType
 from trainyard.spec import job_limits as limits
 from trainyard.spec.job_fields import Between, Check, DlcName, Flag, Matches, Printable, Unit, entry
 
-NO_WORDS: Mapping[str, str] = MappingProxyType({})
-
 # Exit codes after which trying again may help: interrupted, killed, asked to go, and 138 (SIGUSR1), by which a
 # program says so itself. All others are the program's own verdict.
 RETRIED_EXIT_CODES = (130, 137, 138, 143)

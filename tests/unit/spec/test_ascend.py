@@ -64,8 +64,6 @@ def test_the_tf_table_has_a_server_an_entry_and_no_ranks(two_servers):
     assert [each["pod_name"] for each in group["instance_list"]] == ["job-worker-0", "job-worker-1"]
     assert group["instance_list"][1]["devices"][4] == {"device_id": "4", "device_ip": "192.168.10.4"}
     assert "rank_id" not in text
-    env = ascend.tf_environment(named, SECOND, 3, table="/job/hccl_tf.json")
-    assert (env["RANK_ID"], env["DEVICE_INDEX"], env["RANK_SIZE"]) == ("job-worker-1", "3", "16")
 
 
 def test_ranks_follow_the_dictionary_when_a_table_is_sorted(two_servers):
@@ -144,19 +142,6 @@ def test_the_scheduler_and_the_workers_meet_beside_rank_0(two_servers):
         "MS_WORKER_IP": SECOND,
         "DEVICE_ID": "0",
     }
-
-
-def test_torch_and_tensorflow_find_their_chief(two_servers):
-    torch = ascend.torch_environment(two_servers, SECOND, 7)
-    assert (torch["MASTER_ADDR"], torch["RANK"], torch["WORLD_SIZE"]) == (FIRST, "15", "16")
-    assert (torch["LOCAL_RANK"], torch["LOCAL_WORLD_SIZE"], torch["HCCL_IF_IP"]) == ("7", "8", SECOND)
-    tensorflow = ascend.tf_cluster_environment(two_servers, SECOND, 7)
-    assert (tensorflow["CM_CHIEF_IP"], tensorflow["CM_CHIEF_DEVICE"], tensorflow["CM_RANK"]) == (
-        FIRST,
-        "0",
-        "15",
-    )
-    assert (tensorflow["CM_WORKER_SIZE"], tensorflow["CM_LOCAL_WORKER"]) == ("16", "8")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from trainyard.lib.units import format_size
 
 REDRAW_SECONDS = 0.1
 BAR = 20
-SPINNER = "|/-\\"
 
 
 class TransferBar:

@@ -418,14 +418,6 @@ class LogStore:
         shutil.rmtree(self._folder(workload_id), ignore_errors=True)
         self._wake(workload_id)
 
-    def total_size(self) -> int:
-        """Bytes on the disk below the folder; looks at every file."""
-        return sum(
-            os.stat(os.path.join(folder, name)).st_blocks * 512  # noqa: PTH116, PTH118  # thousands of them
-            for folder, _, names in os.walk(self._root)
-            for name in names
-        )
-
     def workloads(self) -> Iterator[str]:
         """Every workload that has logs here."""
         for shard in _scan(self._root):

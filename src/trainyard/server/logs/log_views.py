@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.server.logs.log_files import READ_BYTES, LogStore, time_at
@@ -112,24 +112,3 @@ def _by_time(
         for task, offset in offsets.items()
     ]
     return heapq.merge(*streams, key=lambda line: (line.time, line.task, line.offset))
-
-
-async def follow_merged(
-    store: LogStore,
-    workload_id: str,
-    attempt: int,
-    offsets: Mapping[str, int],
-    *,
-    is_ended: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[list[LogLine]]:
-    """Lines of several tasks as they come, in batches by time."""
-    at = dict(offsets)
-    while True:
-        last = is_ended()
-        found, at = merged(store, workload_id, attempt, at, whole=not last)
-        if found:
-            yield found
-        elif last:
-            return
-        else:
-            await store.wait(workload_id)

@@ -56,7 +56,7 @@ def test_the_last_administrator_gets_in_again_when_the_password_is_reset(platfor
     import asyncio
 
     made = answer(capsys, "admin", "users", "reset-password", "admin", "--data", str(platform))
-    stored = look(platform, lambda c: users.load_by_name(c, "admin"))
+    stored = look(platform, lambda c: users.find_by_name(c, "admin"))
     assert asyncio.run(matches(stored.password_hash, made["password"]))
     assert stored.must_change_password
     entry = look(platform, audit.page)[0]

@@ -60,11 +60,6 @@ class TypeInfo:
     network_mbit: int = 0
     architecture: str = "X86"
 
-    @property
-    def has_economical_stop(self) -> bool:
-        """Whether a stopped machine of this type stops costing; local disks forbid it."""
-        return self.local_disks == 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:

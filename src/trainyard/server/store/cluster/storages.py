@@ -7,8 +7,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select
 
-from trainyard.lib.errors import NotFoundError
-from trainyard.messages.catalogue import failure
 from trainyard.server.records.storages import RegistryRecord, StorageRecord
 from trainyard.server.store.tables import registries, storages
 
@@ -28,14 +26,6 @@ def list_storages(connection: Connection, workspace_id: str | None = None) -> li
     if workspace_id is not None:
         query = query.where(_seen_by(storages.c.workspace_id, workspace_id))
     return [StorageRecord(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001  # SQLAlchemy's documented way
-
-
-def load_storage(connection: Connection, storage_id: str) -> StorageRecord:
-    """The storage with this id, or NotFoundError."""
-    row = connection.execute(select(storages).where(storages.c.id == storage_id)).first()
-    if row is None:
-        raise failure(NotFoundError, "no_storage", storage=storage_id)
-    return StorageRecord(**row._mapping)  # noqa: SLF001  # as above
 
 
 def remove_storage(connection: Connection, storage_id: str) -> None:

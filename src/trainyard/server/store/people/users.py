@@ -55,14 +55,6 @@ def load(connection: Connection, id: str) -> UserRecord:  # noqa: A002  # same
     return record
 
 
-def load_by_name(connection: Connection, name: str) -> UserRecord:
-    """The user of this name, or NotFoundError."""
-    record = find_by_name(connection, name)
-    if record is None:
-        raise failure(NotFoundError, "no_user", user=name)
-    return record
-
-
 def names(connection: Connection, ids: Iterable[str]) -> dict[str, str]:
     """What users are called, by id."""
     found: dict[str, str] = {}

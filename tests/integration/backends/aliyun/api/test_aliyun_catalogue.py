@@ -55,8 +55,8 @@ async def test_a_types_figures_are_read(emulated_client):
     v100 = found[V100]
     assert (v100.cpus, v100.memory_mib, v100.gpus, v100.gpu_model) == (8, 32 * 1024, 1, "V100")
     assert v100.gpu_memory_mib == 16 * 1024
-    assert v100.has_economical_stop
-    assert not found["ecs.gn5-c4g1.xlarge"].has_economical_stop  # local disks
+    assert v100.local_disks == 0
+    assert found["ecs.gn5-c4g1.xlarge"].local_disks > 0
 
 
 def test_gpu_memory_is_of_one_gpu_when_the_provider_gives_the_sum():
