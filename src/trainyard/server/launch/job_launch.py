@@ -90,6 +90,7 @@ def gang_of(job: Job, launch_facts: LaunchFacts) -> TaskGang:
         workspace=launch_facts.workspaces.get(record.workspace_id, ""),
         token=derive(launch_facts.secret, f"token {job.attempt_id}").hex()[:32],
         seed=rendezvous.seed_of(launch_facts.secret, job.attempt_id),
+        has_late_peers=any(launch_facts.binds_peers(node) for node in nodes),
     )
     return rendezvous.with_ports(gang)
 

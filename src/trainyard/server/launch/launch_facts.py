@@ -71,6 +71,11 @@ class LaunchFacts:
         """Where other nodes reach it."""
         return address_of(self.nodes.get(node))
 
+    def binds_peers(self, node: str) -> bool:
+        """Whether tasks there hear of their peers only after all have started."""
+        record = self.nodes.get(node)
+        return record is not None and bool(record.facts.get("binds_peers"))
+
     def device_addresses(self, node: str, place: int) -> Mapping[int, str]:
         """The devices' own addresses, by number. `place` is the node's among those of the job, for devices that are made up."""
         record = self.nodes.get(node)

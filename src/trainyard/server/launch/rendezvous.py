@@ -3,6 +3,8 @@
 One task, the first that runs the command, has a gate: all others that run it report there, and it lets them begin when all
 have. What stands by is known to be ready when its ssh answers.
 
+Where tasks get their addresses only when they start, their peers have none here, and the engine adds them then.
+
 Tasks on one machine share its addresses, so each has an address of its own out of 127.0.0.0/8 for the others there. It also
 keeps mpirun and horovodrun from taking another task for their own, which would start its processes in the wrong one.
 """
@@ -52,7 +54,7 @@ def with_ports(gang: TaskGang) -> TaskGang:
     if gang.is_alone or not has_ssh(gang.spec):
         return gang
     base = port_of(gang.seed)
-    if _is_together(gang):
+    if _is_together(gang) or gang.has_late_peers:
         return replace(gang, places=tuple(replace(place, ssh_port=base) for place in gang.places))
     counts: dict[str, int] = {}
     places = []
@@ -94,6 +96,8 @@ def _is_together(gang: TaskGang) -> bool:
 
 
 def _share_a_machine(gang: TaskGang) -> bool:
+    if gang.has_late_peers:
+        return False
     addresses = {place.address for place in gang.places}
     return gang.is_on_one_node or len(addresses) == 1 or all(map(_is_loopback, addresses))
 
@@ -103,7 +107,9 @@ def _is_beside(gang: TaskGang, one: TaskPlace, other: TaskPlace) -> bool:
 
 
 def address_for(gang: TaskGang, viewer: TaskPlace, place: TaskPlace) -> str:
-    """Where one task reaches another. InvalidError where its node has no address for others."""
+    """Where one task reaches another; empty: its engine says so later. InvalidError where its node has no address for others."""
+    if gang.has_late_peers and not gang.is_alone:
+        return ""
     ssh = has_ssh(gang.spec)
     if place.rank != viewer.rank and ssh and _is_beside(gang, viewer, place):
         return own_address(gang.seed, place.rank)
@@ -207,7 +213,7 @@ def hosts_of(gang: TaskGang, viewer: TaskPlace) -> dict[str, str]:
     for place in shown:
         with contextlib.suppress(InvalidError):  # who needs it is told so; others can do without
             found.update(dict.fromkeys(names[place.rank], address_for(gang, viewer, place)))
-    return found
+    return {name: address for name, address in found.items() if address}
 
 
 def _named(texts: Iterable[str]) -> set[str]:

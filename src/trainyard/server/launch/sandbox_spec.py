@@ -164,7 +164,12 @@ def _hosts(entry: Entry | None) -> Mapping[str, str]:
     """The names of a job's tasks."""
     if entry is None:
         return {}
-    return {name: peer.address for peer in entry.peers for name in peer.names if name != peer.address}
+    return {
+        name: peer.address
+        for peer in entry.peers
+        for name in peer.names
+        if peer.address and name != peer.address
+    }
 
 
 def _own_login(record: WorkloadRecord, role: RoleSpec, seal: Seal | None) -> Login | None:

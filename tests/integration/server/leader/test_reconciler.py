@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[3] / "faults"))
 from engines import FakeTask, World, WorldEngine
 
+from trainyard.engines.api import Engine
 from trainyard.lib.clock import SystemClock
 from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
@@ -76,8 +77,11 @@ class Lab:
         )
         assert lease is not None, owner
         term = LeaderTerm(self.db, self.clock, "one", lease.epoch)
-        self.reconciler = Reconciler(term, WorldEngine(self.world), self.wakeups, policy=Policy())
+        self.reconciler = Reconciler(term, self.open_engine(), self.wakeups, policy=Policy())
         self.leading = asyncio.create_task(self.reconciler.run())
+
+    def open_engine(self) -> Engine:
+        return WorldEngine(self.world)
 
     async def kill(self) -> None:
         assert self.leading is not None

@@ -75,6 +75,7 @@ class TaskGang:
     seed: str = field(
         default="", repr=False
     )  # from which its ports and addresses follow: strangers cannot guess them
+    has_late_peers: bool = False  # each task has an address of its own, which is known when it has started
     _made: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
