@@ -1,1 +1,1 @@
-"""Sessions, tasks, jobs: async, written once above Transport and Backend, knowing neither's kinds."""
+"""Sessions, tasks and jobs: async code that works over every Transport and every Backend."""

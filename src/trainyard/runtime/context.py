@@ -1,6 +1,6 @@
-"""What the tasks and jobs of one client share: the backend, who is told what happens, where logs go.
+"""The context that all tasks and jobs of one client share: the backend, the reporter, the log folders.
 
-A value that is passed along, never a global: the blocking door keeps one per process in `sync.py`.
+It is a value that is passed along, never a global. The blocking API keeps one per process in `sync.py`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from trainyard.lib.clock import Clock, SystemClock
 
 
 class Reporter(Protocol):
-    """Somebody who is told what happens: a terminal, a log, a test."""
+    """Receives what tasks and jobs report. A terminal, a log and a test each implement it."""
 
     def log(self, name: str, message: str, level: str = "INFO") -> None:
-        """One line about a task or job."""
+        """Take one line about a task or job."""
         ...
 
     def output(self, name: str, piece: bytes) -> None:
-        """Bytes that a command printed just now; `name` is '' where no task's name should be shown."""
+        """Take bytes that a command has just printed. `name` is '' if no task's name should be shown."""
         ...
 
     def transfer(self, machine: str, done: int, total: int) -> None:
-        """How many bytes of a copy have reached a machine."""
+        """Take a copy's progress: `done` of `total` bytes have reached the machine."""
         ...
 
 
@@ -43,7 +43,7 @@ class SilentReporter:
 
 @dataclass(slots=True)
 class Context:
-    """One client's view. `logdirs` remembers the log folder of each run, which is chosen once."""
+    """The context of one client. `logdirs` maps each run to its log folder, which is chosen once."""
 
     backend: Backend
     reporter: Reporter = field(default_factory=SilentReporter)

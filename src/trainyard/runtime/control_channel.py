@@ -1,6 +1,6 @@
-"""The client's end of a line: a long-lived `sh` on the machine that takes statements and answers (`control_channel.sh`).
+"""The client's end of a control channel: a long-lived `sh` on the machine (`control_channel.sh`) answers requests.
 
-Framing only. When to open one, what to do when it is lost, and what a command is: `session.py`.
+This module does the framing only. `session.py` decides when to open a channel and what to do when it is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.lib.errors import InvalidError, UnreachableError
 from trainyard.transport.api import SHELL, Leavable, Process, Transport
 
 OnOutput = Callable[[bytes], None]
-FULL = "full"  # instead of a number or a status: the machine's disk has no room to note it
+FULL = "full"  # stands in place of a number or a status when the machine's disk is full
 FREE_SPACE = "Free some space there, then run it again."
 FIRST_PART = 65536  # bytes of output that come with the status; as in control_channel.sh
 
@@ -29,11 +29,14 @@ class SessionLook:
     alive: bool
     running: int | None = None  # the command that runs now, or is next
     last: int = 0  # the newest command's number
-    variables: str = ""  # what the variables that its shell was given are called
+    variables: str = ""  # the name of the set of variables that its shell was given
 
 
 class ControlChannel:
-    """One exchange at a time. A line whose exchange was cut short is no longer idle and must be closed."""
+    """One control channel; it carries one exchange at a time.
+
+    A channel whose exchange was cut short is no longer idle and must be closed.
+    """
 
     def __init__(self, process: Process, machine: str) -> None:
         self._process = process
@@ -48,9 +51,9 @@ class ControlChannel:
     async def open(
         cls, transport: Transport, folder: str, machine: str, question: str = ""
     ) -> ControlChannel:
-        """Start the far side and wait until it answers; `first_look` is the session as it was then.
+        """Start the remote shell and wait until it answers. `first_look` then holds the state of the session.
 
-        A `question` is a script as for `ask`, asked in the same breath; its answer is in `first_answer`.
+        `question` is a script as for `ask`; it runs in the same round trip, and `first_answer` holds its result.
         """
         process = await transport.spawn(SHELL)
         line = cls(process, machine)
@@ -69,14 +72,14 @@ class ControlChannel:
         return line
 
     async def look(self) -> SessionLook:
-        """The session as it is."""
+        """Ask the machine for the state of the session."""
         await self._send("ty_look\n")
         return await self._looked()
 
     async def ask(self, script: str) -> tuple[int, str]:
-        """Run a short script of ours beside the session, in a subshell of the line; its status and what it said.
+        """Run a short script of ours in a subshell of the channel; return its status and its output.
 
-        For what would otherwise cost a channel of its own. Both streams; no input.
+        This saves opening another ssh channel. The output holds both streams; the script gets no input.
         """
         mark = ids.new_id()
         await self._send(_asking(script, mark))
@@ -95,14 +98,17 @@ class ControlChannel:
         return int(status), said
 
     async def submit(self, token: str, text: str) -> int:
-        """Queue a command; the same token again is the same command."""
+        """Queue a command and return its number. The same token always means the same command."""
         await self._send(f"ty_submit {token} {shell.quote(text)}\n")
         number = await self._submitted()
         self.is_idle = True
         return number
 
     async def wait(self, number: int, collect: OnOutput | None) -> tuple[str, int]:
-        """Wait for a command's end; its status word and output size. `collect` gets the output, in pieces."""
+        """Wait until a command has ended; return its status word and the size of its output.
+
+        `collect` gets the output in pieces.
+        """
         mark = ids.new_id()
         await self._send(f"ty_wait {number} {mark if collect else ''}\n")
         return await self._ended(collect, mark)
@@ -124,7 +130,10 @@ class ControlChannel:
         return int(word)
 
     def leave(self) -> bool:
-        """Let the far side end with the transport, which is about to be closed; False where it must be closed first."""
+        """Let the remote shell end with its transport, which is about to be closed.
+
+        Returns False if the channel must be closed by itself first.
+        """
         if not self.is_idle or not isinstance(self._process, Leavable):
             return False
         self.is_idle = False
@@ -132,7 +141,7 @@ class ControlChannel:
         return True
 
     async def aclose(self) -> None:
-        """End the far side: at end of file it tidies up and goes; in the middle of an exchange it is killed."""
+        """End the remote shell. An idle one tidies up at end of file; one in the middle of an exchange is killed."""
         if self.is_idle:
             self.is_idle = False
             with contextlib.suppress(UnreachableError, TimeoutError):
@@ -163,7 +172,7 @@ class ControlChannel:
         return status, int(size)
 
     async def _take_output(self, number: str, collect: OnOutput, ending: bytes) -> str:
-        """The first part up to its mark, then the rest where there is more; the size of all."""
+        """Pass on the first part up to its end mark, then the rest if there is more; return the total size."""
         while (end := self._buffer.find(ending)) < 0:
             await self._fill()
         collect(bytes(self._buffer[:end]))
@@ -210,5 +219,5 @@ def _far_side() -> str:
     here = Path(__file__)
     names = ("session_alive.sh", "session_wake.sh", "control_channel.sh")
     text = "".join(here.with_name(name).read_text() for name in names)
-    # It travels to every machine: without what is for people. No text in it may span lines, but for a line break.
+    # The script is sent to every machine, so comments are removed first. No string in it may span lines.
     return "".join(f"{line}\n" for line in map(str.strip, text.splitlines()) if line and line[0] != "#")

@@ -1,6 +1,6 @@
-"""What making machines costs, in sentences: shown before money is spent, by the command line and by scripts alike.
+"""Sentences that say what machines would cost. The command line and scripts show them before money is spent.
 
-Asking is for the doors, which know their terminal. Prices come from the backend (`verbs.plan`).
+Prices come from the backend (`verbs.plan`). The callers ask for confirmation, since they know their terminal.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ SHOWN_OPTIONS = 5
 
 
 def amount(value: Decimal | None, currency: str) -> str:
-    """`26.46 CNY`, or that it is not known."""
+    """Format a price, such as `26.46 CNY`; say so if the price is not known."""
     return "unknown" if value is None else f"{value:.2f} {currency}".strip()
 
 
 def summary(plan: Plan) -> str:
-    """One sentence: what would be made or started, and what that costs an hour."""
+    """Say in one sentence what would be made or started and what that costs per hour."""
     deeds = []
     if plan.new:
         first = plan.options[0] if plan.options else None
@@ -32,7 +32,7 @@ def summary(plan: Plan) -> str:
 
 
 def lines(plan: Plan) -> list[str]:
-    """The summary, and the places that would be tried."""
+    """Return the summary and the zones that would be tried, one per line."""
     told = [summary(plan)]
     for option in plan.options[:SHOWN_OPTIONS]:
         price = amount(option.price_per_hour, plan.currency)

@@ -1,7 +1,7 @@
-"""What NVIDIA's tools tell of a device beyond its use and memory, under the names that DCGM has for it.
+"""Detailed metrics of NVIDIA devices beyond use and memory, under the names that DCGM gives them.
 
-`nvidia-smi` is asked with every reading; DCGM, where it runs, now and then. A figure that nobody tells is not there. Which of
-them a scrape shows is the server's matter.
+`nvidia-smi` is asked with every reading. DCGM is asked now and then, if it runs. A metric that neither tool reports is
+left out. The server decides which of them a scrape shows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Columns of devices.sh that every driver knows, and what is asked beyond them.
+# The columns of devices.sh that every driver knows, and the further ones that only some know.
 BASIC: Mapping[str, str] = {
     "index": "",
     "name": "",
@@ -31,7 +31,7 @@ FURTHER: Mapping[str, str] = {
     "clocks.current.sm": "sm_clock",
     "clocks.current.memory": "memory_clock",
     "clocks_throttle_reasons.active": "clock_throttle_reasons",
-    "clocks_event_reasons.active": "clock_throttle_reasons",  # the same, as newer drivers call it
+    "clocks_event_reasons.active": "clock_throttle_reasons",  # the name that newer drivers use
     "ecc.errors.corrected.volatile.total": "ecc_sbe_volatile_total",
     "ecc.errors.uncorrected.volatile.total": "ecc_dbe_volatile_total",
     "ecc.errors.corrected.aggregate.total": "ecc_sbe_aggregate_total",
@@ -40,7 +40,7 @@ FURTHER: Mapping[str, str] = {
     "retired_pages.double_bit.count": "retired_pages_dbe",
     "retired_pages.pending": "retired_pages_pending",
 }
-# Fields of DCGM that nvidia-smi has not, in groups that a version or a device knows together or not at all.
+# Fields that only DCGM has. A version or a device knows either a whole group or none of it.
 GROUPS: tuple[Mapping[int, str], ...] = (
     {
         156: "total_energy_consumption",
@@ -72,7 +72,7 @@ GROUPS: tuple[Mapping[int, str], ...] = (
     {1006: "fp64_active", 1007: "fp32_active", 1008: "fp16_active"},
     {1009: "pcie_tx_bytes", 1010: "pcie_rx_bytes", 1011: "nvlink_tx_bytes", 1012: "nvlink_rx_bytes"},
 )
-# Columns of `nvidia-smi dmon`, and how many of DCGM's units one of theirs is.
+# Columns of `nvidia-smi dmon`, and the factor from their unit to DCGM's.
 DMON: Mapping[str, tuple[str, float]] = {
     "pci": ("pcie_replay_counter", 1.0),
     "rxpci": ("pcie_rx_throughput", 1000.0),
@@ -92,32 +92,32 @@ NAMES = frozenset(
 _DCGM = {str(number): name for group in GROUPS for number, name in group.items()}
 _BITS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _UUID = re.compile(r"GPU-[0-9a-fA-F-]{8,72}")
-_BLANK = (0x7FFFFFF0, 1 << 47)  # these and the fifteen after each are DCGM's words for "no value"
-_MOST = 1 << 62  # as is everything from here on
+_BLANK = (0x7FFFFFF0, 1 << 47)  # each of these and the fifteen numbers after it mean "no value" in DCGM
+_MOST = 1 << 62  # every number from here on means "no value" too
 _WORDS = {"Yes": 1.0, "No": 0.0}
 
 
 @dataclass(slots=True)
 class Figures:
-    """What is known of one device."""
+    """The metrics of one device."""
 
     uuid: str = ""
     values: dict[str, float] = field(default_factory=dict)
 
 
 def wanted() -> str:
-    """What devices.sh needs to ask for all of it."""
+    """Return the column names that devices.sh must ask for."""
     return f"gpu_wanted='{' '.join(FURTHER)}'\n"
 
 
 def profile_script() -> str:
-    """The part that takes its time; `parse` understands what it prints."""
+    """Return the script that asks DCGM, which is slow. `parse` understands its output."""
     groups = " ".join(",".join(map(str, group)) for group in GROUPS)
     return f"dcgm_groups='{groups}'\n" + Path(__file__).with_name("profile.sh").read_text(encoding="utf-8")
 
 
 def parse(text: str) -> dict[int, Figures]:
-    """What devices.sh and profile.sh printed, by device. Lines that are not understood are skipped."""
+    """Parse the output of devices.sh and profile.sh into metrics by device. Unknown lines are skipped."""
     columns: dict[str, list[str]] = {"gpu": list(BASIC)}
     rows: dict[str, list[str]] = {"gpu": [], "dcgm": [], "dmon": []}
     for line in text.splitlines():
@@ -139,7 +139,7 @@ def parse(text: str) -> dict[int, Figures]:
 
 
 def split_gpu(line: str, count: int) -> list[str]:
-    """The columns of one device; a name with a comma stays whole. Nothing where it is no such line."""
+    """Split a line into the columns of one device; a name with a comma stays whole. Other lines give []."""
     words = [word.strip() for word in line.split(",")]
     surplus = len(words) - count
     if count < len(BASIC) or surplus < 0 or _index(words[0]) < 0:
@@ -162,10 +162,10 @@ def _take_gpu(found: dict[int, Figures], columns: list[str], words: list[str]) -
 def _take_dcgm(
     found: dict[int, Figures], by_uuid: Mapping[str, Figures], columns: list[str], words: list[str]
 ) -> None:
-    """A later row is newer, but one figure of it may be missing that an earlier one has."""
+    """Merge a row of DCGM. A later row is newer, but it may lack a value that an earlier row has."""
     if len(words) != len(columns) + 2:
         return
-    # DCGM has numbers of its own: they are believed where there is no better name.
+    # DCGM numbers devices in its own way, so its number is used only if the UUID is not known.
     has_name = bool(by_uuid) and _UUID.fullmatch(words[1])
     one = by_uuid.get(words[1]) if has_name else found.get(_index(words[0]))
     if one is not None:
@@ -195,8 +195,8 @@ def _index(word: str) -> int:
 
 
 def _value(word: str) -> float | None:
-    """A number; drivers write [N/A], [Not Supported], N/A, N/W, - and more for what they do not know."""
-    if not word[:1].isdecimal() and word[:1] != "-":  # neither "nan" nor "inf" is a figure
+    """Parse a number. Drivers write [N/A], [Not Supported], N/A, N/W, - and more for an unknown value."""
+    if not word[:1].isdecimal() and word[:1] != "-":  # excludes "nan" and "inf"
         return _WORDS.get(word)
     try:
         value = float(word)

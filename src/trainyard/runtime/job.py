@@ -1,6 +1,7 @@
-"""A job: n tasks made together. Every verb fans out; the healthy finish, the failed are named in one group.
+"""The class Job: n tasks made together. Every method runs on all tasks; the failed ones are named in one error group.
 
-Making one = acquire machines, let the tasks find each other, run the install script. What one task does is `task.py`'s.
+To make a job is to acquire machines, to let the tasks find each other, and to run the install script. `task.py` holds
+the class Task.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """Something whose failure is told by its name."""
+    """Something with a name that error messages use."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name in error messages."""
         ...
 
 
@@ -103,7 +104,7 @@ class Job:
         await self._each(lambda task: task.propagate_env(env))
 
     async def interrupt(self) -> None:
-        """Ctrl-C for whatever runs on the tasks."""
+        """Send Ctrl-C to the running command of every task."""
         await self._each(lambda task: task.interrupt())
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -115,7 +116,10 @@ class Job:
         dont_overwrite: bool = False,
         options: CopyOptions | None = None,
     ) -> CopyReport:
-        """Copy a file or folder to every task. The client reads it once, and sends it once where tasks can pass it on."""
+        """Copy a file or folder to every task.
+
+        The client reads it once. If the tasks can pass it on to each other, the client also sends it only once.
+        """
         return await copy.upload(
             [(task.name, task.transport) for task in self.tasks],
             [Path(local_fn)],
@@ -128,7 +132,7 @@ class Job:
     async def download(
         self, remote_fn: str, local_fn: str | Path = "", options: CopyOptions | None = None
     ) -> list[CopyReport]:
-        """Copy a file or folder from every task: into `local_fn`/<task name>/ where there are several."""
+        """Copy a file or folder from every task. With several tasks, each copy goes to `local_fn`/<task name>/."""
         if len(self.tasks) == 1:
             return [await self.tasks[0].download(remote_fn, local_fn, options)]
 
@@ -150,17 +154,17 @@ class Job:
         return await self._each(lambda task: task.read(fn))
 
     async def exists(self, fn: str) -> list[bool]:
-        """Say for each task whether there is such a file."""
+        """Return for each task whether the file exists."""
         return await self._each(lambda task: task.exists(fn))
 
     async def isdir(self, fn: str) -> list[bool]:
-        """Say for each task whether there is such a folder."""
+        """Return for each task whether the folder exists."""
         return await self._each(lambda task: task.isdir(fn))
 
     async def wait_for_file(
         self, fn: str, max_wait_sec: float = FOREVER, check_interval: float = 0.5
     ) -> list[bool]:
-        """Wait until a file is there on every task; False for those where it never came."""
+        """Wait until a file exists on every task. Returns False for each task where it did not appear in time."""
         return await self._each(lambda task: task.wait_for_file(fn, max_wait_sec, check_interval))
 
     async def logdir(self) -> str:
@@ -186,17 +190,17 @@ class Job:
             task.machine = fresh[task.name]
 
     async def kill(self) -> None:
-        """Release all machines for good, whatever runs there. Twice is no error."""
+        """Release all machines for good, even if commands run on them. Calling it twice is no error."""
         await self._each(lambda task: task.aclose())
         await verbs.release(self.context.backend, self._machines())
         self._now(MachineState.RELEASED)
 
     async def aclose(self) -> None:
-        """Let go of the connections; machines and commands stay."""
+        """Close the connections. Machines and commands stay."""
         await self._each(lambda task: task.aclose())
 
     def log(self, message: str, *args: object, log_level: str = "INFO") -> None:
-        """Tell the reporter something about this job."""
+        """Report a line about this job."""
         name = self.tasks[0].name if len(self.tasks) == 1 else f"{self.name} x {len(self.tasks)}"
         self.context.reporter.log(name, message % args if args else message, log_level)
 
@@ -214,9 +218,9 @@ class Job:
 
 
 async def on_each(tasks: Sequence[N], verb: Callable[[N], Awaitable[T]]) -> list[T]:
-    """Do `verb` on all tasks at once and wait for all. Failures come as one group that names the tasks.
+    """Call `verb` on all tasks at once and wait for all. Failures are raised as one group that names the tasks.
 
-    A single task's failure comes as itself.
+    If there is a single task, its failure is raised as it is.
     """
     results = await aio.gather_all([verb(task) for task in tasks])
     failed = {
@@ -247,7 +251,7 @@ async def make_job(
     spec: MachineSpec | None = None,
     skip_setup: bool = False,
 ) -> Job:
-    """Make a job, or find it: the same name gives the same machines, with whatever still runs there."""
+    """Make or find a job. The same name gives the same machines, with the commands that still run there."""
     if num_tasks < 1:
         raise InvalidError(f"a job cannot have {num_tasks} tasks", hint="Pass num_tasks=1 or more.")
     check_name(name, "job name")
@@ -272,7 +276,7 @@ async def make_task(
     spec: MachineSpec | None = None,
     skip_setup: bool = False,
 ) -> Task:
-    """Make a single machine of that very name, or find it."""
+    """Make or find a single machine with exactly this name."""
     job = await make_named(
         context,
         name=name,
@@ -295,7 +299,7 @@ async def make_named(
     spec: MachineSpec | None = None,
     skip_setup: bool = False,
 ) -> Job:
-    """A job whose machines have these very names, made or found."""
+    """Make or find a job whose machines have exactly these names."""
     machines = await verbs.acquire(context.backend, spec or MachineSpec(), names, clock=context.clock)
     tasks = [Task(context, machine, run_name=run_name) for machine in machines]
     job = Job(context, name, tasks)
@@ -310,7 +314,7 @@ async def make_named(
 
 
 async def _introduce(job: Job) -> None:
-    """Open the sessions, and let the tasks find and reach each other; where they do already, only ask."""
+    """Open the sessions and let the tasks reach each other. If they were introduced before, only check that."""
     members = [(task.machine, task.transport) for task in job.tasks]
     peers = rendezvous.peers_of([machine for machine, _ in members])
     folders = await on_each(job.tasks, _absolute)

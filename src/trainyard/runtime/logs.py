@@ -1,6 +1,6 @@
-"""What the commands of a session have printed, for people: which there are, their last lines, following them.
+"""The output of a session's commands, for people: list the commands, show their last lines, follow them.
 
-Reads the session's files; starts nothing on the machine. How a command is run and waited for is `session.py`'s.
+This module reads the session's files and starts nothing on the machine. `session.py` runs commands and waits for them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from trainyard.lib import shell
 from trainyard.lib.errors import NotFoundError
 from trainyard.runtime.session import Ended, Session, SessionState
 
-LISTED = 200  # commands that a listing shows at most: the newest
+LISTED = 200  # the most commands that a listing shows; older ones are left out
 RUNNING, WAITING, LOST = "running", "waiting", "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRecord:
-    """What the files say about one command."""
+    """One command as the session's files describe it."""
 
     number: int
     text: str  # its first line
@@ -32,7 +32,7 @@ class CommandRecord:
 
 
 async def fetch_commands(session: Session, *, limit: int = LISTED) -> list[CommandRecord]:
-    """The newest commands, oldest first."""
+    """Return the newest commands, the oldest of them first."""
     state = await session.state()
     script = f"D={shell.home_path(session.folder)} count={limit}\n{_read('commands.sh')}"
     text = (await session.transport.run(script)).stdout.decode(errors="replace")
@@ -61,7 +61,7 @@ def _record(line: str, files: Mapping[str, tuple[int, datetime]], session: Sessi
 
 
 async def newest(session: Session) -> int:
-    """The number of the command that runs, else of the last one; NotFoundError where there was none."""
+    """Return the number of the running command, else of the last one. NotFoundError if there was none."""
     state = await session.state()
     number = state.running if state.alive and state.running is not None else state.last
     if not number:
@@ -75,7 +75,7 @@ async def newest(session: Session) -> int:
 async def show(
     session: Session, number: int, on_output: Callable[[bytes], None], *, lines: int | None = None
 ) -> None:
-    """Pass on what a command has printed so far: its last lines, or all."""
+    """Pass on the output of a command so far: its last `lines` lines, or all of it."""
     start = await _start(session, number, lines)
     if start is None:
         return
@@ -91,7 +91,7 @@ async def follow(
     lines: int | None = None,
     on_ended: Callable[[Ended], None] = lambda _ended: None,
 ) -> Ended:
-    """Pass on what a command has printed and prints from now on, until it ends. Cancelling leaves it running."""
+    """Pass on the past and future output of a command until it ends. Cancelling leaves the command running."""
     start = await _start(session, number, lines) or 0
     if await session.status(number) is not None or not (await session.state()).alive:
         await show(session, number, on_output, lines=lines)
@@ -119,7 +119,7 @@ async def follow_all(
 
 
 async def _start(session: Session, number: int, lines: int | None) -> int | None:
-    """The byte to begin at; None where the command has not begun."""
+    """Return the byte to begin at, or None if the command has not begun."""
     head = f"D={shell.home_path(session.folder)} n={number} lines={lines or 0}\n"
     done = await session.transport.run(head + _read("tail_start.sh"))
     if done.status == 44:

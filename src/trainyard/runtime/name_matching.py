@@ -1,4 +1,4 @@
-"""What a person means by a name: `task0.bert`, `{bert}`, or a word that fits just one machine."""
+"""Finds the machines that a name on the command line means: `task0.bert`, `{bert}`, or a part of one name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainyard.spec.names import job_of
 
 
 def select(machines: Sequence[Machine], word: str) -> list[Machine]:
-    """The machines that `word` means.
+    """Return the machines that `word` means.
 
     `{bert}` is exactly the tasks of that job, never a suffix match. Any other word is one machine: its name, or a part
-    of it (a job's name, say) that fits one machine only. What fits several is refused with the list.
+    of it (a job's name, say) that fits one machine only. A word that fits several is refused with the list of them.
     """
     if word.startswith("{") != word.endswith("}") or word in {"", "{}"}:
         raise InvalidError(
@@ -39,7 +39,7 @@ def select(machines: Sequence[Machine], word: str) -> list[Machine]:
 
 
 def select_one(machines: Sequence[Machine], word: str) -> Machine:
-    """The one machine that `word` means; a group must have a single task."""
+    """Return the one machine that `word` means. A job must have a single task."""
     chosen = select(machines, word)
     if len(chosen) > 1:
         listed = ", ".join(machine.name for machine in chosen[:8])

@@ -1,4 +1,4 @@
-"""Every file we put on a machine, in one class. Relative paths are relative to the home directory there."""
+"""The paths of all files that Trainyard puts on a machine. Relative paths are relative to the home directory there."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MachinePaths:
-    """Where a machine keeps what we put there. `home` may be unknown ('' = relative to the home directory)."""
+    """The paths of our files on one machine. `home` is '' if it is unknown; then paths are relative to it."""
 
     machine: str
     home: str = ""
 
     @property
     def root(self) -> str:
-        """Everything of ours on the machine."""
+        """The folder that holds all our files."""
         return f"{self.home}/.trainyard" if self.home else ".trainyard"
 
     @property
@@ -29,7 +29,7 @@ class MachinePaths:
 
     @property
     def introduced_marker(self) -> str:
-        """Holds the digest of the list of tasks that this one was last introduced to."""
+        """The file with the digest of the list of tasks that this task was last introduced to."""
         return f"{self.root}/{self.machine}/introduced"
 
     @property
@@ -39,7 +39,7 @@ class MachinePaths:
 
     @property
     def install_marker(self) -> str:
-        """Holds the hash of the install script that last succeeded."""
+        """The file with the hash of the last install script that succeeded."""
         return f"{self.root}/{self.machine}/installed"
 
     def command(self, number: int) -> str:
@@ -47,7 +47,7 @@ class MachinePaths:
         return f"{self.session}/{number}.cmd"
 
     def output(self, number: int) -> str:
-        """What command `number` printed: exact bytes, both streams."""
+        """The output of command `number`: exact bytes of both streams."""
         return f"{self.session}/{number}.out"
 
     def status(self, number: int) -> str:

@@ -1,7 +1,7 @@
-"""Where the tasks of a job meet: ranks, the master's address and port, host files; pure functions and one script.
+"""The rendezvous of a job's tasks: ranks, the master's address and port, host files. Pure functions and one script.
 
-Every task gets the values of `environment` in its session and the files of `script` in its rendezvous folder. Command
-lines that use them are `trainyard.launch`'s; the ssh keys between tasks are `setup.py`'s.
+Every task gets the variables of `environment` in its session and the files of `script` in its rendezvous folder.
+`trainyard.launch` makes the command lines that use them; `setup.py` makes the ssh keys between tasks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trainyard.spec.machine import Machine
 from trainyard.spec.names import job_of
 from trainyard.spec.rendezvous import HostSlots, bracketed
 
-# Below the kernel's ephemeral ports (32768 and up), above what services usually take.
+# Below the kernel's ephemeral ports (32768 and up), above the ports that services usually take.
 _FIRST_PORT = 20000
 _PORTS = 10000
 
-# name → what it holds; the reference page is generated from this table.
+# Variable → its meaning. The reference page is generated from this table.
 VARIABLES = {
     "MASTER_ADDR": "the address of task 0, as the other tasks reach it",
     "MASTER_PORT": "a port for the meeting on task 0, the same on every task; made from the job's name",
@@ -55,7 +55,10 @@ class Peer:
 
 
 def peers_of(machines: Sequence[Machine]) -> tuple[Peer, ...]:
-    """The tasks of a job, from its machines in order. A slot is a device, or a processor where there is none."""
+    """Describe the tasks of a job from its machines in order.
+
+    A slot is a device; a machine without devices has a slot per processor.
+    """
     return tuple(
         Peer(
             name=machine.name,
@@ -68,24 +71,24 @@ def peers_of(machines: Sequence[Machine]) -> tuple[Peer, ...]:
 
 
 def master_port(job: str) -> int:
-    """A port that looks free and is the same on every task and in every run of the job."""
+    """Choose the master's port: the same on every task and in every run of the job, and probably free."""
     return _FIRST_PORT + rendezvous.stable_number(job, 4) % _PORTS
 
 
 def environment(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> dict[str, str]:
-    """The variables that task `index` gets; `VARIABLES` says what each means. `folder` is where `script` writes.
+    """Return the variables of task `index`; `VARIABLES` explains each. `folder` is where `script` writes.
 
     Left out on purpose, because they would change programs that never asked for them: PET_NNODES makes even
     `torchrun --standalone` wait for other tasks; TF_CONFIG makes an Estimator under Horovod refuse to start; RANK
-    in a job of one task makes many trainers look for LOCAL_RANK and fail. `trainyard.launch` supplies each where
-    it is meant.
+    in a job of one task makes many trainers look for LOCAL_RANK and fail. `trainyard.launch` sets each of them for
+    the programs that need it.
     """
     _checked(peers, index, folder)
     return _own(peers, index, folder, _common(peers, port))
 
 
 def environments(peers: Sequence[Peer], folders: Sequence[str]) -> list[dict[str, str]]:
-    """`environment` of every task; what all have in common is made once, not once for each of a thousand."""
+    """Return `environment` of every task. The parts that are the same for all tasks are computed once."""
     common = _common(peers, 0)
     return [_own(peers, index, folder, common) for index, folder in enumerate(folders)]
 
@@ -121,17 +124,17 @@ def _own(peers: Sequence[Peer], index: int, folder: str, common: Mapping[str, st
 
 
 def tf_config(peers: Sequence[Peer], index: int, *, port: int = 0) -> str:
-    """TF_CONFIG for MultiWorkerMirroredStrategy: all tasks are workers; worker 0 is the chief."""
+    """Return TF_CONFIG for MultiWorkerMirroredStrategy: all tasks are workers; worker 0 is the chief."""
     number = _port(peers, port)
     workers = [f"{bracketed(peer.address)}:{number}" for peer in peers]
     return rendezvous.tf_config(rendezvous.tf_cluster({"worker": workers}), "worker", index)
 
 
 def script(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> str:
-    """The script that writes all rendezvous files of task `index` into `folder`; running it twice is running it once.
+    """Return the script that writes all rendezvous files of task `index` into `folder`. It may run twice.
 
-    One list of addresses travels and the host files are made from it there: the script of a job of 1000 tasks still
-    fits the 128 KiB that the kernel allows one argument.
+    The script holds one list of addresses and makes all host files from it. So the script of a job of 1000 tasks
+    still fits into the 128 KiB that the kernel allows one argument.
     """
     variables = environment(peers, index, folder, port=port)
     values = {
@@ -147,7 +150,7 @@ def script(peers: Sequence[Peer], index: int, folder: str, *, port: int = 0) -> 
 
 
 def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:
-    """The peer asked for; `_check_addresses` is for the others."""
+    """Return peer `index` after checking it. `_check_addresses` checks the others."""
     if not 0 <= index < len(peers):
         raise InvalidError(f"there is no task {index} in a job of {len(peers)} tasks")
     if not folder.startswith("/"):
@@ -159,7 +162,7 @@ def _checked(peers: Sequence[Peer], index: int, folder: str) -> Peer:
 
 
 def _check_addresses(peers: Sequence[Peer]) -> None:
-    """Everything that goes into files must be sane."""
+    """Refuse addresses and names that would break the host files."""
     for peer in peers:
         if not peer.address or any(char.isspace() or char == "," for char in peer.address):
             raise InvalidError(

@@ -1,7 +1,7 @@
-"""Machines that stop themselves: when the commands of a job have ended and its client is gone, or when nothing runs.
+"""Lets machines stop themselves: when a job's commands have ended and its client is gone, or when nothing runs.
 
-Where the provider lets a machine do that (`verbs.stop_program`), a script on each machine watches (`self_stop.sh`); the client
-only gives signs of life. Where not, the client does it for as long as it lives: `watch.py`.
+If the provider allows it (`verbs.stop_program`), a script on each machine (`self_stop.sh`) decides, and the client only
+sends heartbeats. Otherwise the client stops the machines itself, for as long as it lives (`watch.py`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from trainyard.spec.machine import MachineState
 
 LOG = "~/.trainyard/self-stop/log"  # on each machine
 BEAT_SECONDS = 60.0
-BEATS_OF_GRACE = 10  # a laptop may be out of sight for so long
+BEATS_OF_GRACE = 10  # a laptop may be unreachable for so many heartbeats
 LONGEST_LOOK_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopTerms:
-    """When machines are to stop."""
+    """The conditions on which machines stop themselves."""
 
-    when_done: bool = False  # when the commands have ended and no client lives
-    idle_minutes: float = 0.0  # when nothing has run in their shells for so long
-    beat_seconds: float = BEAT_SECONDS  # between two signs of life of a client
+    when_done: bool = False  # stop when the commands have ended and no client lives
+    idle_minutes: float = 0.0  # stop when no command has run for so long
+    beat_seconds: float = BEAT_SECONDS  # the interval between two heartbeats of a client
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to arrange."""
+        """Whether any condition is set."""
         return bool(self.when_done or self.idle_minutes)
 
 
@@ -47,7 +47,7 @@ class SelfStop:
     client: str = field(default_factory=new_id)
 
     async def arrange(self) -> bool:
-        """Let the machines watch over themselves; False, with a warning that says why, where they cannot."""
+        """Start the script on the machines. Returns False, after a warning with the reason, if they cannot run it."""
         machines = [task.machine for task in self.job.tasks]
         program = verbs.stop_program(self.job.context.backend, machines)
         if program is None:
@@ -77,7 +77,7 @@ class SelfStop:
         return True
 
     async def beat(self) -> None:
-        """Give signs of life until cancelled."""
+        """Send heartbeats until cancelled."""
         while True:
             await self.job.context.clock.sleep(self.terms.beat_seconds)
             try:
@@ -85,21 +85,21 @@ class SelfStop:
                     f'f="$HOME/.trainyard/self-stop/clients/{self.client}"; [ ! -e "$f" ] || echo >"$f"'
                 )
             except (Error, TaskErrors):
-                continue  # out of sight for a while; the grace is longer
+                continue  # the machine is unreachable for a while; the grace period is longer
 
     async def leave(self) -> None:
-        """This client is done: from now on the machines stop when their commands have ended."""
+        """Say that this client is done. From now on the machines stop when their commands have ended."""
         await self._tell(f'cd "$HOME/.trainyard/self-stop" && echo >left && rm -f clients/{self.client}')
 
     async def withdraw(self) -> None:
-        """Call it off."""
+        """Stop the script, so that the machines stay on."""
         await self._tell(
             'cd "$HOME/.trainyard/self-stop" 2>/dev/null && rm -f pid terms; '
             "rm -f /var/lib/cloud/scripts/per-boot/trainyard-self-stop.sh"
         )
 
     async def is_quiet(self) -> bool:
-        """Whether no command runs in the shells that this client uses."""
+        """Return whether no command runs in the sessions that this client uses."""
         states = await on_each(self.job.tasks, lambda task: task.session.state())
         return not any(state.running is not None for state in states)
 

@@ -1,7 +1,8 @@
-"""A persistent shell on a machine that outlives the client. Knows tmux only through the .sh files beside it.
+"""The class Session: a shell on a machine that outlives the client. Only the .sh files beside it know tmux.
 
-The truth about a command is files on the machine (`paths.py`); this module submits, waits, streams and interrupts over
-any Transport. What a task or a job is lives in `task.py` and `job.py`. The design is docs/design/001-runtime.md.
+The state of a command is in files on the machine (`paths.py`). This module submits commands, waits for them, streams
+their output and interrupts them over any Transport. `task.py` and `job.py` build on it. The design is
+docs/design/001-runtime.md.
 """
 
 from __future__ import annotations
@@ -28,14 +29,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 START_SECONDS = 60.0  # a slow .bashrc (conda, modules on NFS) may take many seconds
-LIVENESS_SECONDS = (
-    5.0  # after which a waiting client asks whether the session still lives; then ever more rarely
-)
-LONGEST_LIVENESS_SECONDS = 30.0  # 256 tasks that wait for hours are 8 questions a second
-RECONNECT_SECONDS = 120.0  # how long a silent machine is tried again before a wait is given up
+LIVENESS_SECONDS = 5.0  # a waiting client first asks after this time whether the session still lives; then more and more rarely
+LONGEST_LIVENESS_SECONDS = 30.0  # with 256 tasks that wait for hours this makes 8 questions a second
+RECONNECT_SECONDS = 120.0  # how long a wait keeps trying to reach a silent machine
 INTERRUPT_SECONDS = 5.0  # how long Ctrl-C waits for the command to end
-TAIL_SECONDS = 1.5  # busybox's tail looks once a second
-LOST = "lost"  # the status of a command whose session ended under it
+TAIL_SECONDS = 1.5  # busybox's tail checks the file once a second
+LOST = "lost"  # the status of a command whose session ended before it
 
 _FAR_SIDE = ("session_lib.sh", "session_rc.sh", "session_launch.sh", "session.sh")
 
@@ -51,10 +50,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What the machine says about a session."""
+    """The state of a session as the machine reports it."""
 
     alive: bool
-    running: int | None = None  # the command that runs now, or is next where the shell has not come to it yet
+    running: int | None = (
+        None  # the command that runs now, or the next one if the shell has not started it yet
+    )
     last: int = 0  # the newest command's number
 
 
@@ -79,24 +80,24 @@ class Session:
         return f"{folder}/w{self.window}" if self.window else folder
 
     async def open(self) -> SessionState:
-        """Make sure the session runs. A running one is adopted with whatever runs in it."""
+        """Start the session if it does not run. A running session is adopted together with its commands."""
         state, _ = await self._open("")
         return state
 
     async def open_and_ask(self, script: str) -> tuple[int, str]:
-        """`open` and `ask` in one: where this client comes for the first time, in one round trip."""
+        """Do `open` and `ask` in one; the first time, that takes a single round trip."""
         _, answer = await self._open(script)
         return answer or await self.ask(script)
 
     async def _open(self, question: str) -> tuple[SessionState, tuple[int, str] | None]:
         async with self._opening, asyncio.timeout(START_SECONDS):
-            line, seen = await self._look(question)
-            answer, line.first_answer = line.first_answer, None
+            channel, seen = await self._look(question)
+            answer, channel.first_answer = channel.first_answer, None
             try:
                 if not seen.alive or (self.env and seen.variables != _name_of(self.env)):
-                    seen = await self._start(line)
+                    seen = await self._start(channel)
             finally:
-                await self._put_back(line)
+                await self._put_back(channel)
             state = SessionState(True, seen.running, seen.last)
             if self.found is None:
                 self.found = state
@@ -105,24 +106,24 @@ class Session:
             return state, answer
 
     async def _look(self, question: str) -> tuple[ControlChannel, SessionLook]:
-        """A line that answers, and what it saw."""
+        """Return a channel that answers, and the state of the session that it reported."""
         while self._idle:
-            line = self._idle.pop()
+            channel = self._idle.pop()
             try:
-                return line, await line.look()
+                return channel, await channel.look()
             except UnreachableError as error:
-                logger.debug("%s: %s; opening another line", self.machine, error)
-                await aio.finish(line.aclose())
+                logger.debug("%s: %s; opening another channel", self.machine, error)
+                await aio.finish(channel.aclose())
             except BaseException:
-                await aio.finish(line.aclose())
+                await aio.finish(channel.aclose())
                 raise
-        line = await ControlChannel.open(self.transport, self.folder, self.machine, question)
-        return line, line.first_look
+        channel = await ControlChannel.open(self.transport, self.folder, self.machine, question)
+        return channel, channel.first_look
 
-    async def _start(self, line: ControlChannel) -> SessionLook:
+    async def _start(self, channel: ControlChannel) -> SessionLook:
         """Start the session, or tell a running one its new variables."""
         script = _start_script(self.folder, names.session_name(self.machine), self.window, self.env)
-        status, said = await line.ask(script)
+        status, said = await channel.ask(script)
         words = said.split()
         if words[:1] == ["no-tmux"]:
             raise InvalidError(
@@ -141,14 +142,14 @@ class Session:
         return SessionLook(True, _number(words[2]), _number(words[3]) or 0)
 
     async def ask(self, script: str) -> tuple[int, str]:
-        """Run a short script of ours on the machine, beside the shell: its status and what it said.
+        """Run a short script of ours on the machine, beside the shell; return its status and its output.
 
-        Costs no channel of its own. May run twice where the connection is lost meanwhile.
+        The script opens no further ssh channel. It may run twice if the connection is lost meanwhile.
         """
-        return await self._on_line(lambda line: line.ask(script))
+        return await self._on_channel(lambda channel: channel.ask(script))
 
     async def _note_unfinished(self, first: int, last: int) -> None:
-        """Remember what runs or waits already, so that the same text asked for again means that command."""
+        """Remember the unfinished commands, so that submitting the same text again returns that command."""
         script = f"cd {shell.home_path(self.folder)} && {{ n={first} last={last}\n{_UNFINISHED}\n}}"
         rest = (await self.transport.run(script)).stdout
         while rest:
@@ -160,12 +161,15 @@ class Session:
     # -- commands ------------------------------------------------------------------------------------------------
 
     async def submit(self, text: str, *, adopt: bool = True) -> int:
-        """Queue a command; returns its number. The text of a command that was found running means that command."""
+        """Queue a command and return its number.
+
+        With `adopt`, the text of a command that was found unfinished means that command.
+        """
         adopted = self._adopt(text) if adopt else None
         if adopted is not None:
             return adopted
         token = ids.new_id()
-        return await self._on_line(lambda line: line.submit(token, text))
+        return await self._on_channel(lambda channel: channel.submit(token, text))
 
     async def run(
         self,
@@ -176,10 +180,12 @@ class Session:
         timeout: float | None = None,
         on_number: Callable[[int], None] = lambda _number: None,
     ) -> Ended:
-        """Submit and wait. `collect` gets the output once it has ended; `on_output` gets it as it is printed.
+        """Submit a command and wait for it.
 
-        Survives lost connections. Past `timeout` seconds: StillRunningError, and the command runs on. Cancelling
-        interrupts the command as Ctrl-C in its terminal would.
+        `collect` gets the output once the command has ended; `on_output` gets it as it is printed.
+
+        Lost connections are reopened. After `timeout` seconds a StillRunningError is raised and the command runs on.
+        Cancelling interrupts the command as Ctrl-C in its terminal would.
         """
         adopted = self._adopt(text)
         if adopted is not None or on_output is not None:
@@ -192,8 +198,8 @@ class Session:
             pending.number = number
             on_number(number)
 
-        async def once(line: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
-            return await line.run(pending.token, text, keep, started)
+        async def once(channel: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
+            return await channel.run(pending.token, text, keep, started)
 
         return await self._watched(pending, once, collect, timeout)
 
@@ -207,13 +213,13 @@ class Session:
         start: int = 0,
         interrupt: bool = True,
     ) -> Ended:
-        """Wait until a command has ended; arguments as for `run`.
+        """Wait until a command has ended. The arguments are those of `run`.
 
-        `on_output` begins at byte `start`. Without `interrupt`, cancelling only stops looking: the command runs on.
+        `on_output` begins at byte `start`. Without `interrupt`, cancelling only ends the wait and the command runs on.
         """
 
-        async def once(line: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
-            return await line.wait(number, keep)
+        async def once(channel: ControlChannel, keep: OnOutput | None) -> tuple[str, int]:
+            return await channel.wait(number, keep)
 
         pending = _Pending("", "", number, interrupt=interrupt)
         if on_output is None:
@@ -228,7 +234,7 @@ class Session:
         return ended
 
     async def read(self, number: int, *, start: int = 0, size: int | None = None) -> AsyncIterator[bytes]:
-        """What a command has printed so far, from byte `start`; NotFoundError if it was never started."""
+        """Yield the output of a command so far, from byte `start`. NotFoundError if it was never started."""
         head = f" | head -c {size}" if size is not None else ""
         path = self._file(number, "out")
         process = await self.transport.spawn(f"[ -e {path} ] || exit 44; tail -c +{start + 1} {path}{head}")
@@ -241,7 +247,7 @@ class Session:
             await process.terminate()
 
     async def state(self) -> SessionState:
-        """Ask the machine what runs. Starts nothing."""
+        """Ask the machine for the state of the session. Starts nothing."""
         done = await self.transport.run(self._check_script(0), timeout=START_SECONDS)
         alive, running, last = done.stdout.decode(errors="replace").split()
         return SessionState(alive == "alive", _number(running), _number(last) or 0)
@@ -260,13 +266,13 @@ class Session:
         return done.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
     async def interrupt(self, number: int | None = None) -> None:
-        """Ctrl-C for command `number` (or whichever runs); nothing if it does not run, and is not next."""
+        """Send Ctrl-C to command `number`, or to the running one. Does nothing if it neither runs nor is next."""
         wanted = "" if number is None else str(number)
         head = f"D={shell.home_path(self.folder)} wanted={wanted}\n"
         await self.transport.run(head + _read("session_alive.sh") + _read("interrupt.sh"))
 
     async def set_env(self, env: Mapping[str, str]) -> None:
-        """Export variables in the shell, now if it is idle, else before its next command; and after restarts."""
+        """Export variables in the shell: now if it is idle, else before its next command. Restarts export them too."""
         self.env = dict(env)
         await self.transport.run(
             f'D={shell.home_path(self.folder)}\ncat >| "$D/job.env"\n'
@@ -275,9 +281,9 @@ class Session:
         )
 
     async def aclose(self, *, parting: bool = False) -> None:
-        """Let go of the lines. The session and its commands run on. `parting`: the caller closes the transport next."""
-        lines, self._idle = self._idle, []
-        await asyncio.gather(*(line.aclose() for line in lines if not (parting and line.leave())))
+        """Close the channels. The session and its commands run on. `parting`: the caller closes the transport next."""
+        channels, self._idle = self._idle, []
+        await asyncio.gather(*(channel.aclose() for channel in channels if not (parting and channel.leave())))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -288,13 +294,13 @@ class Session:
         collect: OnOutput | None,
         timeout: float | None,
     ) -> Ended:
-        """Wait on a line, looking now and then whether the session lives; a time limit; Ctrl-C on cancel."""
+        """Wait over a channel, with a time limit. Check now and then that the session lives. Cancel sends Ctrl-C."""
         keep = _Resumed(collect) if collect is not None else None
 
-        async def exchange(line: ControlChannel) -> tuple[str, int]:
+        async def exchange(channel: ControlChannel) -> tuple[str, int]:
             if keep is not None:
                 keep.restart()
-            waiting = asyncio.ensure_future(once(line, keep))
+            waiting = asyncio.ensure_future(once(channel, keep))
             pause = LIVENESS_SECONDS
             try:
                 while not (await asyncio.wait([waiting], timeout=pause))[0]:
@@ -307,7 +313,7 @@ class Session:
 
         try:
             async with asyncio.timeout(timeout) as limit:
-                status, size = await self._on_line(exchange)
+                status, size = await self._on_channel(exchange)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -342,21 +348,21 @@ class Session:
                 return
             await self.interrupt(number)
             async with asyncio.timeout(INTERRUPT_SECONDS):
-                await self._on_line(lambda line: line.wait(number, None))
+                await self._on_channel(lambda channel: channel.wait(number, None))
 
-    async def _on_line(self, work: Callable[[ControlChannel], Awaitable[T]]) -> T:
-        """Do `work` on a line; after a lost connection again on a new one, for a bounded time.
+    async def _on_channel(self, work: Callable[[ControlChannel], Awaitable[T]]) -> T:
+        """Do `work` over a channel; after a lost connection again over a new one, for a bounded time.
 
-        Everything a line does may be repeated: a submit carries a token, a wait changes nothing.
+        Every exchange may be repeated: a submit carries a token, and a wait changes nothing.
         """
         silent_since: float | None = None
         pause = 0.1
         while True:
-            line = None
+            channel = None
             try:
-                line = await self._take_line()
+                channel = await self._take_channel()
                 silent_since = None
-                return await work(line)
+                return await work(channel)
             except (UnreachableError, TimeoutError) as error:
                 if isinstance(error, _SessionLostError):
                     raise
@@ -369,23 +375,23 @@ class Session:
                     ) from error
                 logger.debug("%s: %s; trying again", self.machine, error)
             finally:
-                if line is not None:
-                    await self._put_back(line)
+                if channel is not None:
+                    await self._put_back(channel)
             await self.clock.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    async def _take_line(self) -> ControlChannel:
+    async def _take_channel(self) -> ControlChannel:
         if self.found is None:
             await self.open()
         if self._idle:
             return self._idle.pop()
         return await ControlChannel.open(self.transport, self.folder, self.machine)
 
-    async def _put_back(self, line: ControlChannel) -> None:
-        if line.is_idle:
-            self._idle.append(line)
+    async def _put_back(self, channel: ControlChannel) -> None:
+        if channel.is_idle:
+            self._idle.append(channel)
         else:
-            await aio.finish(line.aclose())
+            await aio.finish(channel.aclose())
 
     # -- small things --------------------------------------------------------------------------------------------
 
@@ -416,21 +422,21 @@ class Session:
 
 
 class _SessionLostError(UnreachableError):
-    """The machine answers, but the session is gone: trying again on a new line would not help."""
+    """The machine answers, but the session is gone. Trying again over a new channel would not help."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A command on its way: its token, and its number once the machine has given it one."""
+    """A submitted command: its token, and its number once the machine has given it one."""
 
     token: str
     text: str
     number: int | None = None
-    interrupt: bool = True  # Ctrl-C for it when the wait is cancelled
+    interrupt: bool = True  # send Ctrl-C to the command when the wait is cancelled
 
 
 class _Resumed:
-    """Passes pieces on; after a restart from the beginning, only what is new."""
+    """Passes pieces on. After a restart from the beginning it passes on only new bytes."""
 
     def __init__(self, sink: OnOutput) -> None:
         self._sink = sink
@@ -449,7 +455,7 @@ class _Resumed:
 
 
 class _Follower:
-    """A `tail -f` of one command's output that continues, after a lost link, at its own count of bytes."""
+    """A `tail -f` of one command's output. After a lost connection it continues at the byte it had reached."""
 
     def __init__(self, session: Session, number: int, sink: OnOutput, start: int = 0) -> None:
         self._session = session
@@ -465,7 +471,7 @@ class _Follower:
         await aio.end_task(self._task)
 
     async def drain(self, size: int) -> None:
-        """The command has ended with `size` bytes in its file: deliver exactly those, then stop."""
+        """Deliver the output up to byte `size`, where the ended command's output ends, then stop."""
         self._limit = size
         with contextlib.suppress(TimeoutError):
             while self._count < size:
@@ -473,20 +479,20 @@ class _Follower:
                 async with asyncio.timeout(TAIL_SECONDS):
                     await self._progress.wait()
         await self.aclose()
-        while self._count < size:  # the tail was cut or is slow: fetch what it owes
+        while self._count < size:  # the tail was cut or is slow: fetch the missing bytes
             try:
                 async for piece in self._session.read(
                     self._number, start=self._count, size=size - self._count
                 ):
                     self._deliver(piece)
             except UnreachableError:
-                # A line proves that the machine answers again, or gives up after its bounded time.
-                await self._session._on_line(_nothing)  # noqa: SLF001
+                # The new channel proves that the machine answers again, or it gives up after its time limit.
+                await self._session._on_channel(_nothing)  # noqa: SLF001
 
     def _deliver(self, piece: bytes) -> None:
         if (
             self._limit is not None
-        ):  # a background child may write on: that is not the command's output any more
+        ):  # a child in the background may go on writing, but that is no longer the command's output
             piece = piece[: self._limit - self._count]
         self._count += len(piece)
         if piece:
@@ -534,10 +540,10 @@ def _read(name: str) -> str:
 
 
 def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, str]) -> str:
-    """Write the far side's files and start it; one round trip.
+    """Return the script that writes the session's files on the machine and starts it, in one round trip.
 
-    The files stand in a folder named for their content and come there by one rename, so that two clients, or two
-    versions of this program, never change a file under a shell that reads it.
+    The files are in a folder that is named after the hash of their content, and one rename puts them there. So two
+    clients, or two versions of this program, never change a file while a shell reads it.
     """
     variables = f"variables={shell.quote(_variables(env) if env else '')} variables_name={_name_of(env)}\n"
     return (
@@ -549,7 +555,7 @@ def _start_script(folder: str, tmux_name: str, window: int, env: Mapping[str, st
 
 
 def _variables(env: Mapping[str, str]) -> str:
-    """The text of job.env. Its first line names it, so that a client sees at a glance whether it is up to date."""
+    """Return the text of job.env. Its first line is a hash of it, so a client need not read all of it."""
     return f"# {_name_of(env)}\n{shell.exports(env)}\n"
 
 

@@ -1,6 +1,6 @@
-"""What a job needs on its machines before the first command: logins between tasks, the install script.
+"""Prepares a job's machines before the first command: ssh logins between tasks, and the install script.
 
-Both may run again at any time: what is done already is not done twice. Rendezvous files are `rendezvous.py`'s.
+Both may run again at any time and skip the steps that are done. `rendezvous.py` makes the rendezvous files.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from trainyard.transport.copy.api import Peer, Peers
 
 _SSH_PORT = 22
 _HOSTS_A_LINE = 50  # some versions of ssh read lines of 1024 characters
-_GOODBYE_SECONDS = 10.0  # for a machine that is given back and may be gone already
-_SHOWN_LINES = 40  # of a failed install script's output, in the error
+_GOODBYE_SECONDS = 10.0  # the time limit for a machine that is being released and may be gone already
+_SHOWN_LINES = 40  # how much of a failed install script's output the error shows
 
 T = TypeVar("T")
 Member = tuple[Machine, Transport]
@@ -33,26 +33,26 @@ Member = tuple[Machine, Transport]
 
 @runtime_checkable
 class Verified(Protocol):
-    """A transport over ssh: it knows the host's key, and where the host itself is reached."""
+    """A transport over ssh. It knows the host's key and the host's own address."""
 
     async def host_key(self) -> str:
-        """The verified key of the host, as a public key line without a comment."""
+        """Return the verified key of the host as a public key line without a comment."""
         ...
 
     async def server_address(self) -> tuple[str, int]:
-        """Address and port at which the host sees our connection arrive."""
+        """Return the address and port at which the host sees our connection arrive."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """What the other machines need to know to log in to one."""
+    """The facts that other machines need to log in to one machine by ssh."""
 
     name: str
     address: str
     port: int
     user: str
-    key: str  # with which this machine knocks at the others
+    key: str  # the public key with which this machine logs in to the others
     host_key: str
 
     @property
@@ -63,24 +63,24 @@ class _Door:
 
 
 async def verified_key(transport: Transport) -> str:
-    """The verified key of a machine that is reached by ssh; '' for others."""
+    """Return the verified key of a machine that is reached by ssh; '' for other machines."""
     return await transport.host_key() if isinstance(transport, Verified) else ""
 
 
 def digest_of(members: Sequence[Member], host_keys: Sequence[str], *more: object) -> str:
-    """A name for a list of tasks with their verified host keys, and for the way that they are introduced."""
+    """Return a digest of the tasks, of their verified host keys, and of the scripts that introduce them."""
     facts = repr(([machine.id for machine, _ in members], host_keys, more))
     text = facts + _body("keys.sh") + _body("rendezvous.sh")
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def keys_folder(members: Sequence[Member]) -> str:
-    """Where each machine keeps the keys of the job; '' where tasks do not log in to each other."""
+    """Return the folder of the job's keys on each machine; '' if tasks do not log in to each other."""
     return _keys_folder(_job(members)) if _are_verified(members) else ""
 
 
 def recall_script(paths: MachinePaths, digest: str, keys: str) -> str:
-    """A script that succeeds where a task was introduced to all others already; see known_hosts.sh."""
+    """Return a script that succeeds if the task was introduced to all others before; see known_hosts.sh."""
     marker = home_path(paths.introduced_marker)
     return (
         f"marker={marker}\ndigest={digest}\nkeys={home_path(keys) if keys else ''}\n{_body('known_hosts.sh')}"
@@ -88,13 +88,13 @@ def recall_script(paths: MachinePaths, digest: str, keys: str) -> str:
 
 
 def note_script(paths: MachinePaths, digest: str) -> str:
-    """A script that notes that a task was introduced to all others."""
+    """Return a script that records that the task was introduced to all others."""
     marker = home_path(paths.introduced_marker)
     return f"printf '%s %s\\n' {digest} \"${{SSH_CONNECTION:+$(id -un)}}\" >| {marker}\n"
 
 
 def recalled_peers(members: Sequence[Member], answers: Sequence[str]) -> Peers | None:
-    """What `ensure_keys` gave when the tasks were introduced, from the answers to `recall_script`."""
+    """Rebuild the earlier result of `ensure_keys` from the answers to `recall_script`."""
     if not _are_verified(members):
         return None
     found = {}
@@ -105,11 +105,11 @@ def recalled_peers(members: Sequence[Member], answers: Sequence[str]) -> Peers |
 
 
 async def ensure_keys(members: Sequence[Member]) -> Peers | None:
-    """Let every machine log in to every other by `ssh <address>` and `ssh <name>`, without a password or a question.
+    """Let every machine log in to every other by `ssh <address>` and `ssh <name>` without any prompt.
 
-    Each machine has a key pair of its own for the job; host keys are those that our own connections have verified.
-    A single machine can log in to itself: `mpirun --host <its address>` does. None where machines are not reached by
-    ssh. A failure names every machine it happened on.
+    Each machine has its own key pair for the job. The host keys are those that our own connections have verified.
+    A single machine can log in to itself, as `mpirun --host <its address>` does. Returns None if machines are not
+    reached by ssh. A failure names every machine it happened on.
     """
     if not members or not _are_verified(members):
         return None
@@ -121,9 +121,9 @@ async def ensure_keys(members: Sequence[Member]) -> Peers | None:
 
 
 async def remove_keys(members: Sequence[Member]) -> None:
-    """Take back what `ensure_keys` wrote, before machines are released; where it wrote nothing, nothing happens.
+    """Remove the lines and files that `ensure_keys` wrote, before machines are released.
 
-    A machine that does not answer, or cannot write any more, is passed over: it is being given back, not repaired.
+    A machine that does not answer or cannot write is skipped, since it is about to be released.
     """
     reached = [member for member in members if isinstance(member[1], Verified)]
     for result in await gather_all([_drop(member) for member in reached]):
@@ -132,10 +132,10 @@ async def remove_keys(members: Sequence[Member]) -> None:
 
 
 async def ensure_installed(transport: Transport, paths: MachinePaths, script: str) -> None:
-    """Run the install script unless this very text has succeeded here before. A changed script runs again.
+    """Run the install script unless the same text has succeeded here before. A changed script runs again.
 
-    Run by bash -e (sh where there is none) in the home directory, as a file. CommandError with its output where it
-    fails; then it runs again next time. Cancelling ends it.
+    `bash -e` runs it as a file in the home directory; sh does so if there is no bash. A failure is a CommandError with
+    the output, and the script runs again next time. Cancelling ends it.
     """
     text = script if script.endswith("\n") else f"{script}\n"
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
@@ -218,7 +218,7 @@ def _link_lines(doors: Sequence[_Door]) -> Iterator[str]:
         yield "config     IdentitiesOnly yes"
         yield 'config     UserKnownHostsFile "@folder@/known_hosts"'
         yield "config     StrictHostKeyChecking yes"
-    # What the person wrote before their first Host line is meant for all hosts, and now stands below ours.
+    # The options above the user's first Host line apply to all hosts, and they now stand below our Host lines.
     yield "config Host *"
 
 
@@ -242,7 +242,7 @@ def _checked(machine: Machine, done: Completed) -> Completed:
 
 
 async def _each(members: Sequence[Member], calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; failures as one group that names the machines."""
+    """Run the calls at once. Failures are raised as one group that names the machines."""
     results = await gather_all(calls)
     failed = [
         (machine.name, result)

@@ -1,7 +1,7 @@
-"""A task: one machine and its session. Holding one costs nothing; the first verb that needs the machine reaches it.
+"""The class Task: one machine and its session. The first method that needs the machine connects to it.
 
-What all tasks of a job do together is `job.py`'s. The family's names for arguments are kept here, so that the blocking
-skin (`sync.py`) only forwards.
+`job.py` runs methods on all tasks of a job. The arguments have the names that older scripts of this kind use, so that
+the blocking API (`sync.py`) only forwards them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from trainyard.transport import copy
 from trainyard.transport.api import Completed, Transport
 from trainyard.transport.copy.api import CopyOptions, CopyReport
 
-FOREVER = 365 * 24 * 3600.0  # the family's default for max_wait_sec
-FAILURE_LINES = 40  # of a failed command's output that are shown
+FOREVER = 365 * 24 * 3600.0  # the default of max_wait_sec
+FAILURE_LINES = 40  # how much of a failed command's output is shown
 
 Commands = str | Sequence[str]
 
 
 class Task:
-    """One slot of a job: one machine, one session."""
+    """One task of a job: one machine and its session."""
 
     def __init__(self, context: Context, machine: Machine, *, run_name: str = "") -> None:
         self.context = context
@@ -55,12 +55,12 @@ class Task:
 
     @property
     def transport(self) -> Transport:
-        """The way to the machine."""
+        """The transport to the machine."""
         return self.context.backend.transport(self.machine)
 
     @property
     def paths(self) -> MachinePaths:
-        """Where our files are on the machine."""
+        """The paths of our files on the machine."""
         return MachinePaths(self.name, self.machine.home)
 
     @property
@@ -83,11 +83,11 @@ class Task:
 
     @property
     def output_path(self) -> str:
-        """The file on the machine with what the last command printed."""
+        """The file on the machine that holds the output of the last command."""
         return f"{posixpath.join(self.machine.home or '~', self.session.folder)}/{self.last_number}.out"
 
     def log(self, message: str, *args: object, log_level: str = "INFO") -> None:
-        """Tell the reporter something about this task."""
+        """Report a line about this task."""
         self.context.reporter.log(self.name, message % args if args else message, log_level)
 
     # -- commands ------------------------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ class Task:
         quiet: bool = False,
         prefix: bool = False,
     ) -> str:
-        """Run a command in the task's shell and return what it printed; '0' at once with `non_blocking`.
+        """Run a command in the task's shell and return its output. With `non_blocking`, return '0' at once.
 
         The shell persists: `cd`, `export`, `conda activate` hold for later commands. A non-zero status is a
-        CommandError unless `ignore_errors`. Past `max_wait_sec` seconds: StillRunningError, and the command runs on.
-        `show_realtime` shows what it prints as it prints it, `show` once it has ended; with `prefix`, each line
-        begins with the task's name.
+        CommandError unless `ignore_errors`. After `max_wait_sec` seconds a StillRunningError is raised and the
+        command runs on. `show_realtime` shows the output as it is printed, `show` shows it once the command has
+        ended. With `prefix`, each line begins with the task's name.
         """
         text = command_text(cmd, sudo=sudo)
         if not quiet:
@@ -149,7 +149,7 @@ class Task:
     async def run_with_output(
         self, cmd: str, non_blocking: bool = False, ignore_errors: bool = False
     ) -> tuple[str, str]:
-        """Run a command and return what it printed, (stdout, stderr) apart. It runs in the task's shell."""
+        """Run a command in the task's shell and return its output as (stdout, stderr)."""
         if non_blocking:
             raise InvalidError(
                 "run_with_output waits for the output", hint="Use run(cmd, non_blocking=True)."
@@ -176,7 +176,7 @@ class Task:
         return streams[0], streams[1]
 
     async def join(self, ignore_errors: bool = False, max_wait_sec: float = FOREVER) -> int:
-        """Wait for the last command, also one that an earlier client started; returns its status."""
+        """Wait for the last command, even one that an earlier client started. Returns its status."""
         number = self.last_number or (await self.session.open()).last
         if not number:
             raise InvalidError(
@@ -200,7 +200,7 @@ class Task:
                 self.log("command %d ended with status %d", number, ended.status, log_level="WARN")
 
     async def output(self) -> str:
-        """What the last command printed so far."""
+        """Return the output of the last command so far."""
         sink = TextSink()
         if self.last_number:
             async for piece in self.session.read(self.last_number):
@@ -208,7 +208,7 @@ class Task:
         return sink.text(f"{self.name}:{self.output_path}")
 
     async def switch_window(self, window_id: int) -> None:
-        """Send later commands to another tmux window, made if missing: a second shell on the same machine."""
+        """Send later commands to another tmux window, a second shell on the same machine. Makes it if missing."""
         if window_id < 0:
             raise InvalidError(f"{window_id} is not a window", hint="Windows are numbered 0, 1, 2, …")
         self._window = window_id
@@ -221,7 +221,7 @@ class Task:
         await self.session.set_env(self.env)
 
     async def interrupt(self) -> None:
-        """Ctrl-C for whatever runs in the task's shell."""
+        """Send Ctrl-C to the command that runs in the task's shell."""
         await self.session.interrupt()
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Task:
         dont_overwrite: bool = False,
         options: CopyOptions | None = None,
     ) -> CopyReport:
-        """Copy a file or folder (or what a pattern fits) to the machine; a relative target is under its home."""
+        """Copy files or folders to the machine; a pattern may name several. A relative target is under its home."""
         options = replace(options or CopyOptions(), dont_overwrite=dont_overwrite)
         return await copy.upload(
             [(self.name, self.transport)],
@@ -246,7 +246,7 @@ class Task:
     async def download(
         self, remote_fn: str, local_fn: str | Path = "", options: CopyOptions | None = None
     ) -> CopyReport:
-        """Copy a file or folder from the machine; the default target is its own name in the current folder."""
+        """Copy a file or folder from the machine. The default target is the current folder, under the same name."""
         target = Path(local_fn) if str(local_fn) else Path(posixpath.basename(remote_fn.rstrip("/")) or ".")
         progress = TransferProgress(self.context.reporter.transfer, name=self.name)
         return await copy.download(
@@ -254,7 +254,7 @@ class Task:
         )
 
     async def write(self, fn: str, contents: str | bytes) -> None:
-        """Write a file on the machine: whole or not at all."""
+        """Write a file on the machine, either whole or not at all."""
         data = contents.encode(errors="surrogateescape") if isinstance(contents, str) else contents
         path = shell.home_path(fn)
         script = (
@@ -263,28 +263,28 @@ class Task:
         await self.require(script, f"cannot write {fn}", stdin=data)
 
     async def read(self, fn: str) -> str:
-        """The text of a file on the machine."""
+        """Return the text of a file on the machine."""
         return (await self.read_bytes(fn)).decode(errors="backslashreplace")
 
     async def read_bytes(self, fn: str) -> bytes:
-        """The bytes of a file on the machine."""
+        """Return the bytes of a file on the machine."""
         done = await self.transport.run(f'p={shell.home_path(fn)}; [ -e "$p" ] || exit 44; cat "$p"')
         if done.status == 44:
             raise NotFoundError(f"there is no file {fn!r} on {self.name}")
         return self._checked(done, f"cannot read {fn}")
 
     async def exists(self, fn: str) -> bool:
-        """Say whether there is such a file or folder on the machine."""
+        """Return whether the file or folder exists on the machine."""
         return (await self.transport.run(f"[ -e {shell.home_path(fn)} ]")).status == 0
 
     async def isdir(self, fn: str) -> bool:
-        """Say whether there is such a folder on the machine."""
+        """Return whether the folder exists on the machine."""
         return (await self.transport.run(f"[ -d {shell.home_path(fn)} ]")).status == 0
 
     async def wait_for_file(
         self, fn: str, max_wait_sec: float = FOREVER, check_interval: float = 0.5
     ) -> bool:
-        """Wait until a file is there; False when `max_wait_sec` have passed. One round trip for the whole wait."""
+        """Wait until a file exists, in one round trip. Returns False after `max_wait_sec` seconds."""
         pause = max(0.02, check_interval)
         script = f"until [ -e {shell.home_path(fn)} ]; do sleep {pause:g}; done"
         try:
@@ -306,7 +306,10 @@ class Task:
             await aio.finish(process.terminate())
 
     async def logdir(self) -> str:
-        """The folder of this task's run, made on first use; an existing one is never shared: `.01`, `.02` and so on."""
+        """Return the log folder of this run, made on first use.
+
+        An existing folder is never shared; the new one then gets a suffix `.01`, `.02` and so on.
+        """
         known = self.context.logdirs.get(self.run_name)
         if known:
             return known
@@ -322,7 +325,7 @@ class Task:
     # -- the machine ---------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop the machine once the commands started here have ended; files are kept."""
+        """Stop the machine once the commands that this client started have ended. Files are kept."""
         await self.settle()
         await self._leave()
         await verbs.stop(self.context.backend, [self.machine])
@@ -334,18 +337,18 @@ class Task:
         (self.machine,) = await verbs.start(self.context.backend, [self.machine])
 
     async def kill(self) -> None:
-        """Release the machine for good, whatever runs there. Twice is no error."""
+        """Release the machine for good, even if commands run on it. Calling it twice is no error."""
         await self._leave()
         await verbs.release(self.context.backend, [self.machine])
         self.machine = replace(self.machine, state=MachineState.RELEASED)
 
     async def adopt(self, other: Task) -> None:
-        """Go on with the machine of another task of the same name, whose own is gone."""
+        """Continue with the machine of `other`, a task of the same name, because this task's own machine is gone."""
         await self._leave()
         self.machine, self.env = other.machine, other.env
 
     async def aclose(self, *, parting: bool = False) -> None:
-        """Let go of the session; machine and commands stay. `parting`: the caller closes the backend next."""
+        """Close the session's connections; machine and commands stay. `parting`: the caller closes the backend next."""
         await self._leave(parting=parting)
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -361,7 +364,7 @@ class Task:
         return await session.submit(text)
 
     async def _announce_queue(self, session: Session) -> None:
-        """Say once, when a busy session is found, that new commands wait behind what runs."""
+        """Say once that new commands wait, if the session was found with a running command."""
         found = session.found or await session.open()
         if found.running is not None and self._window not in self._announced:
             self._announced.add(self._window)
@@ -390,7 +393,7 @@ class Task:
         )
 
     async def require(self, script: str, failure: str, *, stdin: bytes = b"") -> bytes:
-        """Run a script of ours on the machine; what it printed, or an error that begins with `failure`."""
+        """Run a script of ours on the machine and return its output. An error begins with the words `failure`."""
         return self._checked(await self.transport.run(script, stdin=stdin), failure)
 
     def _checked(self, done: Completed, failure: str) -> bytes:
@@ -408,12 +411,12 @@ class TransferProgress:
         self._name = name
 
     def update(self, machine: str, done: int, total: int) -> None:
-        """Pass it on."""
+        """Report the progress."""
         self._transfer(self._name or machine, done, total)
 
 
 def command_text(cmd: Commands, *, sudo: bool = False) -> str:
-    """What the family accepts as a command → one text: a list runs until the first failure."""
+    """Turn a command or a list of commands into one text. A list runs until the first failure."""
     if isinstance(cmd, str):
         text = cmd
     else:

@@ -1,4 +1,4 @@
-"""Bytes that a command printed → text for people, within a bound."""
+"""Turns the output bytes of a command into text of bounded length for people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import codecs
 
 KEPT_BYTES = (
     256 * 2**20
-)  # what run() returns at most; beyond it the end is kept, and the file on the machine has all
+)  # the most that run() returns; of a longer output it returns the end, and the file on the machine has all
 
 
 class TextSink:
-    """Collects output as text. Bytes that are not UTF-8 come out as escapes; beyond the bound the beginning goes."""
+    """Collects output as text. Bytes that are not UTF-8 become escapes; beyond the bound the beginning is dropped."""
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
         self._limit = limit
@@ -30,7 +30,7 @@ class TextSink:
             self._dropped += gone
 
     def text(self, where: str = "the machine") -> str:
-        """All that was kept."""
+        """Return the text that was kept."""
         self._pieces.append(self._decoder.decode(b"", final=True))
         text = "".join(self._pieces)
         self._pieces = [text]
@@ -42,7 +42,7 @@ class TextSink:
 
 
 def tail_lines(text: str, count: int) -> str:
-    """The last lines of a text, with a note of how many stand before them."""
+    """Return the last lines of a text, with a note of how many lines precede them."""
     lines = text.splitlines()
     if len(lines) <= count:
         return text.rstrip("\n")

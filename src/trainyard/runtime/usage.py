@@ -1,6 +1,6 @@
-"""What a machine uses now: processors, memory, disk, accelerators; read by one shell script over any Transport.
+"""Reads a machine's use of processors, memory, disk and accelerators with one shell script over any Transport.
 
-Showing it is `cli/`'s matter. A tool or a file that is missing on the machine leaves its reading out; nothing fails.
+If a tool or a file is missing on the machine, its value is left out and nothing fails. `cli/` shows the values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COUNTERS = re.compile(r"\d+ \d+ \d+\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUsage:
-    """One accelerator now. None: the driver does not say."""
+    """The use of one accelerator. None means that the driver does not report the value."""
 
     kind: DeviceKind
     index: int
@@ -36,7 +36,7 @@ class DeviceUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """A machine now. None: it could not be read.
+    """The use of one machine. None means that the value could not be read.
 
     `own_…` count only the machine's own processes where several machines share one computer (local ones), on the
     same scale: percent of all processors. `counters` go into the next reading as `previous`.
@@ -57,26 +57,32 @@ class Usage:
 
 
 async def fetch_usage(transport: Transport, previous: Usage | None = None) -> Usage:
-    """Read a machine. With `previous`, processor use is counted since then; without, over a fifth of a second."""
+    """Read the use of a machine.
+
+    Processor use is counted since `previous`; without it, over a fifth of a second.
+    """
     done = await transport.run(script(previous), timeout=_PATIENCE_SECONDS)
     return parse(done.stdout.decode(errors="replace"))
 
 
 def script(previous: Usage | None = None) -> str:
-    """The script that reads a machine; `parse` understands what it prints."""
+    """Return the script that reads a machine. `parse` understands its output."""
     counters = previous.counters if previous and _COUNTERS.match(previous.counters) else ""
     body = Path(__file__).with_name("usage.sh").read_text(encoding="utf-8")
     return f"previous={quote(counters)}\n{body}\n{devices_script()}"
 
 
 def devices_script(*, in_detail: bool = False) -> str:
-    """The part that asks accelerators alone; `parse` understands that too. `in_detail`: device_metrics.py understands more of it."""
+    """Return the script that reads accelerators only. `parse` understands its output.
+
+    With `in_detail`, it prints more columns, which device_metrics.py understands.
+    """
     body = Path(__file__).with_name("devices.sh").read_text(encoding="utf-8")
     return device_metrics.wanted() + body if in_detail else body
 
 
 def parse(text: str) -> Usage:
-    """What the script printed → values. Lines that are not understood are skipped."""
+    """Parse the output of the script. Unknown lines are skipped."""
     lines = [line.partition(" ")[::2] for line in text.splitlines()]
     single = {
         key: rest.strip() for key, rest in lines if key in {"before", "after", "own", "load", "cpus", "disk"}
@@ -112,7 +118,10 @@ def parse(text: str) -> Usage:
 
 
 def _percent(before: str, after: str) -> tuple[float | None, float | None]:
-    """All processors' use and the own share; the same moment twice, or a reboot in between, tells nothing."""
+    """Return the use of all processors and the machine's own share, in percent.
+
+    Both are None if no time has passed or the machine has rebooted in between.
+    """
     if not (_COUNTERS.match(before) and _COUNTERS.match(after)):
         return None, None
     busy, total, own = (int(new) - int(old) for old, new in zip(before.split(), after.split(), strict=True))
@@ -127,7 +136,7 @@ def _clamped(percent: float) -> float:
 
 
 def _available(memory: Mapping[str, int]) -> int:
-    """What programs could still get; kernels before 3.14 do not say it themselves."""
+    """Return the memory that programs could still get. Kernels before 3.14 do not report it themselves."""
     parts = ("MemFree", "Buffers", "Cached")
     return memory.get("MemAvailable", sum(memory.get(part, 0) for part in parts))
 
@@ -146,7 +155,7 @@ def _pairs(lines: Iterator[str]) -> Iterator[tuple[str, int]]:
 
 
 def _numbers(text: str) -> list[float]:
-    """The numbers at the beginning of a line."""
+    """Return the numbers at the beginning of a line."""
     found = []
     for word in text.split():
         number = _number(word)
@@ -157,7 +166,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def _number(text: str) -> float | None:
-    """A reading; drivers write [N/A] or [Not Supported] for what they do not know."""
+    """Parse a value. Drivers write [N/A] or [Not Supported] for an unknown one."""
     return float(text) if re.fullmatch(r"-?\d+(\.\d+)?", text.strip()) else None
 
 
@@ -186,7 +195,7 @@ def _gpus(lines: list[str], columns: str) -> Iterator[DeviceUsage]:
 
 
 def _npus(lines: list[str]) -> Iterator[DeviceUsage]:
-    """`key : value` in blocks that begin with the device's number."""
+    """Parse lines `key : value` in blocks that begin with the number of the device."""
     blocks: dict[int, dict[str, float]] = {}
     index = -1
     for line in lines:
@@ -214,7 +223,7 @@ def _npus(lines: list[str]) -> Iterator[DeviceUsage]:
 
 
 def _visible(devices: Iterator[DeviceUsage], selection: str) -> Iterator[DeviceUsage]:
-    """Only those the machine was given; a selection that is not a list of numbers (UUIDs) selects nothing away."""
+    """Yield the devices that the machine was given. A selection by UUIDs is not understood and keeps all."""
     words = [word for word in selection.split(",") if word]
     numbers = {int(word) for word in words if word.isdigit()}
     for device in devices:

@@ -1,4 +1,4 @@
-"""Verbs on machines: waits for readiness, asks for capabilities. The only place that asks `isinstance(backend, …)`."""
+"""Operations on machines over any backend. They wait for readiness, and only they ask `isinstance(backend, …)`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ from trainyard.spec.plan import Leftover, Plan
 
 logger = logging.getLogger(__name__)
 
-MOST_NAMED = 8  # machines in a command that is told; of more, the whole job
+MOST_NAMED = 8  # a suggested command names at most so many machines; for more it names the whole job
 READY_SECONDS = 900.0  # a cloud machine with a driver to install takes minutes
-LONGEST_PAUSE = 1.0  # between two looks; a machine that is ready is noticed so much later at most
-SILENCES = 5  # a provider that does not answer this many times in a row, while we wait for machines, is down
+LONGEST_PAUSE = (
+    1.0  # the longest pause between two looks, so a ready machine is noticed at most this much later
+)
+SILENCES = 5  # a provider is down if it does not answer this many times in a row while we wait for machines
 T = TypeVar("T")
 
 
@@ -52,7 +54,7 @@ async def acquire(
     on_wait: Callable[[int, int], None] = lambda _ready, _all: None,
     ready_seconds: float = READY_SECONDS,
 ) -> list[Machine]:
-    """Machines with these names, running, with shared storage if asked for. Made or found; all or none.
+    """Make or find machines with these names, all or none, running and with shared storage if asked for.
 
     With `min_machines` in the spec fewer may come, in the order of `names`.
 
@@ -83,7 +85,7 @@ async def acquire(
 
 @contextmanager
 def telling_what_stays(backend: Backend, names: Sequence[str]) -> Iterator[None]:
-    """Where work on new machines fails or is interrupted, say that they stay and cost money, and how to release them."""
+    """On a failure or an interrupt, say that the new machines stay, cost money, and how to release them."""
     try:
         yield
     except BaseException:
@@ -110,7 +112,7 @@ async def _until_running(
 ) -> list[Machine]:
     """Wait, bounded, until all of `names` run; an error where one vanishes or never comes up.
 
-    Machines that wait in a queue, which their `details` say, may wait for as long as it takes; what they wait for is told.
+    Machines that wait in a queue, as their `details` say, may wait without a limit; their reason is reported.
     """
     deadline = clock.monotonic() + ready_seconds
     pause, silences = 0.1, 0
@@ -151,16 +153,16 @@ async def _until_running(
 
 
 def _queue_text(machine: Machine) -> str:
-    """What a machine waits for in a queue, for people; '' where it does not."""
+    """Say for people why a machine waits in a queue; '' if it does not wait."""
     said = machine.details.get("queue", "")
     place = machine.details.get("position", "")
     return f"{machine.name} waits in the queue{f', number {place}' if place else ''}: {said}" if said else ""
 
 
 async def release(backend: Backend, machines: Sequence[Machine]) -> None:
-    """Give machines back for good, whatever runs there. Twice is no error.
+    """Give machines back for good, even if commands run on them. Calling it twice is no error.
 
-    The keys of their job go first where a machine outlives its release; elsewhere it is not even reached.
+    If the host outlives the release, the keys of the job are removed first.
     """
     if not (isinstance(backend, Disposable) and backend.files_go_too):
         running = [machine for machine in machines if machine.state is MachineState.RUNNING]
@@ -169,7 +171,7 @@ async def release(backend: Backend, machines: Sequence[Machine]) -> None:
 
 
 async def stop(backend: Backend, machines: Sequence[Machine]) -> None:
-    """Stop machines; files are kept. Stopping what is stopped is no error."""
+    """Stop machines; files are kept. Stopping a stopped machine is no error."""
     running = [machine for machine in machines if machine.state is not MachineState.STOPPED]
     if running:
         await _capable(backend, Stoppable, "stop").stop(running)
@@ -202,54 +204,54 @@ async def rename(backend: Backend, machine: Machine, name: str) -> Machine:
 
 
 async def mount(backend: Backend, machines: Sequence[Machine]) -> str:
-    """Mount the shared storage; returns where."""
+    """Mount the shared storage and return its folder."""
     return await _capable(backend, Mountable, "mount").mount(machines)
 
 
 async def admit_address(
     backend: Backend, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
 ) -> str:
-    """Let an address (this client's own if empty) through the machines' firewall; returns it."""
+    """Let an address (this client's own if empty) through the machines' firewall. Returns the address."""
     capable = _capable(backend, Firewalled, "addip")
     return await capable.admit_address(machines, address, services=services)
 
 
 async def plan(backend: Backend, spec: MachineSpec, names: Sequence[str]) -> Plan | None:
-    """What acquiring these machines would do and cost; None where machines cost nothing."""
+    """Say what acquiring these machines would do and cost. None if the backend's machines cost nothing."""
     return await backend.plan(spec, names) if isinstance(backend, Priced) else None
 
 
 def stop_program(backend: Backend, machines: Sequence[Machine]) -> StopProgram | None:
-    """The program by which these machines stop themselves; None where the backend has none."""
+    """Return the program by which these machines stop themselves. None if the backend has none."""
     return backend.stop_program(machines) if isinstance(backend, SelfStopping) else None
 
 
 async def survey(
     backend: Backend, *, everybody: bool = False, everywhere: bool = False
 ) -> Sequence[Machine] | None:
-    """Machines beyond our own; None where the backend sees no others."""
+    """List machines beyond our own. None if the backend sees no others."""
     if not isinstance(backend, Surveyed):
         return None
     return await backend.survey(everybody=everybody, everywhere=everywhere)
 
 
 async def machine_types(backend: Backend) -> Sequence[dict[str, str]]:
-    """The machine types that the backend offers."""
+    """List the machine types that the backend offers."""
     return await _capable(backend, Catalogued, "querygpu").machine_types()
 
 
 async def images(backend: Backend) -> Sequence[dict[str, str]]:
-    """The images that the backend offers."""
+    """List the images that the backend offers."""
     return await _capable(backend, Catalogued, "queryimage").images()
 
 
 async def leftovers(backend: Backend) -> Sequence[Leftover]:
-    """What nobody uses any more, in the order in which it can be removed."""
+    """List the provider's things that are no longer used, in the order in which they can be removed."""
     return await _capable(backend, Cleanable, "cleanup").leftovers()
 
 
 async def remove_leftovers(backend: Backend, things: Sequence[Leftover]) -> Sequence[Leftover]:
-    """Remove what was listed; returns what is in use again."""
+    """Remove the listed things. Returns those that are in use again and stay."""
     return await _capable(backend, Cleanable, "cleanup").remove(things)
 
 

@@ -1,8 +1,8 @@
-"""Watching over a job while its client lives: machines that are about to be taken back, lost ones, idle ones.
+"""Watches a job while its client lives and acts on machines that are about to be taken back, lost or idle.
 
-A machine's `details["notice"]` says that its provider takes it back soon. Then the checkpoint command runs there; when it
-is gone, and `recover` was asked for, another takes its name, is set up as the first one was, and the command that was
-started without waiting is started again. What the install script does not bring must lie on shared storage.
+A machine's `details["notice"]` says that its provider takes it back soon. Then the checkpoint command runs there. With
+`recover`, another machine takes its name when it is gone and is set up in the same way, and the command that was started
+without waiting is started again. Files that the install script does not bring must be on shared storage.
 """
 
 from __future__ import annotations
@@ -17,41 +17,43 @@ from trainyard.runtime.self_stop import SelfStop
 from trainyard.runtime.task import Task
 from trainyard.spec.machine import MachineSpec, MachineState
 
-LOOK_SECONDS = 15.0  # a notice comes five minutes ahead
+LOOK_SECONDS = 15.0  # the notice comes five minutes before the machine is taken back
 CHECKPOINT_SECONDS = 240.0
 STILL = frozenset({MachineState.STOPPED, MachineState.STOPPING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """What is to be done for a job."""
+    """The actions that a watch takes for a job."""
 
     checkpoint: str = ""  # run on a machine that is about to be taken back
-    recover: bool = False  # get another machine for one that is gone, and start the command again
-    idle_minutes: float = 0.0  # stop the machines when nothing has run in their shells for so long
+    recover: bool = False  # replace a machine that is gone, and start the command again
+    idle_minutes: float = 0.0  # stop the machines when no command has run for so long
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether any action is asked for."""
         return bool(self.checkpoint or self.recover or self.idle_minutes)
 
 
 @dataclass(kw_only=True)
 class Watch:
-    """One job, watched."""
+    """Watches one job."""
 
     job: Job
     spec: MachineSpec
     care: WatchOptions
     install_script: str = ""
     skip_setup: bool = False
-    self_stop: SelfStop | None = None  # where the machines stop themselves; new ones must be told
+    self_stop: SelfStop | None = (
+        None  # set if the machines stop themselves; a new machine must then get the script too
+    )
     look_seconds: float = LOOK_SECONDS
     _warned: set[str] = field(default_factory=set)
     _busy_at: float = 0.0
 
     async def run(self) -> None:
-        """Look again and again, until the job is stopped or killed by its own client."""
+        """Check the machines again and again until the job's own client stops or kills the job."""
         clock = self.job.context.clock
         self._busy_at = clock.monotonic()
         while True:
@@ -64,7 +66,7 @@ class Watch:
                 self.job.log("watching: %s", error, log_level="WARN")
 
     async def look(self) -> None:
-        """One look at all machines, and what follows from it."""
+        """Check all machines once and take the actions that are due."""
         there = {machine.name: machine for machine in await self.job.context.backend.machines()}
         if self._is_over():
             return
@@ -103,7 +105,7 @@ class Watch:
 
     async def _replace(self, lost: list[Task]) -> None:
         names = ", ".join(task.name for task in lost)
-        # One that went without notice was killed by somebody, who does not want it made again.
+        # A machine that went without notice was killed by a person, who does not want it made again.
         if not self.care.recover or not all(task.machine.id in self._warned for task in lost):
             for task in lost:
                 task.log("the machine is gone", log_level="ERROR")
@@ -113,7 +115,7 @@ class Watch:
         standing = {task.name: task.standing for task in self.job.tasks if task.standing}
         for task in self.job.tasks:
             if task not in lost:
-                await task.interrupt()  # it waits for ranks that are gone
+                await task.interrupt()  # the command waits for ranks that are gone
         fresh = await make_named(
             self.job.context,
             name=self.job.name,
@@ -135,7 +137,7 @@ class Watch:
                 await task.run(standing[task.name], non_blocking=True, quiet=True)
 
     async def _keep_logdir(self) -> None:
-        """The run goes on in the folder it began in."""
+        """Let the new job use the log folder of the old one, since it is the same run."""
         first = self.job.tasks[0]
         if first.run_name in self.job.context.logdirs:
             folder = await first.logdir()
@@ -159,9 +161,11 @@ class Watch:
 
 
 async def stop_when_done(job: Job, self_stop: SelfStop | None = None) -> None:
-    """Wait for the commands that were started without waiting, then stop the machines; gone or stopped is no error.
+    """Wait for the commands that were started without waiting, then stop the machines.
 
-    Machines with a self-stop are not waited for: they stop themselves when their commands have ended.
+    It is no error if the machines are gone or stopped already.
+
+    With a self-stop it does not wait: the machines stop themselves when their commands have ended.
     """
     if not job.tasks or any(task.machine.state is not MachineState.RUNNING for task in job.tasks):
         return
