@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from trainyard.client.pool_schemas import Pool, PoolChange, PoolCreate
+from trainyard.client.pool_schemas import Pool, PoolChange, PoolCreate, PoolMachine
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, if_match, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.api.views import Data, when
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.cluster.pools import PoolView
 from trainyard.server.records.pools import MachineRecord, PoolRecord, Stage
 
@@ -80,47 +80,27 @@ async def remove_pool(request: Request, name: Name) -> Response:
 def pool_of(view: PoolView) -> Data:
     """A pool as it travels."""
     pool = view.pool
-    return {
-        "name": pool.name,
-        "backend": pool.backend,
-        "types": list(pool.types),
-        "zones": list(pool.zones),
-        "spot": pool.is_spot,
-        "price_limit": pool.price_limit,
-        "most": pool.most,
-        "least": pool.least,
-        "idle_seconds": pool.idle_seconds,
-        "labels": dict(pool.labels),
-        "taints": list(pool.taints),
-        "options": dict(pool.options),
-        "state": "ready" if pool.is_active else "removing",
-        "message": pool.message,
-        "retry_at": when(pool.retry_at),
-        "price": 0.0 if pool.shape is None else pool.shape.price,
-        "currency": pool.currency,
-        "cost": round(view.cost, 6),
-        "size": sum(one.state != Stage.RELEASED for one in view.machines),
-        "machines": [_machine(one, view.at) for one in view.machines],
-        "created_at": when(pool.created_at),
-        "version": pool.version,
-    }
+    return shape_view(
+        Pool,
+        pool,
+        spot=pool.is_spot,
+        state="ready" if pool.is_active else "removing",
+        price=0.0 if pool.shape is None else pool.shape.price,
+        cost=round(view.cost, 6),
+        size=sum(one.state != Stage.RELEASED for one in view.machines),
+        machines=[_machine(one, view.at) for one in view.machines],
+    )
 
 
 def _machine(record: MachineRecord, now: float) -> Data:
-    return {
-        "name": record.name,
-        "state": record.state,
-        "machine_id": record.machine_id,
-        "type": record.machine_type,
-        "zone": record.zone,
-        "spot": record.is_spot,
-        "price": record.price_now,
-        "cost": round(record.cost_at(now), 6),
-        "message": record.message,
-        "wanted_at": when(record.wanted_at),
-        "idle_since": when(record.idle_since),
-        "released_at": when(record.released_at),
-    }
+    return shape_view(
+        PoolMachine,
+        record,
+        type=record.machine_type,
+        spot=record.is_spot,
+        price=record.price_now,
+        cost=round(record.cost_at(now), 6),
+    )
 
 
 def _pool(view: PoolView, status: int = 200) -> Response:

@@ -13,7 +13,7 @@ from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.api.views import Data, when
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.records.storages import RegistryRecord
 
 router = new_router("/registries", tags=["registries"])
@@ -56,11 +56,4 @@ async def _shown(request: Request, records: Sequence[RegistryRecord]) -> list[Da
 
 def registry_of(record: RegistryRecord, workspaces: Mapping[str, str]) -> Data:
     """A sign-in as it travels: without its password. `workspaces` are names by id."""
-    return {
-        "id": record.id,
-        "host": record.host,
-        "username": record.username,
-        "workspace": workspaces.get(record.workspace_id or ""),
-        "workspace_id": record.workspace_id,
-        "created_at": when(record.created_at),
-    }
+    return shape_view(Registry, record, workspace=workspaces.get(record.workspace_id or ""))

@@ -13,7 +13,7 @@ from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.api.views import Data, when
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.records.storages import StorageRecord
 
 router = new_router("/storages", tags=["storages"])
@@ -72,16 +72,5 @@ async def _shown(request: Request, records: Sequence[StorageRecord]) -> list[Dat
 
 def storage_of(record: StorageRecord, workspaces: Mapping[str, str]) -> Data:
     """A storage as it travels. `workspaces` are names by id."""
-    return {
-        "id": record.id,
-        "name": record.name,
-        "kind": record.kind,
-        "source": record.source,
-        "target": record.target,
-        "workspace": workspaces.get(record.workspace_id or ""),
-        "workspace_id": record.workspace_id,
-        "read_only": record.read_only,
-        "default": record.is_default,
-        "options": dict(record.options),
-        "created_at": when(record.created_at),
-    }
+    workspace = workspaces.get(record.workspace_id or "")
+    return shape_view(Storage, record, workspace=workspace, default=record.is_default)

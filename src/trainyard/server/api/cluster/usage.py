@@ -12,11 +12,11 @@ from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from trainyard.client.schemas import Budget, PoolUse, PriceList, Use, UseReport
-from trainyard.server.api import views
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
+from trainyard.server.api.shape_view import when
 from trainyard.server.usage.accounting import Prices
 from trainyard.server.usage.costs import WARN_AT
 
@@ -65,7 +65,7 @@ async def get_usage(
     found = await parts_of(request).services.usage.report(
         await actor_of(request), month=month, by=by, workspace=workspace, user=user
     )
-    return answer({**asdict(found), "booked_at": views.when(found.booked_at)})
+    return answer({**asdict(found), "booked_at": when(found.booked_at)})
 
 
 @router.get("/usage/report.csv", responses=described(text="The month.", media=CSV))

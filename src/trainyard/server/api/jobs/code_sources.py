@@ -9,11 +9,11 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from trainyard.client.job_sources import CodeSource
-from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.records.code_sources import CodeSourceRecord
 
 router = new_router("/code-sources", tags=["code sources"])
@@ -92,16 +92,7 @@ async def remove_code_source(request: Request, source_id: Id) -> Response:
     return nothing()
 
 
-async def _shown(parts: Parts, record: CodeSourceRecord) -> views.Data:
+async def _shown(parts: Parts, record: CodeSourceRecord) -> Data:
     places = await parts.services.names.workspaces({record.workspace_id})
-    return {
-        "id": record.id,
-        "name": record.name,
-        "workspace": places.get(record.workspace_id, record.workspace_id),
-        "url": record.url,
-        "branch": record.branch,
-        "commit": record.commit,
-        "target": record.target,
-        "has_token": record.sealed is not None,
-        "created_at": views.when(record.created_at),
-    }
+    workspace = places.get(record.workspace_id, record.workspace_id)
+    return shape_view(CodeSource, record, workspace=workspace, has_token=record.sealed is not None)

@@ -30,6 +30,7 @@ from trainyard.server.api.http.responses import (
     rendered,
 )
 from trainyard.server.api.http.routing import new_router
+from trainyard.server.api.shape_view import Data
 from trainyard.server.explain.failures import diagnose_job
 from trainyard.server.jobs.service import JobQuery
 from trainyard.server.records.workloads import WorkloadRecord
@@ -253,7 +254,7 @@ async def detail(parts: Parts, record: WorkloadRecord, status: int = 200, *, loc
     return answer(shown, status, version=record.version, location=location)
 
 
-async def jobs_shown(parts: Parts, records: Sequence[WorkloadRecord]) -> list[views.Data]:
+async def jobs_shown(parts: Parts, records: Sequence[WorkloadRecord]) -> list[Data]:
     """Jobs as lists show them."""
     users, workspaces = await _names(parts, records)
     return [views.job(record, users, workspaces) for record in records]

@@ -22,13 +22,13 @@ from starlette.responses import Response, StreamingResponse
 
 from trainyard.client.schemas import LogLine as LogLineShape
 from trainyard.lib.errors import InvalidError, NotFoundError
-from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.event_streams import END, EventStream, message
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import Id
+from trainyard.server.api.shape_view import Data, when
 from trainyard.server.auth.actor import Actor
 from trainyard.server.logs import log_search, log_views
 from trainyard.server.logs.log_files import LogStore
@@ -284,12 +284,12 @@ def _tails(logs: LogStore, source: _Source, lines: int) -> dict[str, int]:
     return {name: logs.tail(job, attempt, name, lines=lines).offset for name in source.tasks}
 
 
-def _line(line: LogLine, attempt: int) -> views.Data:
+def _line(line: LogLine, attempt: int) -> Data:
     return {
         "task": line.task,
         "attempt": attempt,
         "offset": line.offset,
-        "time": views.when(line.time) if line.time else None,
+        "time": when(line.time) if line.time else None,
         "text": line.data.decode(errors="backslashreplace"),
     }
 

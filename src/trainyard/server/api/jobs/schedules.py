@@ -16,6 +16,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import detail
+from trainyard.server.api.shape_view import Data, shape_view, when
 from trainyard.server.records.schedules import ScheduleRecord
 from trainyard.spec.cron import upcoming
 from trainyard.spec.workload import WorkloadSpec
@@ -106,31 +107,22 @@ async def run_schedule(request: Request, schedule_id: Id) -> Response:
     return await detail(parts, record, 201, location=f"/api/v1/jobs/{record.id}")
 
 
-async def _shown(parts: Parts, record: ScheduleRecord) -> views.Data:
+async def _shown(parts: Parts, record: ScheduleRecord) -> Data:
     users = await parts.services.names.users({record.user_id})
     places = await parts.services.names.workspaces({record.workspace_id})
-    return {
-        "id": record.id,
-        "name": record.name,
-        "workspace": places.get(record.workspace_id, record.workspace_id),
-        "user": users.get(record.user_id, record.user_id),
-        "cron": record.cron,
-        "timezone": record.timezone,
-        "overlap": record.overlap,
-        "is_active": record.is_active,
-        "next_at": views.when(record.next_at),
-        "last_at": views.when(record.last_at),
-        "last_job": record.last_job,
-        "message": record.message,
-        "version": record.version,
-    }
+    return shape_view(
+        Schedule,
+        record,
+        workspace=places.get(record.workspace_id, record.workspace_id),
+        user=users.get(record.user_id, record.user_id),
+    )
 
 
-async def _detail(parts: Parts, record: ScheduleRecord) -> views.Data:
+async def _detail(parts: Parts, record: ScheduleRecord) -> Data:
     now = parts.services.clock.now().timestamp()
     moments = upcoming(record.cron, record.timezone, now, SHOWN) if record.is_active else []
     return {
         **await _shown(parts, record),
-        "upcoming": [views.when(one) for one in moments],
+        "upcoming": [when(one) for one in moments],
         "spec": views.spec_of(record.spec),
     }

@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from trainyard.client.schemas import Sweep, SweepDetail
 from trainyard.lib.errors import InvalidError
-from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import DesiredBody, Key, jobs_shown
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.jobs.sweeps import SweepView
 from trainyard.spec.sweep import MOST_AXES, MOST_VALUES, axis_of
 from trainyard.spec.workload import WorkloadSpec
@@ -85,15 +85,12 @@ async def _detail(request: Request, sweep_id: str, status: int = 200) -> Respons
     return answer({**shown, "items": jobs}, status, location=f"/api/v1/sweeps/{sweep_id}")
 
 
-async def _shown(parts: Parts, one: SweepView) -> views.Data:
+async def _shown(parts: Parts, one: SweepView) -> Data:
     users = await parts.services.names.users({one.user_id})
     places = await parts.services.names.workspaces({one.workspace_id})
-    return {
-        "id": one.id,
-        "workspace": places.get(one.workspace_id, one.workspace_id),
-        "user": users.get(one.user_id, one.user_id),
-        "submitted_at": views.when(one.submitted_at),
-        "jobs": one.jobs,
-        "states": dict(one.states),
-        "parameters": {name: list(values) for name, values in one.parameters.items()},
-    }
+    return shape_view(
+        Sweep,
+        one,
+        workspace=places.get(one.workspace_id, one.workspace_id),
+        user=users.get(one.user_id, one.user_id),
+    )

@@ -17,6 +17,7 @@ from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import STRICT, answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import Key, detail
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.records.templates import TemplateRecord
 from trainyard.spec.workload import WorkloadSpec
 
@@ -124,20 +125,16 @@ def _given(body: TemplateUse | RoleChange, *without: str) -> dict[str, object]:
     }
 
 
-async def _shown(parts: Parts, record: TemplateRecord) -> views.Data:
+async def _shown(parts: Parts, record: TemplateRecord) -> Data:
     users = await parts.services.names.users({record.user_id})
     places = await parts.services.names.workspaces({record.workspace_id} if record.workspace_id else set())
-    return {
-        "id": record.id,
-        "name": record.name,
-        "scope": record.scope,
-        "workspace": places.get(record.workspace_id, "") if record.workspace_id else "",
-        "user": users.get(record.user_id, record.user_id),
-        "description": record.description,
-        "created_at": views.when(record.created_at),
-        "version": record.version,
-    }
+    return shape_view(
+        Template,
+        record,
+        workspace=places.get(record.workspace_id, "") if record.workspace_id else "",
+        user=users.get(record.user_id, record.user_id),
+    )
 
 
-async def _detail(parts: Parts, record: TemplateRecord) -> views.Data:
+async def _detail(parts: Parts, record: TemplateRecord) -> Data:
     return {**await _shown(parts, record), "spec": views.spec_of(record.spec)}

@@ -13,7 +13,7 @@ from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.responses import answer, described, nothing, page, page_of
 from trainyard.server.api.http.routing import new_router
-from trainyard.server.api.views import Data, when
+from trainyard.server.api.shape_view import Data, shape_view
 from trainyard.server.records.secrets import SecretRecord
 
 router = new_router("/secrets", tags=["secrets"])
@@ -53,16 +53,12 @@ async def _shown(request: Request, records: Sequence[SecretRecord]) -> list[Data
     ids = {record.workspace_id for record in records if record.workspace_id is not None}
     workspaces = await names.workspaces(ids) if ids else {}
     return [
-        {
-            "id": record.id,
-            "name": record.name,
-            "scope": "user" if record.workspace_id is None else "workspace",
-            "workspace": workspaces.get(record.workspace_id or ""),
-            "workspace_id": record.workspace_id,
-            "user": users.get(record.user_id, record.user_id),
-            "created_at": when(record.created_at),
-            "changed_at": when(record.changed_at),
-            "last_used_at": when(record.last_used_at),
-        }
+        shape_view(
+            Secret,
+            record,
+            scope="user" if record.workspace_id is None else "workspace",
+            workspace=workspaces.get(record.workspace_id or ""),
+            user=users.get(record.user_id, record.user_id),
+        )
         for record in records
     ]
