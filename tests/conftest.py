@@ -19,6 +19,7 @@ sys.path.insert(
 )  # tests import each other's modules by plain name: `import sshd`
 
 import combinations
+import longest_files
 import sshd as sshd_module
 from trainyard.lib.process_tree import all_pids
 
@@ -33,25 +34,6 @@ FOREIGN_NAMES = (
     "CDPATH",
     "COLUMNS",
     "LINES",
-)
-# Files that take a minute or more begin first: at the end each would keep one core busy and the other waiting.
-LONGEST = (
-    *(
-        "test_other_kernel.py",
-        "test_crashes.py",
-        "test_pools_emulated.py",
-        "test_doc_examples.py",
-        "test_scripts_through_the_queue.py",
-    ),
-    *("test_task_containers.py", "test_cli_planning.py", "test_aliyun_self_stop.py", "test_aliyun_chaos.py"),
-    *("test_gangs_across.py", "test_aliyun_interrupted.py", "test_rest_schemathesis.py", "test_seeds.py"),
-    *(
-        "test_aliyun_secrets.py",
-        "test_reconciler.py",
-        "test_hosts.py",
-        "test_any_server.py",
-        "test_cli_platform.py",
-    ),
 )
 LEAK_GRACE_SECONDS = 2.0  # what has been told to end needs a moment to be gone
 
@@ -93,8 +75,7 @@ def _hear_ignored_signals() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; the others stay in their order. Of many combinations, some are deep."""
     combinations.mark_the_rest_deep(items)
-    places = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    longest_files.begin_with_them(items)
 
 
 @pytest.fixture(autouse=True)
