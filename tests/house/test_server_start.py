@@ -48,8 +48,8 @@ def test_a_start_imports_only_what_every_server_needs():
 def test_every_module_with_routes_is_found_by_its_nouns():
     folder = ROOT / "src" / "trainyard" / "server" / "api"
     with_routes = {
-        file.stem
-        for file in folder.glob("*.py")
+        ".".join(file.relative_to(folder).with_suffix("").parts)
+        for file in folder.rglob("*.py")
         if any(
             isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "router"
             for node in ast.parse(file.read_text(encoding="utf-8")).body

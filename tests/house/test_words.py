@@ -54,6 +54,7 @@ PROVINCES: dict[str, tuple[str, ...]] = {
         "trainyard/server/leader/pool_loop.py",
         "trainyard/server/cluster/pools.py",
         "trainyard/server/records/pools.py",
+        "trainyard/server/store/cluster/pools.py",
     ),
     "vpc": (*DOORS, EMULATOR, CLOUD, "trainyard/spec/machine.py"),
     "pod": DLC,
