@@ -22,12 +22,15 @@ from trainyard.server.api.dlc.dispatch import DlcDispatch
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.people.first_start import FirstAdmin, ensure_admin
 from trainyard.server.records.tasks import TaskRecord
-from trainyard.server.records.workloads import Step, WorkloadRecord
+from trainyard.server.records.workload_steps import Step
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import upgrade
+from trainyard.server.store.commits import Commits
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workload_steps import advance_many
 from trainyard.server.wakeups import EVENTS, Wakeups
 from trainyard.spec.workload import State, TaskState
 
@@ -47,13 +50,16 @@ class Rig:
         self.admin = ensure_admin(self.db, self.clock) or FirstAdmin("admin", "", token)
         self.logs = LogStore(folder / "logs", limit_bytes=64 << 20)
         self.services = Services(self.db, self.clock, self.wakeups, settings=self.settings)
+        self.commits = Commits(self.db)
         self.engine: Any = None
         exec_client = NodeExecClient("p-test")
-        self.app = create_api(self.services, self.logs, lambda: self.engine, self.settings, exec_client)
+        self.app = create_api(
+            self.services, self.logs, lambda: self.engine, self.settings, exec_client, self.commits
+        )
         self.doors = DlcDispatch(self.app, self.app.state.parts)  # with that of the vendor's clients
 
     def close(self) -> None:
-        self.app.state.parts.changes.close()
+        self.commits.close()
         self.logs.close()
         self.services.close()
         self.db.close()
@@ -89,7 +95,7 @@ class Rig:
                 if state is State.FINISHING:
                     given.setdefault("ending", states[-1])
                 step = Step(record=record, to=state, changes=given)
-                record = workloads.advance_many(connection, [step], now=time.time())[0]
+                record = advance_many(connection, [step], now=time.time())[0]
             return record
 
         record = self.db.write_now(work)

@@ -24,7 +24,7 @@ LATER = {
     "trainyard.server.api.dlc.routes",
     *(f"trainyard.server.api.{module}" for module in MODULES),
 }
-MOST_MODULES = 300  # of our own; measured 287
+MOST_MODULES = 310  # of our own; measured 301
 
 _COUNT = """
 import json, sys

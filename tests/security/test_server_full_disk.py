@@ -19,13 +19,13 @@ from platforms import Up, platform
 from small_disk import SmallDisk, small_disk
 from trainyard.engines.nodes.reports import NodeReports
 from trainyard.lib.errors import DiskFullError
+from trainyard.server.disk_space import RESERVE_BYTES, WAL_BYTES, DiskSpace
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
 from trainyard.server.store import upgrade
 from trainyard.server.store.backup import make_backup
 from trainyard.server.store.database import Database
-from trainyard.server.store.disk_space import RESERVE_BYTES, WAL_BYTES, DiskSpace
 
 SECONDS = 60.0
 

@@ -25,10 +25,10 @@ from trainyard.lib.ids import new_id
 from trainyard.scheduling import Policy
 from trainyard.server.api.application import create_api
 from trainyard.server.api.dlc.dispatch import DlcDispatch
-from trainyard.server.api.http.response_cache import Changes
 from trainyard.server.cluster.local_node import ensure_local_node
 from trainyard.server.cluster.pool_provider import PoolProvider
 from trainyard.server.cluster.storages import ensure_defaults, logins
+from trainyard.server.disk_space import DiskSpace, telling_no_room
 from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.leader.billing_loop import BillingLoop
 from trainyard.server.leader.hang_detector import ActivityMeter, HangDetector
@@ -47,8 +47,8 @@ from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import settings as stored
 from trainyard.server.store import upgrade
+from trainyard.server.store.commits import Commits
 from trainyard.server.store.database import Database
-from trainyard.server.store.disk_space import DiskSpace, telling_no_room
 from trainyard.server.store.jobs import workloads
 from trainyard.server.wakeups import Wakeups
 from trainyard.server.web.web_server import SHUTDOWN_SECONDS, listening, make_server, url_of
@@ -83,7 +83,7 @@ class Platform:
         self.services = Services(self.db, self.clock, self.wakeups, settings=settings)
         self.first_admin: FirstAdmin | None = None
         self.engine: EngineSet | None = None
-        self.changes: Changes | None = None
+        self.commits = Commits(self.db)
         self.exec_client: ExecClientSet  # since it was prepared
         # One embedded server comes back as the leader at once; servers of a shared database must wait for each other.
         self.owner = EMBEDDED if settings.is_embedded else f"{socket.gethostname()}-{new_id()}"
@@ -118,9 +118,14 @@ class Platform:
     def asgi(self) -> Any:
         """The REST application, and beside it the door of the vendor's clients."""
         ours = create_api(
-            self.services, self.logs, lambda: self.engine, self.settings, self.exec_client, disk=self.disk
+            self.services,
+            self.logs,
+            lambda: self.engine,
+            self.settings,
+            self.exec_client,
+            self.commits,
+            disk=self.disk,
         )
-        self.changes = ours.state.parts.changes
         return DlcDispatch(ours, ours.state.parts)
 
     @contextlib.asynccontextmanager
@@ -137,8 +142,7 @@ class Platform:
                     await task
             await self.exec_client.aclose()
             self.services.close()
-            if self.changes is not None:
-                self.changes.close()
+            self.commits.close()
             await asyncio.to_thread(self.db.close)
 
     def _view_facts(self, c: Connection) -> SandboxFacts:

@@ -16,7 +16,7 @@ from trainyard.server.records.audit import DENIED, AuditRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit, events
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import RECONCILER, EVENTS, Wakeups
+from trainyard.server.wakeups import EVENTS, RECONCILER, Wakeups
 from trainyard.spec.events import Event
 
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from trainyard.lib.clock import Clock
 from trainyard.lib.errors import UnsupportedError
-from trainyard.server.auth.access_keys import Keys
 from trainyard.server.auth.authentication import Authentication
 from trainyard.server.auth.nonces import Nonces
 from trainyard.server.auth.passwords import Passwords
@@ -21,12 +20,13 @@ from trainyard.server.jobs.schedules import Schedules
 from trainyard.server.jobs.service import Jobs
 from trainyard.server.jobs.sweeps import Sweeps
 from trainyard.server.jobs.templates import Templates
+from trainyard.server.people.access_keys import Keys
 from trainyard.server.people.access_requests import Requests
 from trainyard.server.people.name_lookup import Names
+from trainyard.server.people.secrets import Secrets
 from trainyard.server.people.users import Tokens, Users
 from trainyard.server.people.workspaces import Workspaces
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.secrets.service import Secrets
 from trainyard.server.service_context import Context
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store.database import Database
@@ -59,7 +59,7 @@ class Services:
         self.keys = Keys(context, self.authentication, self.seal)
         self.nonces = Nonces(db)
         self.jobs = Jobs(context)
-        self.metrics = Metrics(context, self.jobs, sample_seconds=settings.sample_seconds)
+        self.metrics = Metrics(context, self.jobs.get, sample_seconds=settings.sample_seconds)
         self.context = context
         self.sweeps = Sweeps(context, self.jobs)
         self.schedules = Schedules(context)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from trainyard.server.explain.failures import LOOKED_AT_BYTES, LOOKED_AT_IN_ALL, _logs
+from trainyard.server.jobs.failures import LOOKED_AT_BYTES, LOOKED_AT_IN_ALL, _logs
 from trainyard.server.logs.log_files import LogStore
 
 

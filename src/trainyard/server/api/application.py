@@ -21,11 +21,11 @@ from trainyard.server.api.http.identity import CSRF_HEADER, SESSION_COOKIE, Iden
 from trainyard.server.api.http.request_bodies import RequestBodies
 from trainyard.server.api.http.response_cache import Answers, Changes
 from trainyard.server.api.http.routing import PREFIX, LazyRoutes, described_routes
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.jobs.exec_sessions import Terminals
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store.disk_space import DiskSpace
 
 # Searches of logs that run side by side, each on a thread; and how many one user may have under way, the waiting included.
 SEARCHES, SEARCHES_OF_ONE = 2, 4
@@ -49,13 +49,13 @@ def create_api(
     engine: Callable[[], Engine | None],
     settings: ServerSettings,
     exec_client: ExecClient,
+    changes: Changes,
     *,
     disk: DiskSpace | None = None,
 ) -> FastAPI:
     """The application of one server. `engine` is there while it leads; `exec_client` goes to nodes while it does not."""
     bodies, disk = RequestBodies(), disk or DiskSpace()
     app = make_application(bodies=bodies, disk=disk, body_limit=settings.body_limit_mib << 20)
-    changes = Changes(services.db)
     app.state.parts = Parts(
         services=services,
         logs=logs,

@@ -23,8 +23,7 @@ from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.tokens import TokenRecord
 from trainyard.server.records.users import UserRecord
 from trainyard.server.records.workloads import WorkloadRecord
-from trainyard.server.records.workspaces import GroupRecord, MemberRecord, WorkspaceRecord
-from trainyard.server.store.people.workspaces import limits_to_json
+from trainyard.server.records.workspaces import GroupRecord, MemberRecord, WorkspaceRecord, limits_to_json
 from trainyard.spec.events import Event
 from trainyard.spec.workload import WorkloadSpec
 

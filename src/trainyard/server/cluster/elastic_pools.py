@@ -1,4 +1,4 @@
-"""Pools that grow, as the scheduler sees them: what they promise, what is coming, and what its orders become. Pure but for `load`.
+"""Pools that grow, as the scheduler sees them: what they promise, what is coming, and what its orders become. Pure.
 
 Buying, joining and releasing is leader/pool_loop.py.
 """
@@ -9,13 +9,10 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection
-
 from trainyard.lib.ids import Serials
 from trainyard.scheduling import Acquire, Node, NodeState, Pool, Taint
 from trainyard.server.records.nodes import NODES, RUNS_IMAGES, NodeCondition, NodeRecord
 from trainyard.server.records.pools import COMING, MachineRecord, PoolRecord
-from trainyard.server.store.cluster import pools
 from trainyard.spec.events import Event, Subject
 
 # Options of a pool that are a machine's, word for word; the others are ours.
@@ -111,14 +108,6 @@ class Elastic:
     def _may_grow(self, pool: PoolRecord, now: float | None) -> bool:
         is_waiting = now is not None and pool.retry_at is not None and pool.retry_at > now
         return pool.is_active and not is_waiting
-
-
-def load(connection: Connection) -> Elastic:
-    """As the store has it."""
-    return Elastic(
-        {pool.name: pool for pool in pools.list_pools(connection)},
-        {machine.name: machine for machine in pools.list_machines(connection)},
-    )
 
 
 def told(machines: Sequence[MachineRecord], now: float) -> list[Event]:

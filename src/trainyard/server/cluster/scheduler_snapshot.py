@@ -1,4 +1,4 @@
-"""Records as the scheduler's values: pure functions but for `load_quotas`, shared by the admit loop and by those who ask what would happen.
+"""Records as the scheduler's values: pure functions, shared by the admit loop and by those who ask what would happen.
 
 Workspaces, groups and users go by their ids: what a reason's subject means for people is
 explain/explanations.py's to say.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from sqlalchemy import Connection
 
 from trainyard.scheduling import (
     DeviceRule,
@@ -32,7 +30,6 @@ from trainyard.server.records.nodes import RUNS_IMAGES, NodeCondition, NodeDesir
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.records.workspaces import GroupRecord, WorkspaceRecord
-from trainyard.server.store.people import users, workspaces
 from trainyard.spec.workload import RoleSpec, State, WorkloadSpec
 
 # Device types whose devices are wired in rings.
@@ -180,18 +177,6 @@ def snapshot_of(
         past_use=by_workspace,
         past_use_by_user=dict(use),
     )
-
-
-def load_quotas(connection: Connection) -> tuple[Quota, ...]:
-    """The quota tree as the store has it."""
-    known = workspaces.list_workspaces(connection, with_archived=True)
-    groups = workspaces.list_groups(connection)
-    limited = {
-        name
-        for limits in (*(one.quota for one in known), *(one.quota for one in groups))
-        for name in limits.users
-    }
-    return quotas_of(groups, known, users.ids(connection, limited))
 
 
 def past_use_of(scheduler: Scheduler, now: float) -> dict[tuple[str, str], float]:

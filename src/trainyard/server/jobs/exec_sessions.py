@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 
 from trainyard.engines.api import Engine, ExecClient, TaskExec
 from trainyard.lib.aio import finish
+from trainyard.server.cluster.node_addresses import address_of
 from trainyard.server.jobs.turn_changes import attempt_id
-from trainyard.server.leader.node_cache import address_of
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.database import Database

@@ -15,7 +15,8 @@ from trainyard.scheduling import Admit, Slot
 from trainyard.server.cluster.scheduler_snapshot import ran_before, time_run
 from trainyard.server.jobs.turn_changes import Job, TurnChanges
 from trainyard.server.records.tasks import TaskRecord
-from trainyard.server.records.workloads import Step, WorkloadRecord, advanced
+from trainyard.server.records.workload_steps import Step, advanced
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, State, TaskState, task_name, tasks_of
 
 # Why a workload that runs is told to go and to come back.

@@ -15,9 +15,10 @@ from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFo
 from trainyard.messages.catalogue import failure
 from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.explain.explanations import Explainer, Explanation
+from trainyard.server.explain.explanations import Explanation
 from trainyard.server.jobs import submission
 from trainyard.server.jobs.dependency_checks import open_needs, waits_on
+from trainyard.server.jobs.explainer import Explainer
 from trainyard.server.jobs.submission import NEEDS_APPROVAL, answered, digest_of, keep_answer, submit_in
 from trainyard.server.launch import kinds
 from trainyard.server.people.workspace_lookup import find_workspace

@@ -20,13 +20,14 @@ from trainyard.server.auth.actor import Actor, require
 from trainyard.server.cluster.storages import check_mounts
 from trainyard.server.jobs.code_sources import check_code, fit_code
 from trainyard.server.jobs.dependency_checks import check_needs, hold_for_needs
+from trainyard.server.jobs.device_types import Devices
 from trainyard.server.launch import kinds
-from trainyard.server.people.workspace_lookup import Devices, choose_workspace
+from trainyard.server.people.secrets import check_secrets, require_secrets
+from trainyard.server.people.workspace_lookup import choose_workspace
 from trainyard.server.records.idempotency import AnswerRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.masking import sealed, sealed_request
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.secrets.service import check_secrets, require_secrets
 from trainyard.server.service_context import Context
 from trainyard.server.store import audit, events
 from trainyard.server.store.jobs import dependencies, idempotency, specs, workloads

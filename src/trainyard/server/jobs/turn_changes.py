@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.server.records.tasks import TaskRecord
-from trainyard.server.records.workloads import Step, WorkloadRecord, advanced
+from trainyard.server.records.workload_steps import Step, advanced
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.events import Event, Subject
 from trainyard.spec.workload import State
 

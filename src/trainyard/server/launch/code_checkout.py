@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection
-
 from trainyard.server.records.code_sources import CodeSourceRecord
-from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.jobs import code_sources
-from trainyard.spec.workload import CodeSpec, WorkloadSpec
+from trainyard.spec.workload import CodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +15,6 @@ class OpenSource:
 
     record: CodeSourceRecord
     token: str = field(default="", repr=False)
-
-
-def load(connection: Connection, specs: Iterable[WorkloadSpec], seal: Seal | None) -> dict[str, OpenSource]:
-    """The sources that these jobs name, by id."""
-    wanted = {spec.code.source for spec in specs if spec.code is not None and spec.code.source}
-    if not wanted:
-        return {}
-    return {
-        one.id: OpenSource(one, _opened(one, seal)) for one in code_sources.load_sources(connection, wanted)
-    }
-
-
-def _opened(record: CodeSourceRecord, seal: Seal | None) -> str:
-    """The token; empty where there is none, or where it was sealed with another key: the repository will refuse us."""
-    if record.sealed is None or seal is None:
-        return ""
-    return (seal.try_open(record.sealed, record.id) or b"").decode()
 
 
 def code_of(code: CodeSpec | None, sources: Mapping[str, OpenSource]) -> dict[str, str]:

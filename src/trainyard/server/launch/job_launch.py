@@ -10,19 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainyard.engines.api import Entry, Launch, TaskLaunch, View
-from trainyard.server.jobs.turn_changes import Job
 from trainyard.server.launch import job_secrets, rendezvous
 from trainyard.server.launch.kinds import JobOwner, TaskGang, TaskPart, TaskPlace, find_kind, runs_command
 from trainyard.server.launch.kinds.parts import part_of
 from trainyard.server.launch.kinds.sshkeys import derive
-from trainyard.server.launch.launch_facts import LaunchFacts
+from trainyard.server.launch.launch_facts import LaunchFacts, PlacedJob
 from trainyard.server.launch.sandbox_spec import view_of
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.launching import wrap_command
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 
-def launch_of(job: Job, launch_facts: LaunchFacts) -> Launch:
+def launch_of(job: PlacedJob, launch_facts: LaunchFacts) -> Launch:
     """What the engine is to start. The same job and surroundings give the same, whoever leads."""
     record, spec = job.record, job.record.spec
     gang = gang_of(job, launch_facts)
@@ -56,7 +55,7 @@ def hidden_of(record: WorkloadRecord, launch_facts: LaunchFacts) -> tuple[str, .
     return tuple(sorted(found))
 
 
-def gang_of(job: Job, launch_facts: LaunchFacts) -> TaskGang:
+def gang_of(job: PlacedJob, launch_facts: LaunchFacts) -> TaskGang:
     """The tasks of the attempt, as its kind sees them."""
     record, spec = job.record, job.record.spec
     roles = {role.name: role for role in spec.roles}
@@ -96,7 +95,7 @@ def gang_of(job: Job, launch_facts: LaunchFacts) -> TaskGang:
 
 
 def _task(
-    job: Job, gang: TaskGang, place: TaskPlace, role: RoleSpec, launch_facts: LaunchFacts
+    job: PlacedJob, gang: TaskGang, place: TaskPlace, role: RoleSpec, launch_facts: LaunchFacts
 ) -> TaskLaunch:
     spec = job.record.spec
     part = part_of(gang, place)
@@ -136,7 +135,7 @@ def _view(gang: TaskGang, place: TaskPlace, view: View | None) -> View | None:
     return replace(view, hosts={**rendezvous.hosts_of(gang, place), **view.hosts})
 
 
-def _own(job: Job, place: TaskPlace) -> dict[str, str]:
+def _own(job: PlacedJob, place: TaskPlace) -> dict[str, str]:
     """What every task knows of itself, whatever its kind."""
     return {
         "TRAINYARD_JOB_ID": job.record.id,
@@ -167,7 +166,7 @@ def _command(gang: TaskGang, place: TaskPlace, role: RoleSpec, part: TaskPart) -
     return wrap_command(gang.spec.command, gang.spec.launcher, gang.spec.processes)
 
 
-def secret_files_of(job: Job, launch_facts: LaunchFacts) -> dict[str, str]:
+def secret_files_of(job: PlacedJob, launch_facts: LaunchFacts) -> dict[str, str]:
     """The secrets that every task of a job gets as files, by path."""
     return job_secrets.files_of(job.record.spec, launch_facts.secrets.get(job.record.id))
 

@@ -1,17 +1,11 @@
-"""The secrets of jobs as their launches need them: looked up, opened, and told apart from what is missing."""
+"""The secrets of jobs as their tasks get them: variables and files, or the name of the one that is missing. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection
-
 from trainyard.lib.errors import ConflictError
-from trainyard.server.records.secrets import SecretRecord, place_of
-from trainyard.server.records.workloads import WorkloadRecord
-from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.people import secrets, users, workspaces
 from trainyard.spec.workload import WorkloadSpec
 
 
@@ -25,38 +19,6 @@ class OpenSecrets:
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     ids: tuple[str, ...] = ()  # of those rows
-
-
-def load(
-    connection: Connection, records: Sequence[WorkloadRecord], seal: Seal | None
-) -> dict[str, OpenSecrets]:
-    """The secrets of these jobs, by job. A user's own go before their workspace's, which members only have."""
-    found = {}
-    for record in records:
-        if record.spec.secrets and seal is not None:
-            found[record.id] = _of_job(connection, record, seal)
-    return found
-
-
-def _of_job(connection: Connection, record: WorkloadRecord, seal: Seal) -> OpenSecrets:
-    own, shared = place_of(record.user_id, None), place_of("", record.workspace_id)
-    places = [own, shared] if _is_member(connection, record) else [own]
-    rows = secrets.find_in_places(connection, places, {one.name for one in record.spec.secrets})
-    chosen: dict[str, SecretRecord] = {}
-    for row in sorted(rows, key=lambda one: one.place == own):  # the last one counts
-        chosen[row.name] = row
-    opened = {name: seal.try_open(row.sealed, row.id) for name, row in chosen.items()}
-    return OpenSecrets(
-        {name: value.decode() for name, value in opened.items() if value is not None},
-        tuple(row.id for row in chosen.values()),
-    )
-
-
-def _is_member(connection: Connection, record: WorkloadRecord) -> bool:
-    if record.workspace_id in workspaces.roles_of(connection, record.user_id):
-        return True
-    user = users.find(connection, record.user_id)
-    return user is not None and user.is_admin
 
 
 def variables_of(spec: WorkloadSpec, found: OpenSecrets | None) -> dict[str, str]:

@@ -1,30 +1,46 @@
-"""What launches have to know beside the jobs themselves: nodes, people, workspaces, the secret. Loaded before, so that
-`launching.launch_of` stays pure; every lookup of one that is not known gives something empty and harmless.
+"""What launches have to know beside the jobs themselves: nodes, people, workspaces, the secret. Pure.
+
+leader/launch_facts_loader.py reads them before. Every lookup of one that is not known gives something empty and harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-from sqlalchemy import Connection
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from trainyard.lib.secret_names import SEALED
-from trainyard.server.jobs.turn_changes import Job
-from trainyard.server.launch import code_checkout, job_secrets, sandbox_spec
 from trainyard.server.launch.code_checkout import OpenSource
 from trainyard.server.launch.job_secrets import OpenSecrets, SecretMissingError
 from trainyard.server.launch.kinds import JobOwner
 from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.records.nodes import NodeRecord
+from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.database import Database
-from trainyard.server.store.people import secrets, users, workspaces
 from trainyard.spec.ascend import entry_addresses, simulated_addresses
 
 PLAIN = "job"
-KEPT_SECONDS = 1.0  # so late a change of a storage or a sign-in is seen by plain jobs
+
+
+class PlacedJob(Protocol):
+    """One attempt of a job, with a node for each of its tasks."""
+
+    @property
+    def record(self) -> WorkloadRecord:
+        """The job."""
+
+    @property
+    def tasks(self) -> Mapping[str, TaskRecord]:
+        """Its tasks, by name."""
+
+    @property
+    def attempt_id(self) -> str:
+        """The name of this start of it, for the engine."""
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Where its tasks are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +108,7 @@ def address_of(record: NodeRecord | None) -> str:
     return str(record.options.get("address") or record.facts.get("address") or "")
 
 
-def needs_store(job: Job) -> bool:
+def needs_store(job: PlacedJob) -> bool:
     """Whether a job's launch asks for more than its nodes."""
     spec = job.record.spec
     return spec.kind != PLAIN or len(job.tasks) > 1 or bool(spec.mounts or spec.code or spec.secrets)
@@ -106,80 +122,7 @@ def has_secrets(record: WorkloadRecord) -> bool:
     return bool(is_sealed or spec.secrets or (spec.code is not None and spec.code.source))
 
 
-def plain(jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> LaunchFacts:
+def plain(jobs: Sequence[PlacedJob], nodes: Iterable[NodeRecord]) -> LaunchFacts:
     """For jobs that need nothing of the store."""
     wanted = {name for job in jobs for name in job.nodes}
     return LaunchFacts(nodes={record.name: record for record in nodes if record.name in wanted})
-
-
-def load(
-    c: Connection,
-    jobs: Sequence[Job],
-    nodes: Iterable[NodeRecord],
-    *,
-    secret: bytes = b"",
-    seal: Seal | None = None,
-    views: Callable[[Connection], SandboxFacts] | None = None,
-) -> LaunchFacts:
-    """Read what these jobs' launches need."""
-    return replace(
-        plain(jobs, nodes),
-        views=None if views is None else sandbox_spec.load(c, [job.record for job in jobs], views(c)),
-        people={
-            one.id: JobOwner(name=one.name, email=one.email)
-            for one in users.load_many(c, {job.record.user_id for job in jobs})
-        },
-        workspaces=workspaces.names(c),
-        sources=code_checkout.load(c, [job.record.spec for job in jobs], seal),
-        secret=secret,
-        seal=seal,
-        secrets=job_secrets.load(c, [job.record for job in jobs], seal),
-    )
-
-
-class LaunchFactsLoader:
-    """Finds out what launches have to know; for plain jobs that come one after the other, once in a moment."""
-
-    def __init__(
-        self,
-        db: Database,
-        monotonic: Callable[[], float],
-        now: Callable[[], float],
-        *,
-        secret: bytes = b"",
-        seal: Seal | None = None,
-        views: Callable[[Connection], SandboxFacts] | None = None,
-    ) -> None:
-        self._db = db
-        self._seal = seal
-        self._monotonic = monotonic
-        self._now = now
-        self._secret = secret
-        self._views = views
-        self._kept: LaunchFacts | None = None
-        self._until = 0.0
-
-    async def survey(self, jobs: Sequence[Job], nodes: Iterable[NodeRecord]) -> LaunchFacts:
-        """What the launches of these have to know. Most plain jobs need no turn of the store's threads."""
-        is_plain = not any(needs_store(job) for job in jobs)
-        here = replace(plain(jobs, nodes), seal=self._seal)
-        if is_plain and self._views is None:
-            return here
-        kept = self._kept
-        if is_plain and kept is not None and self._monotonic() < self._until and _covers(kept, jobs):
-            return replace(kept, nodes=here.nodes)
-        found = await self._db.read(
-            lambda c: load(
-                c, jobs, here.nodes.values(), secret=self._secret, seal=self._seal, views=self._views
-            )
-        )
-        if used := [one for each in found.secrets.values() for one in each.ids]:
-            await self._db.write(lambda c: secrets.note_used(c, used, self._now()))
-        # Kept without what belongs to some jobs only.
-        self._kept, self._until = replace(found, secrets={}), self._monotonic() + KEPT_SECONDS
-        return found
-
-
-def _covers(kept: LaunchFacts, jobs: Sequence[Job]) -> bool:
-    storages = {} if kept.views is None else kept.views.storages
-    return all(job.record.user_id in kept.people and job.record.workspace_id in storages for job in jobs)

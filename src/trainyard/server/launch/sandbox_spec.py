@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-
-from sqlalchemy import Connection
 
 from trainyard.engines.api import FIRST_TASK_USER, Entry, Mount, View
 from trainyard.lib.errors import InvalidError
@@ -18,8 +16,6 @@ from trainyard.server.records.nodes import REFUSE, NodeRecord, images_on, is_own
 from trainyard.server.records.storages import StorageRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
-from trainyard.server.store.cluster import storages
-from trainyard.server.store.people import users, workspaces
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 AUTO, OFF, REQUIRED, OPEN = "auto", "off", "required", "open"
@@ -50,22 +46,6 @@ class SandboxFacts:
     processes: int = 4096  # that a task may have
     logins: tuple[Login, ...] = field(default=(), repr=False)
     seal: Seal | None = None  # None: nothing sealed can be opened
-
-
-def load(c: Connection, records: Sequence[WorkloadRecord], facts: SandboxFacts) -> SandboxFacts:
-    """Read what the views of these jobs need."""
-    people = users.load_many(c, {record.user_id for record in records})
-    known = {one.id: one for one in workspaces.list_workspaces(c, with_archived=True)}
-    groups = {one.id: one.name for one in workspaces.list_groups(c)}
-    return replace(
-        facts,
-        storages={one: storages.list_storages(c, one) for one in {record.workspace_id for record in records}},
-        groups={one.id: groups.get(one.group_id or "", one.name) for one in known.values()},
-        people={one.id: one.name for one in people},
-        workspaces={one.id: one.name for one in known.values()},
-        admins=frozenset(one.id for one in people if one.is_admin),
-        numbers=users.numbers(c, {one.id for one in people}),
-    )
 
 
 def words_of(*, user: str, workspace: str, group: str, job_id: str, submitted_at: float) -> Mapping[str, str]:

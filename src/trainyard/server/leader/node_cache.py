@@ -14,7 +14,6 @@ from trainyard.engines.api import (
     FENCE_MARGIN_SECONDS,
     DeclaredNodes,
     Engine,
-    NodeAddress,
     NodeDiscovered,
     NodeLost,
     NodeSeen,
@@ -22,6 +21,7 @@ from trainyard.engines.api import (
 )
 from trainyard.lib.clock import Deadlines
 from trainyard.lib.errors import Error
+from trainyard.server.cluster.node_addresses import address_of
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.records.nodes import NodeCondition, NodeDesired, NodeRecord
 from trainyard.server.store import events
@@ -318,18 +318,6 @@ class NodeCache:
                 state=record.state,
             )
         )
-
-
-def address_of(record: NodeRecord) -> NodeAddress:
-    """How the engine reaches it."""
-    return NodeAddress(
-        name=record.name,
-        engine=record.engine,
-        backend=str(record.address.get("backend", "local")),
-        host=str(record.address.get("host", "")),
-        machine=tuple(sorted(dict(record.address.get("machine", {})).items())),
-        fence_seconds=float(record.fence_seconds),
-    )
 
 
 def _problem(seen: NodeSeen) -> str:

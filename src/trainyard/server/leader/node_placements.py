@@ -11,9 +11,9 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from trainyard.server.jobs.turn_changes import Job, attempt_id, split_attempt
-from trainyard.server.launch import launch_facts
 from trainyard.server.launch.job_launch import hidden_of
 from trainyard.server.launch.launch_facts import has_secrets
+from trainyard.server.leader.launch_facts_loader import load
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
@@ -56,5 +56,5 @@ def secrets_of(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """What is not to be kept of the logs of these attempts, where there is anything."""
     secretive = [one for one in records if has_secrets(one)]
-    facts = launch_facts.load(c, [Job(one, {}) for one in secretive], (), seal=seal)
+    facts = load(c, [Job(one, {}) for one in secretive], (), seal=seal)
     return [(attempt_id(one.id, one.attempt), hidden_of(one, facts)) for one in secretive]

@@ -14,12 +14,13 @@ from sqlalchemy import Connection
 from trainyard.scheduling import Cycle, Node, NodeState, Scheduler
 from trainyard.server.cluster import elastic_pools, scheduler_snapshot
 from trainyard.server.cluster.elastic_pools import Elastic
+from trainyard.server.cluster.snapshot_loader import load_pools
 from trainyard.server.records.nodes import NodeDesired, NodeRecord
 from trainyard.server.records.pools import MachineRecord
 from trainyard.server.store import events
 from trainyard.server.store.cluster import pools
 from trainyard.server.store.database import Database
-from trainyard.server.wakeups import RECONCILER, EVENTS, POOLS, Wakeups
+from trainyard.server.wakeups import EVENTS, POOLS, RECONCILER, Wakeups
 
 if TYPE_CHECKING:
     from trainyard.server.leader.reconciler import Reconciler
@@ -39,13 +40,13 @@ class PoolDemand:
     def load(self, c: Connection, now: float) -> Elastic:
         """Read it for a new scheduler. What a turn decided and did not write is forgotten."""
         self._wanted, self._changed = [], set()
-        self.elastic = elastic_pools.load(c)
+        self.elastic = load_pools(c)
         self._promised = self.elastic.promises(now)
         return self.elastic
 
     async def take_news(self, db: Database, now: float) -> bool:
         """Read it again; True: so much has changed that the scheduler must be made anew."""
-        before, self.elastic = self.elastic.machines, await db.read(elastic_pools.load)
+        before, self.elastic = self.elastic.machines, await db.read(load_pools)
         self._changed |= before.keys() ^ self.elastic.machines.keys()
         return self.elastic.promises(now) != self._promised
 

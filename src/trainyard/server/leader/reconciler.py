@@ -21,12 +21,14 @@ from trainyard.lib.clock import Steps
 from trainyard.lib.errors import Error
 from trainyard.scheduling import Policy, Scheduler
 from trainyard.server.cluster import scheduler_snapshot
+from trainyard.server.cluster.snapshot_loader import load_quotas
 from trainyard.server.jobs import dependencies as needs
 from trainyard.server.jobs import lifecycle
 from trainyard.server.jobs.turn_changes import Job, TurnChanges, split_attempt
-from trainyard.server.launch.launch_facts import LaunchFacts, LaunchFactsLoader
+from trainyard.server.launch.launch_facts import LaunchFacts
 from trainyard.server.launch.sandbox_spec import SandboxFacts
 from trainyard.server.leader.engine_calls import EngineCalls
+from trainyard.server.leader.launch_facts_loader import LaunchFactsLoader
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.leader.leader_state import Input, LeaderState
 from trainyard.server.leader.node_cache import NodeCache
@@ -37,6 +39,7 @@ from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import events
 from trainyard.server.store.jobs import dependencies, workloads
+from trainyard.server.store.jobs.workload_steps import save_many
 from trainyard.server.store.usage import past_use
 from trainyard.server.wakeups import Wakeups
 from trainyard.spec.events import Subject
@@ -214,7 +217,7 @@ class Reconciler:
         half_life = math.inf if was_clock_set else past_use.HALF_LIFE  # no time has passed
         quotas, use, elastic = await self.term.db.read(
             lambda c: (
-                scheduler_snapshot.load_quotas(c),
+                load_quotas(c),
                 past_use.load(c, now, half_life=half_life),
                 self.pool_demand.load(c, now),
             )
@@ -321,7 +324,7 @@ class Reconciler:
         if changed or node_writes or wanted or use:
 
             def work(c: Connection) -> list[str]:
-                stale = workloads.save_many(c, list(turn_changes.records.values()))
+                stale = save_many(c, list(turn_changes.records.values()))
                 turn_changes.without(stale)
                 workloads.insert_tasks(c, turn_changes.new_tasks)
                 workloads.save_tasks(c, list(turn_changes.tasks.values()))

@@ -9,12 +9,12 @@ import time
 from sqlalchemy import Connection
 
 from trainyard.lib.errors import Error
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.leader.clock_trust import ClockTrust
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store import audit, events, nonces
-from trainyard.server.store.disk_space import DiskSpace
 from trainyard.server.store.jobs import idempotency, workloads
 from trainyard.server.store.people import tokens
 from trainyard.server.store.usage import device_figures, samples

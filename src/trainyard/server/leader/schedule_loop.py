@@ -11,7 +11,7 @@ from trainyard.server.jobs.schedules import plan_anew, tick, too_late
 from trainyard.server.leader.leader_lease import LeaderTerm
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import schedules
-from trainyard.server.wakeups import RECONCILER, EVENTS
+from trainyard.server.wakeups import EVENTS, RECONCILER
 
 logger = logging.getLogger(__name__)
 

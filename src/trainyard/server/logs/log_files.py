@@ -26,8 +26,8 @@ from pathlib import Path
 
 from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.lib.files import make_private
+from trainyard.server.disk_space import NO_ROOM, disk_full
 from trainyard.server.logs.log_masks import Mask, MaskedEnd
-from trainyard.server.store.disk_space import NO_ROOM, disk_full
 
 POLL_SECONDS = 0.5  # another process may write; ours wakes readers at once
 READ_BYTES = 256 * 1024

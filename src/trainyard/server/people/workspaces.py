@@ -17,11 +17,17 @@ from trainyard.server import validation
 from trainyard.server.auth.actor import Actor, require
 from trainyard.server.auth.authentication import Authentication
 from trainyard.server.people.workspace_lookup import find_workspace
-from trainyard.server.records.workspaces import GroupRecord, Limits, MemberRecord, Role, WorkspaceRecord
+from trainyard.server.records.workspaces import (
+    GroupRecord,
+    Limits,
+    MemberRecord,
+    Role,
+    WorkspaceRecord,
+    limits_to_json,
+)
 from trainyard.server.service_context import Context
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import users, workspaces
-from trainyard.server.store.people.workspaces import limits_to_json
 from trainyard.spec import job_limits
 from trainyard.spec.events import Subject
 from trainyard.spec.workload import FINAL

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Any
 
 
 class Role(StrEnum):
@@ -62,3 +63,25 @@ class MemberRecord:
     user_id: str
     role: Role
     user_name: str = ""
+
+
+def limits_to_json(limits: Limits) -> dict[str, Any]:
+    """A quota as plain data, without what is not set."""
+    data: dict[str, Any] = {
+        name: dict(amounts)
+        for name in ("nominal", "borrow", "lend", "per_user")
+        if (amounts := getattr(limits, name))
+    }
+    if limits.users:
+        data["users"] = {user: dict(amounts) for user, amounts in limits.users.items()}
+    if limits.weight != 1.0:
+        data["weight"] = limits.weight
+    if limits.strategy:
+        data["strategy"] = limits.strategy
+    return data
+
+
+def limits_of_json(data: Mapping[str, Any]) -> Limits:
+    """A quota from plain data that `limits_to_json` made."""
+    known = {one.name for one in fields(Limits)}
+    return Limits(**{name: value for name, value in data.items() if name in known})

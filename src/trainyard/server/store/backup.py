@@ -17,9 +17,9 @@ from sqlalchemy.engine import make_url
 
 from trainyard.lib.errors import ConflictError, DiskFullError, InvalidError, NotFoundError, UnsupportedError
 from trainyard.lib.files import make_private, open_private
+from trainyard.server.disk_space import telling_no_room
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store.database import NO_ROOM_NAMES
-from trainyard.server.store.disk_space import telling_no_room
 
 # Terms of leaders that a lost database may have had since its backup was made; one begins with every start.
 LEAP = 10_000

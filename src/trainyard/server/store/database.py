@@ -25,11 +25,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from trainyard.lib.errors import Error, UnreachableError
-from trainyard.server.store.disk_space import RENEW_SECONDS, WAL_BYTES, DiskSpace, disk_full, telling_no_room
+from trainyard.server.disk_space import RENEW_SECONDS, WAL_BYTES, DiskSpace, disk_full, telling_no_room
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
@@ -118,6 +118,10 @@ class Database:
     def read_now(self, work: Work[T]) -> T:
         """The same for callers without a loop."""
         return self._read_one(work)
+
+    async def ping(self) -> None:
+        """Ask the database for nothing; the error where it does not answer."""
+        await self.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
 
     def is_short_of_room(self) -> bool:
         """Whether the disk is full: what can wait, waits."""

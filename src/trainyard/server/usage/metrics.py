@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection
 
 from trainyard.client.schemas import MetricsAnswer, MetricSeries
 from trainyard.lib.errors import InvalidError
 from trainyard.server.auth.actor import Actor, require
-from trainyard.server.jobs.service import Jobs
 from trainyard.server.records.device_figures import Figures
-from trainyard.server.records.latencies import Histogram
-from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.records.samples import (
     KEPT_SECONDS,
     NODE,
-    OWN_NETWORK,
     STEPS,
     SampleRecord,
     Values,
@@ -30,7 +25,11 @@ from trainyard.server.store.cluster import nodes
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import device_figures, latencies, samples
+from trainyard.server.usage.overview import CurrentTask, Overview, has_own_network
 from trainyard.spec.workload import role_of
+
+# A job that an actor may see, by its id.
+FindJob = Callable[[Actor, str], Awaitable[WorkloadRecord]]
 
 POINTS = 400  # as many as anybody looks at: a longer time is shown in longer steps
 SPAN_SECONDS = 3600.0
@@ -44,36 +43,12 @@ _OF_DEVICES = {"gpu": "busy", "gpu_memory": "memory"}
 _OF_NETWORK = frozenset({"in", "out"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentTask:
-    """A task that was heard of lately, with whose it is."""
-
-    workload: WorkloadRecord
-    task: TaskRecord
-    values: Values
-    figures: Figures  # of its devices, as far as their drivers tell them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """All that a scrape shows."""
-
-    tasks: tuple[CurrentTask, ...]
-    nodes: Mapping[str, Values]
-    records: Sequence[NodeRecord]
-    held: Mapping[str, Mapping[str, int]]  # node → type of device → how many are given away
-    states: Mapping[str, int]
-    changes: Mapping[str, Histogram]  # by the state that was reached
-    workspace_names: Mapping[str, str]
-    user_mails: Mapping[str, str]
-
-
 class Metrics:
     """`services.metrics`."""
 
-    def __init__(self, context: Context, jobs: Jobs, *, sample_seconds: float = 10.0) -> None:
+    def __init__(self, context: Context, find_job: FindJob, *, sample_seconds: float = 10.0) -> None:
         self._context = context
-        self._jobs = jobs
+        self._find_job = find_job
         self._fresh = max(FRESH_SECONDS, 3 * sample_seconds)
 
     async def of_job(
@@ -87,7 +62,7 @@ class Metrics:
         until: float | None = None,
     ) -> MetricsAnswer:
         """Of all tasks of a job; of the last hour that it ran, unless a time is given."""
-        record = await self._jobs.get(actor, job_id)
+        record = await self._find_job(actor, job_id)
         now = self._context.now()
         begin, end = span_of(since, until, last=min(now, record.ended_at or now))
         size = choose_step(step, begin, end, now)
@@ -205,11 +180,6 @@ def series_of(found: Iterable[SampleRecord], metrics: Collection[str]) -> list[M
     return made
 
 
-def has_own_network(values: Values) -> bool:
-    """Whether what a task received and sent is its own, and not all that its node did."""
-    return values.get(OWN_NETWORK) == 1.0
-
-
 def _order(one: tuple[tuple[str, str, int | None], object]) -> tuple[str, str, int]:
     (subject, metric, device), _ = one
     return subject, metric, -1 if device is None else device
@@ -260,4 +230,4 @@ def _held(
     return found
 
 
-__all__ = ["METRICS", "CurrentTask", "Metrics", "Overview", "choose_step", "has_own_network", "series_of"]
+__all__ = ["METRICS", "Metrics", "choose_step", "series_of"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from trainyard.server.records.latencies import BOUNDS
 from trainyard.server.records.nodes import NodeRecord
-from trainyard.server.usage.metrics import CurrentTask, Overview, has_own_network
+from trainyard.server.usage.overview import CurrentTask, Overview, has_own_network
 from trainyard.spec.workload import RoleSpec, State, role_of
 
 MIB = 1 << 20

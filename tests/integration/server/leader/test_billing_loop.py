@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "faults"))
 from engines import World, WorldEngine
 
 from trainyard.lib.clock import ManualClock
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.leader import billing_loop, leader_lease, node_cache, retention
 from trainyard.server.leader.billing_loop import BillingLoop
 from trainyard.server.leader.leader_lease import LeaderTerm
@@ -30,8 +31,8 @@ from trainyard.server.settings import ServerSettings
 from trainyard.server.store import events, leases, settings, tables
 from trainyard.server.store.cluster import nodes, pools
 from trainyard.server.store.database import Database
-from trainyard.server.store.disk_space import DiskSpace
 from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workload_steps import save_many
 from trainyard.server.store.people import tokens, users, workspaces
 from trainyard.server.store.usage import costs
 from trainyard.server.usage.accounting import DAY, Prices, days_of, month_of
@@ -208,7 +209,7 @@ async def test_what_was_held_runs_on_and_a_new_month_begins_with_nothing_when_ti
     await office.books.look()
     assert office.desired(job) == [Desired.PAUSE]
     found = office.db.read_now(lambda c: workloads.load(c, job))
-    office.db.write_now(lambda c: workloads.save(c, replace(found, state=State.HELD, ended_at=None)))
+    office.db.write_now(lambda c: save_many(c, [replace(found, state=State.HELD, ended_at=None)]))
     task = replace(office.db.read_now(lambda c: workloads.tasks(c, job))[0], ended_at=office.now)
     office.db.write_now(lambda c: workloads.save_tasks(c, [task]))
     office.clock.advance(31 * DAY)

@@ -11,6 +11,7 @@ from people import SPEECH, VISION, People
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from trainyard.server.auth.actor import Actor
 from trainyard.server.launch import code_checkout
+from trainyard.server.leader.launch_facts_loader import load_sources
 from trainyard.server.records.workspaces import Role
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import audit
@@ -29,14 +30,14 @@ async def test_a_source_is_used_by_a_job_and_its_token_is_only_opened_for_launch
     job = await people.services.jobs.submit(people.ben, people.job(code=CodeSpec(source="bert 中文")))
     assert job.spec.code == CodeSpec(source=made.id)
     seal = people.services.seal
-    found = await people.db.read(lambda c: code_checkout.load(c, [job.spec], seal))
+    found = await people.db.read(lambda c: load_sources(c, [job.spec], seal))
     assert code_checkout.code_of(job.spec.code, found) == {
         "url": URL, "branch": "main", "commit": "abcd", "target": "", "token": "s3cret",
     }  # fmt: skip
     other = code_checkout.code_of(replace(job.spec.code, branch="dev", target="x"), found)
     assert (other["branch"], other["commit"], other["target"]) == ("dev", "", "x")
     assert code_checkout.code_of(job.spec.code, {})["url"] == "", "a source that is gone is told as such"
-    wrong = await people.db.read(lambda c: code_checkout.load(c, [job.spec], Seal(tmp_path / "other.key")))
+    wrong = await people.db.read(lambda c: load_sources(c, [job.spec], Seal(tmp_path / "other.key")))
     assert code_checkout.code_of(job.spec.code, wrong)["token"] == ""
     kept = people.db.read_now(lambda c: (code_sources.list_sources(c), audit.page(c)))
     assert b"s3cret" not in (kept[0][0].sealed or b"")

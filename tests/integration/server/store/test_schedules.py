@@ -16,6 +16,7 @@ from trainyard.server.leader.schedule_loop import ScheduleLoop
 from trainyard.server.records.workspaces import Role
 from trainyard.server.store import leases
 from trainyard.server.store.jobs import schedules, workloads
+from trainyard.server.store.jobs.workload_steps import advance
 from trainyard.server.store.people import users, workspaces
 from trainyard.spec.workload import Desired, NeedSpec, RoleSpec, State, WorkloadSpec
 
@@ -79,9 +80,7 @@ async def test_a_job_that_still_runs_is_kept_joined_or_replaced(people: People, 
     assert (len(found), found[0].desired) == (number, wanted)
     note = (await people.services.schedules.get(people.ann, "x")).message
     assert ("Skipped" in note) == (overlap == "skip")
-    await people.db.write(
-        lambda c: workloads.advance(c, workloads.load(c, found[0].id), State.CANCELLED, now=5.0)
-    )
+    await people.db.write(lambda c: advance(c, workloads.load(c, found[0].id), State.CANCELLED, now=5.0))
     forward(people, 61)
     await loop.look()
     assert len(jobs(people, made.id)) == number + 1

@@ -13,8 +13,8 @@ from people import People
 from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.server.cluster.storages import logins
 from trainyard.server.jobs.schedules import tick
-from trainyard.server.launch import code_checkout
 from trainyard.server.launch.launch_facts import LaunchFacts
+from trainyard.server.leader.launch_facts_loader import load_sources
 from trainyard.server.secrets import sealed_columns
 from trainyard.server.secrets.sealing import Seal
 from trainyard.server.store import tables
@@ -66,7 +66,7 @@ def check_all_opens(people: People, job_id: str) -> None:
     assert opened(people, job_id) == ENV
     assert people.db.read_now(lambda c: logins(c, people.services.seal))[0].password == CANARY
     wanted = [people.job(code=CodeSpec(source=_source(people)))]
-    found = people.db.read_now(lambda c: code_checkout.load(c, wanted, people.services.seal))
+    found = people.db.read_now(lambda c: load_sources(c, wanted, people.services.seal))
     assert [one.token for one in found.values()] == [CANARY]
 
 

@@ -8,8 +8,9 @@ from sqlalchemy import select
 from people import VISION, People
 from trainyard.lib.errors import ConflictError, DeniedError, InvalidError, NotFoundError
 from trainyard.server.launch import job_secrets
+from trainyard.server.leader.launch_facts_loader import load_secrets
+from trainyard.server.people import secrets as service_module
 from trainyard.server.secrets import sealed_columns
-from trainyard.server.secrets import service as service_module
 from trainyard.server.store import audit, tables
 from trainyard.server.store.jobs import workloads
 from trainyard.server.store.people import workspaces
@@ -24,7 +25,7 @@ def values(people: People, job_id: str) -> dict[str, str]:
 
     def work(connection):
         record = workloads.load(connection, job_id)
-        found = job_secrets.load(connection, [record], people.services.seal)
+        found = load_secrets(connection, [record], people.services.seal)
         return job_secrets.variables_of(record.spec, found.get(job_id))
 
     return people.db.read_now(work)
@@ -88,7 +89,7 @@ async def test_a_job_cannot_start_any_more_when_its_secret_was_removed(people: P
 
     def files(connection):
         record = workloads.load(connection, job)
-        found = job_secrets.load(connection, [record], people.services.seal)
+        found = load_secrets(connection, [record], people.services.seal)
         return job_secrets.files_of(record.spec, found.get(job))
 
     with pytest.raises(job_secrets.SecretMissingError, match="KEY"):

@@ -12,6 +12,7 @@ from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workspaces import Role
 from trainyard.server.store import audit, events
 from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workload_steps import advance
 from trainyard.server.store.people import workspaces
 from trainyard.server.wakeups import RECONCILER
 from trainyard.spec.workload import Desired, MountSpec, RoleSpec, State
@@ -24,7 +25,7 @@ async def move(people: People, job_id: str, *states: State, **changes):
         record = workloads.load(connection, job_id)
         for state in states:
             extra = {"ending": changes.get("ending", State.FAILED)} if state is State.FINISHING else {}
-            record = workloads.advance(connection, record, state, now=5.0, **extra)
+            record = advance(connection, record, state, now=5.0, **extra)
         return record
 
     return await people.db.write(work)

@@ -11,11 +11,13 @@ from trainyard.lib.errors import ConflictError, NotFoundError, StaleError
 from trainyard.server.records.idempotency import AnswerRecord, KeyTakenError
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.users import UserRecord
-from trainyard.server.records.workloads import Step, WorkloadRecord
+from trainyard.server.records.workload_steps import Step
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.records.workspaces import GroupRecord, Limits
 from trainyard.server.store import events, settings
 from trainyard.server.store.cluster import nodes
 from trainyard.server.store.jobs import idempotency, workloads
+from trainyard.server.store.jobs.workload_steps import advance, advance_many, save_many
 from trainyard.server.store.people import users, workspaces
 from trainyard.server.store.usage import latencies, past_use
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, TaskState, WorkloadSpec
@@ -74,7 +76,7 @@ async def test_only_the_others_are_written_when_some_of_many_are_stale(people, p
     put(*(record(n) for n in range(5)))
     people.db.write_now(lambda c: workloads.save(c, record(2, desired=Desired.CANCEL)))
     steps = [Step(record=record(n), to=State.ADMITTED) for n in range(5)]
-    moved = people.db.write_now(lambda c: workloads.advance_many(c, steps, now=9.0))
+    moved = people.db.write_now(lambda c: advance_many(c, steps, now=9.0))
     assert [one.id for one in moved] == ["dlc0000", "dlc0001", "dlc0003", "dlc0004"]
     stored = people.db.read_now(lambda c: workloads.load_many(c, [f"dlc{n:04}" for n in range(5)]))
     assert [one.state for one in stored.values()].count(State.ADMITTED) == 4
@@ -85,32 +87,30 @@ async def test_only_the_others_are_written_when_some_of_many_are_stale(people, p
 
 async def test_a_stale_one_is_named_and_not_written_when_it_is_saved_alone(people, put):
     put(record(1))
-    assert people.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=7)])) == []
-    assert people.db.write_now(lambda c: workloads.save_many(c, [record(1, priority=9)])) == ["dlc0001"]
-    assert people.db.write_now(lambda c: workloads.save_many(c, [record(9)])) == ["dlc0009"]
+    assert people.db.write_now(lambda c: save_many(c, [record(1, priority=7)])) == []
+    assert people.db.write_now(lambda c: save_many(c, [record(1, priority=9)])) == ["dlc0001"]
+    assert people.db.write_now(lambda c: save_many(c, [record(9)])) == ["dlc0009"]
     assert people.db.read_now(lambda c: workloads.load(c, "dlc0001")) == record(1, priority=7, version=2)
 
 
 async def test_a_step_is_refused_when_the_table_of_transitions_does_not_have_it(people, put):
     put(record(1))
     with pytest.raises(ConflictError, match="dlc0001 is waiting and cannot become running"):
-        people.db.write_now(lambda c: workloads.advance(c, record(1), State.RUNNING, now=1.0))
+        people.db.write_now(lambda c: advance(c, record(1), State.RUNNING, now=1.0))
     assert people.db.read_now(events.last_seq) == 0
     with pytest.raises(ValueError, match="ending"):
-        people.db.write_now(
-            lambda c: workloads.advance(c, record(1, state=State.ADMITTED), State.FINISHING, now=1.0)
-        )
+        people.db.write_now(lambda c: advance(c, record(1, state=State.ADMITTED), State.FINISHING, now=1.0))
 
 
 async def test_age_is_kept_when_a_workload_goes_back_to_the_queue(people, put):
     (first,) = put(record(1, queued_at=5.0))
 
     def life(c):
-        one = workloads.advance(c, first, State.ADMITTED, now=10.0)
-        one = workloads.advance(c, one, State.STARTING, now=11.0)
-        one = workloads.advance(c, one, State.RUNNING, now=12.0)
-        one = workloads.advance(c, one, State.FINISHING, now=20.0, ending=State.WAITING, leave_by=50.0)
-        back = workloads.advance(c, one, State.WAITING, now=21.0, reason="preempted", message="Preempted.")
+        one = advance(c, first, State.ADMITTED, now=10.0)
+        one = advance(c, one, State.STARTING, now=11.0)
+        one = advance(c, one, State.RUNNING, now=12.0)
+        one = advance(c, one, State.FINISHING, now=20.0, ending=State.WAITING, leave_by=50.0)
+        back = advance(c, one, State.WAITING, now=21.0, reason="preempted", message="Preempted.")
         return one, back
 
     finishing, back = people.db.write_now(life)

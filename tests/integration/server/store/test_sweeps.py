@@ -8,6 +8,7 @@ from people import SPEECH, People
 from trainyard.lib.errors import DeniedError, InvalidError, NotFoundError
 from trainyard.server.jobs.service import JobQuery
 from trainyard.server.store.jobs import workloads
+from trainyard.server.store.jobs.workload_steps import advance
 from trainyard.spec.sweep import parse_axis
 from trainyard.spec.workload import Desired, State
 
@@ -30,9 +31,7 @@ async def test_a_sweep_is_submitted_once_listed_and_stopped_together(people: Peo
     assert [one.id for one in await sweeps.list(people.ann, mine=True)] == [sweep]
     assert await sweeps.list(people.ben, mine=True) == []
 
-    await people.db.write(
-        lambda c: workloads.advance(c, workloads.load(c, records[0].id), State.CANCELLED, now=5.0)
-    )
+    await people.db.write(lambda c: advance(c, workloads.load(c, records[0].id), State.CANCELLED, now=5.0))
     with pytest.raises(DeniedError):
         await sweeps.set_desired(people.ben, sweep, Desired.CANCEL)
     changed = await sweeps.set_desired(people.ann, sweep, Desired.CANCEL)

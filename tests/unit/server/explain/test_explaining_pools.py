@@ -6,19 +6,19 @@ import pytest
 
 from trainyard.scheduling import Node, NodeState, Reason, Snapshot
 from trainyard.scheduling.reasons import Code
-from trainyard.server.explain.explanations import Explanation, _Names, _View, _with_trouble
+from trainyard.server.explain.explanations import ClusterNames, ClusterView, Explanation, with_trouble
 from trainyard.server.records.pools import PoolRecord
 
 SAID = Explanation(state="waiting", starts_now=False, sentence="It waits for new nodes.", remedy="Wait.")
 
 
-def view(**troubles: str) -> _View:
+def view(**troubles: str) -> ClusterView:
     nodes = (Node(name="cpu-1", pool="cpu", state=NodeState.COMING), Node(name="gpu-1", pool="gpu"))
     pools = {
         name: PoolRecord(name=name, backend="aliyun", types=("t",), most=1, created_at=0.0, message=text)
         for name, text in troubles.items()
     }
-    return _View(0.0, Snapshot(nodes=nodes), _Names({}, {}), {}, {}, {}, 0.0, pools)
+    return ClusterView(0.0, Snapshot(nodes=nodes), ClusterNames({}, {}), {}, {}, {}, 0.0, pools)
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def view(**troubles: str) -> _View:
 def test_only_the_pool_that_machines_come_from_is_told_of_when_others_are_in_trouble(
     subject, troubles, sentence
 ):
-    said = _with_trouble(SAID, Reason(Code.ACQUIRING, subject, "", {}), view(**troubles), "en")
+    said = with_trouble(SAID, Reason(Code.ACQUIRING, subject, "", {}), view(**troubles), "en")
     assert said.sentence == sentence

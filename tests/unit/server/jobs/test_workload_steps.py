@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from trainyard.lib.errors import ConflictError, StaleError
-from trainyard.server.records.workloads import Step, WorkloadRecord, advanced
+from trainyard.server.records.workload_steps import Step, advanced
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store import events
 from trainyard.server.store.database import Database
 from trainyard.server.store.jobs import specs, workloads
+from trainyard.server.store.jobs.workload_steps import advance
 from trainyard.server.store.tables import metadata
 from trainyard.spec.workload import (
     FINAL,
@@ -176,7 +178,7 @@ class Workload(RuleBasedStateMachine):
         is_fresh = self.leader.version == before.version
         try:
             moved = self.write(
-                lambda c: workloads.advance(c, one.record, one.to, now=self.now, **one.changes), crash=crash
+                lambda c: advance(c, one.record, one.to, now=self.now, **one.changes), crash=crash
             )
         except StaleError:
             assert not is_fresh
@@ -195,7 +197,7 @@ class Workload(RuleBasedStateMachine):
         assert self.stored == moved
         if twice:  # the answer was lost, and the same step comes again
             with pytest.raises(StaleError):
-                self.write(lambda c: workloads.advance(c, one.record, one.to, now=self.now, **one.changes))
+                self.write(lambda c: advance(c, one.record, one.to, now=self.now, **one.changes))
         self.leader = moved
 
     @precondition(lambda self: hasattr(self, "steps"))

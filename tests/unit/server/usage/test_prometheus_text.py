@@ -12,7 +12,7 @@ from trainyard.server.records.nodes import NodeRecord
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.usage import prometheus_text
-from trainyard.server.usage.metrics import CurrentTask, Overview
+from trainyard.server.usage.overview import CurrentTask, Overview
 from trainyard.spec.workload import RoleSpec, WorkloadSpec
 
 VALUES = {"cpu": 1.0, "memory": 2.0, "in": 0.0, "out": 0.0, "read": 0.0, "write": 0.0}

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import Request
-from sqlalchemy import text
 from starlette.responses import Response
 
 from trainyard.client.schemas import Health, Version
@@ -28,7 +27,7 @@ async def get_health(request: Request) -> Response:
     """
     parts = parts_of(request)
     try:
-        await parts.services.db.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+        await parts.services.db.ping()
     except Error:
         return answer({"status": "failing", "code": "unreachable", "database": "silent", "leader": None}, 503)
     said = ("degraded", "disk_full") if parts.disk.is_full() else ("ok", "")

@@ -12,11 +12,11 @@ from trainyard.server.api.http.concurrency_limit import ConcurrencyLimit
 from trainyard.server.api.http.identity import Identities
 from trainyard.server.api.http.request_bodies import RequestBodies
 from trainyard.server.api.http.response_cache import Answers, Changes
+from trainyard.server.disk_space import DiskSpace
 from trainyard.server.jobs.exec_sessions import Terminals
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.services import Services
 from trainyard.server.settings import ServerSettings
-from trainyard.server.store.disk_space import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from trainyard.lib.strict_json import bad_letter
 from trainyard.server.api.http import errors
 from trainyard.server.api.http.identity import actor_of
 from trainyard.server.api.http.request_bodies import Message, Receive, RequestBodies, Scope
-from trainyard.server.store.disk_space import DiskSpace
+from trainyard.server.disk_space import DiskSpace
 
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]

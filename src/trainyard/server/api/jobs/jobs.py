@@ -31,7 +31,7 @@ from trainyard.server.api.http.responses import (
 )
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.shape_view import Data
-from trainyard.server.explain.failures import diagnose_job
+from trainyard.server.jobs.failures import diagnose_job
 from trainyard.server.jobs.service import JobQuery
 from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.spec.workload import Desired, Restart, RoleSpec, State, WorkloadSpec
@@ -243,7 +243,7 @@ async def explain_job(request: Request, job_id: Id, language: Language = "en") -
     actor = await actor_of(request)
     parts = parts_of(request)
     said = await parts.services.jobs.explain(actor, job_id, language=language)
-    found = await diagnose_job(parts.services, parts.logs, actor, job_id, chinese=language == "zh")
+    found = await diagnose_job(parts.services.jobs, parts.logs, actor, job_id, chinese=language == "zh")
     return answer({**views.explanation(said), "diagnosis": None if found is None else asdict(found)})
 
 

@@ -1,7 +1,6 @@
 """Workloads: what was asked for and where it stands. Their tasks are in tasks.py, and reachable from here.
 
-Services write `desired`, loops write `state`, and that only through `advance`: it refuses a step that is not in
-TRANSITIONS, notes the times, and appends the event, all in the caller's transaction.
+Services write what people want of them. Their state is written by workload_steps.py alone.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from sqlalchemy import insert as insert_into
 
 from trainyard.lib.errors import NotFoundError
 from trainyard.messages.catalogue import failure
-from trainyard.server.records.workloads import CODES, SENTENCES, Step, WorkloadRecord, advanced
-from trainyard.server.store import events
+from trainyard.server.records.workloads import WorkloadRecord
 from trainyard.server.store.jobs import specs
 from trainyard.server.store.jobs.tasks import (
     insert_tasks,
@@ -40,14 +38,16 @@ from trainyard.server.store.jobs.tasks import (
     tasks_on,
 )
 from trainyard.server.store.tables import workloads
-from trainyard.server.store.versioned_rows import chunks, versioned_update, write_many, write_one
-from trainyard.spec.events import Event, Subject
+from trainyard.server.store.versioned_rows import chunks, versioned_update, write_one
 from trainyard.spec.workload import FINAL, Desired, State
 
 _FIXED = frozenset({"id", "name", "kind", "workspace_id", "user_id", "spec", "submitted_at", "dlc", "origin"})
 _NAMES = tuple(one.name for one in fields(WorkloadRecord))
-_CHANGING = tuple(name for name in _NAMES if name not in _FIXED and name != "version")
-_UPDATE = versioned_update(workloads, "id", _CHANGING)
+CHANGING = tuple(name for name in _NAMES if name not in _FIXED and name != "version")
+UPDATE = versioned_update(workloads, "id", CHANGING)
+# The state is the leader's to write: workload_steps.py.
+_WISHED = tuple(name for name in CHANGING if name != "state")
+_UPDATE_WISHED = versioned_update(workloads, "id", _WISHED)
 # The spec comes as text, so that it is decoded once for all rows that have the same.
 _SELECT: Select[Any] = select(
     *(cast(workloads.c.spec, Text) if name == "spec" else workloads.c[name] for name in _NAMES)
@@ -234,53 +234,14 @@ def insert(connection: Connection, record: WorkloadRecord) -> None:
 def insert_many(connection: Connection, records: Sequence[WorkloadRecord]) -> None:
     """Write new workloads at the price of one statement."""
     if records:
-        connection.execute(_INSERT, [_values(record, _NAMES) for record in records])
+        connection.execute(_INSERT, [row_values(record, _NAMES) for record in records])
 
 
 def save(connection: Connection, record: WorkloadRecord) -> WorkloadRecord:
-    """Write what can change, if the stored version is still `record.version`; else StaleError."""
-    row = (record.id, record.version, _values(record, _CHANGING))
-    write_one(connection, _UPDATE, row, table=workloads, key="id", what="job")
+    """Write what can change but for its state, if the stored version is still `record.version`; else StaleError."""
+    row = (record.id, record.version, row_values(record, _WISHED))
+    write_one(connection, _UPDATE_WISHED, row, table=workloads, key="id", what="job")
     return replace(record, version=record.version + 1)
-
-
-def save_many(connection: Connection, records: Sequence[WorkloadRecord]) -> list[str]:
-    """Write those whose stored version is still the record's; returns the ids of the others, which were not written."""
-    rows = [(record.id, record.version, _values(record, _CHANGING)) for record in records]
-    return write_many(connection, _UPDATE, rows, table=workloads, key="id")
-
-
-def advance(
-    connection: Connection,
-    record: WorkloadRecord,
-    to: State,
-    *,
-    now: float,
-    reason: str = "",
-    message: str = "",
-    actor: str = "",
-    **changes: Any,
-) -> WorkloadRecord:
-    """Bring a workload to another state: checks that the step is allowed, notes times, saves, appends the event.
-
-    A state that follows FINISHING has to be given with it, as `ending`. Raises ConflictError for a step that is not
-    in TRANSITIONS, StaleError where somebody wrote the workload meanwhile.
-    """
-    step = Step(record=record, to=to, reason=reason, message=message, changes=changes)
-    moved = save(connection, advanced(step, now))
-    events.append(connection, _event(moved, step, now, actor))
-    return moved
-
-
-def advance_many(
-    connection: Connection, steps: Sequence[Step], *, now: float, actor: str = ""
-) -> list[WorkloadRecord]:
-    """The same for many, at the price of three statements. Those that had moved on are left out of the answer."""
-    moved = [advanced(step, now) for step in steps]
-    stale = set(save_many(connection, moved))
-    written = [(one, step) for one, step in zip(moved, steps, strict=True) if one.id not in stale]
-    events.append_many(connection, [_event(one, step, now, actor) for one, step in written])
-    return [replace(one, version=one.version + 1) for one, _step in written]
 
 
 def purge(connection: Connection, ids: Collection[str]) -> None:
@@ -290,20 +251,6 @@ def purge(connection: Connection, ids: Collection[str]) -> None:
 
 
 # -- inside
-
-
-def _event(record: WorkloadRecord, step: Step, now: float, actor: str) -> Event:
-    return Event(
-        time=now,
-        subject=Subject.WORKLOAD,
-        subject_id=record.id,
-        workspace_id=record.workspace_id,
-        code=step.reason or CODES[record.state],
-        message=step.message or SENTENCES[record.state],
-        state=record.state.value,
-        actor=actor,
-        data=step.data,
-    )
 
 
 def _matching(
@@ -346,7 +293,8 @@ def _matching(
     return query.where(*wanted)
 
 
-def _values(record: WorkloadRecord, names: Iterable[str]) -> dict[str, Any]:
+def row_values(record: WorkloadRecord, names: Iterable[str]) -> dict[str, Any]:
+    """A record's columns of these names."""
     values = {name: getattr(record, name) for name in names}
     values["state"] = str(record.state)
     values["desired"] = str(record.desired)
@@ -369,8 +317,6 @@ def _record(row: Row[Any]) -> WorkloadRecord:
 
 
 __all__ = [
-    "advance",
-    "advance_many",
     "count",
     "counts_by_state",
     "deleted_before",
@@ -387,7 +333,6 @@ __all__ = [
     "origins",
     "purge",
     "save",
-    "save_many",
     "save_tasks",
     "tasks",
     "tasks_held_on",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,7 +11,14 @@ from sqlalchemy.exc import IntegrityError
 
 from trainyard.lib.errors import ConflictError, NotFoundError
 from trainyard.messages.catalogue import failure
-from trainyard.server.records.workspaces import GroupRecord, Limits, MemberRecord, Role, WorkspaceRecord
+from trainyard.server.records.workspaces import (
+    GroupRecord,
+    MemberRecord,
+    Role,
+    WorkspaceRecord,
+    limits_of_json,
+    limits_to_json,
+)
 from trainyard.server.store.tables import groups, members, users, workspaces
 from trainyard.server.store.versioned_rows import versioned_update, write_one
 
@@ -178,28 +185,6 @@ def remove_member(connection: Connection, workspace_id: str, user_id: str) -> bo
 
 
 # -- inside
-
-
-def limits_to_json(limits: Limits) -> dict[str, Any]:
-    """A quota as plain data, without what is not set."""
-    data: dict[str, Any] = {
-        name: dict(amounts)
-        for name in ("nominal", "borrow", "lend", "per_user")
-        if (amounts := getattr(limits, name))
-    }
-    if limits.users:
-        data["users"] = {user: dict(amounts) for user, amounts in limits.users.items()}
-    if limits.weight != 1.0:
-        data["weight"] = limits.weight
-    if limits.strategy:
-        data["strategy"] = limits.strategy
-    return data
-
-
-def limits_of_json(data: Mapping[str, Any]) -> Limits:
-    """A quota from plain data that `limits_to_json` made."""
-    known = {one.name for one in fields(Limits)}
-    return Limits(**{name: value for name, value in data.items() if name in known})
 
 
 def _values(record: WorkspaceRecord, names: Sequence[str]) -> dict[str, Any]:

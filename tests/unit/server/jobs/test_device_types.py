@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.server.people.workspace_lookup import spelling
+from trainyard.server.jobs.device_types import spelling
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from dataclasses import replace
 from trainyard.client.schemas import Diagnosis
 from trainyard.server.auth.actor import Actor
 from trainyard.server.explain.diagnosis import diagnose
+from trainyard.server.jobs.service import Jobs
 from trainyard.server.logs.log_files import LogStore
 from trainyard.server.records.tasks import TaskRecord
-from trainyard.server.services import Services
 from trainyard.spec.exit_reasons import NEVER_BEGAN, NOT_STARTED, exit_reason
 from trainyard.spec.workload import State
 
@@ -24,13 +24,13 @@ FAILING = frozenset({State.FAILED, State.RETAINED, State.FINISHING})
 
 
 async def diagnose_job(
-    services: Services, logs: LogStore, actor: Actor, job_id: str, *, chinese: bool = False
+    jobs: Jobs, logs: LogStore, actor: Actor, job_id: str, *, chinese: bool = False
 ) -> Diagnosis | None:
     """What is known of the failure of a job's last attempt; None where it has not failed."""
-    record = await services.jobs.get(actor, job_id)
+    record = await jobs.get(actor, job_id)
     if record.state not in FAILING or not record.exit_code:
         return None
-    tasks = [one for one in await services.jobs.tasks(actor, record.id) if one.exit_code]
+    tasks = [one for one in await jobs.tasks(actor, record.id) if one.exit_code]
     # What ended first is more likely the cause than what ended because of it.
     tasks.sort(key=lambda task: (task.was_told, task.ended_at or 0.0))
     found = await asyncio.to_thread(

@@ -1,6 +1,6 @@
 """Secrets of users and of workspaces: values that go in and never come out, but to tasks of jobs that name them.
 
-How a launch gets them is launch/job_secrets.py's.
+How a launch gets them is leader/launch_facts_loader.py's.
 """
 
 from __future__ import annotations
