@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.lib.errors import InvalidError
+from trainyard.messages.text import EN, language_of
 
 # name → what it does; the reference page is generated from this table.
 VARIABLES = {
@@ -50,6 +51,7 @@ VARIABLES = {
     "NCLUSTER_PREFIX": "what names of key pairs and shared storage begin with (default ncluster)",
     "FASTGPU_SKIP_COST_CONFORM": "anything: make machines that cost money without asking (NCLUSTER_SKIP_CONFIRMATION works too)",
     "NCLUSTER_ALIYUN_SNAPSHOT_ID": "the snapshot that data disks are made from (by its name: NCLUSTER_ALIYUN_SNAPSHOT_NAME)",
+    "LANG": "the language of what is said: Chinese where it begins with zh, else English (LC_ALL, then LC_MESSAGES, win over it)",
     "TRAINYARD_LOG_LEVEL": "what task.log prints: DEBUG, INFO, WARN or ERROR (default INFO; NCLUSTER_LOG_LEVEL works too)",
 }
 
@@ -204,6 +206,12 @@ def _first(env: Mapping[str, str], *names: str) -> str:
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
     return env.get(name, "").strip().lower() == "true"
+
+
+def language(environ: Mapping[str, str] | None = None) -> str:
+    """The language that people read here: en or zh."""
+    env = os.environ if environ is None else environ
+    return language_of(_first(env, "LC_ALL", "LC_MESSAGES", "LANG")) or EN
 
 
 def pick(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

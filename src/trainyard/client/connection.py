@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from trainyard import settings
 from trainyard.client.connection_errors import is_hopeless, unanswered
 from trainyard.client.decode import decode
 from trainyard.lib import errors
@@ -102,7 +103,7 @@ class Connection:
         self.token = token
         self._waits = patient
         self._ahead = timedelta()
-        headers = {"User-Agent": "trainyard-client"}
+        headers = {"User-Agent": "trainyard-client", "Accept-Language": settings.language()}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         try:
@@ -259,19 +260,20 @@ def error_of(answer: httpx2.Response) -> Error:
     try:
         said = answer.json()
         code, message, hint = str(said["code"]), str(said["message"]), str(said.get("hint", ""))
+        reason = str(said.get("reason", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
-        code, hint = "", "See that the address is that of a Trainyard server."
+        code, reason, hint = "", "", "See that the address is that of a Trainyard server."
         host = answer.request.url.host
         message = f"{host} answered with {answer.status_code} {answer.reason_phrase}."
         if answer.status_code < 500:
             return BY_STATUS.get(answer.status_code, errors.InvalidError)(message, hint=hint)
-    return error_said({"code": code, "message": message, "hint": hint}, answer.status_code)
+    return error_said({"code": code, "message": message, "hint": hint, "reason": reason}, answer.status_code)
 
 
 def error_said(said: Mapping[str, Any], status: int) -> Error:
     """A problem of the API as the class that its own code would have raised."""
     kind = _by_code().get(str(said["code"])) or BY_STATUS.get(status, InternalError)
-    error = kind(str(said["message"]), hint=str(said.get("hint", "")))
+    error = kind(str(said["message"]), hint=str(said.get("hint", "")), reason=str(said.get("reason", "")))
     if isinstance(error, UnauthenticatedError):
         error.hint = error.hint or "Log in with `trainyard login URL`."
     return error

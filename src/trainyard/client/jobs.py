@@ -81,10 +81,11 @@ class Jobs:
         said = await self._connection.request("GET", f"{_path(job)}/tasks", query={"attempt": attempt})
         return tuple(decode(Task, each) for each in said.json()["items"])
 
-    async def explain(self, job: str, *, language: str = "en") -> Explanation:
-        """Why it waits, or has failed; in English (en) or Chinese (zh)."""
-        query = {} if language == "en" else {"language": language}
-        return await self._connection.get(Explanation, f"{_path(job)}/explanation", query=query)
+    async def explain(self, job: str, *, language: str = "") -> Explanation:
+        """Why it waits, or has failed; in English (en) or Chinese (zh), without a word in the language of LANG."""
+        return await self._connection.get(
+            Explanation, f"{_path(job)}/explanation", query={"language": language}
+        )
 
     async def set_desired(self, job: str, desired: Desired, *, version: int | None = None) -> JobDetail:
         """Say what should become of it: run, pause or cancel. With a version: only if it is still that one."""

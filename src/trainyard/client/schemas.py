@@ -22,6 +22,7 @@ class Problem:
     message: str
     hint: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""  # what exactly is wrong, where there is a word for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ class Task:
     started_at: datetime | None
     ended_at: datetime | None
     log_bytes: int
+    exit_reason: str = ""  # one word for how it ended: exited, signalled, out_of_memory, no_peers …
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ TEXTS: Mapping[str, Text] = {
     "queued": Text("In the queue.", "正在排队。"),
     "stopped": Text("Stopped.", "已停止。"),
     "stopped_before_start": Text("Stopped before it started.", "启动前已停止。"),
+    "starting": Text("Start {attempt} is under way.", "正在进行第 {attempt} 次启动。"),
     "running": Text("It runs.", "正在运行。"),
     "all_tasks_run": Text("All tasks run.", "所有任务均在运行。"),
     "succeeded": Text("Ended with 0.", "正常结束，退出码 0。"),
@@ -58,6 +59,14 @@ TEXTS: Mapping[str, Text] = {
         "Node {node} does not answer; the job is found again when it does.",
         "节点 {node} 没有响应；节点恢复后会重新找到该作业。",
     ),
+    # -- what people did
+    "submitted": Text("{actor} submitted it.", "{actor} 提交了该作业。"),
+    "stop_wanted": Text("{actor} wants it stopped.", "{actor} 要求停止该作业。"),
+    "pause_wanted": Text("{actor} wants it paused.", "{actor} 要求暂停该作业。"),
+    "resume_wanted": Text("{actor} wants it resumed.", "{actor} 要求恢复该作业。"),
+    "priority_changed": Text("{actor} set its priority to {priority}.", "{actor} 将优先级设为 {priority}。"),
+    "approved": Text("{actor} approved it.", "{actor} 批准了该作业。"),
+    # -- how it ended
     "failed": Text("Task {task} ended with {code}{why}.", "任务 {task} 结束，退出码 {code}{why}。"),
     "retried": Text(
         "Task {task} ended with {code}{why}; retry {retry} of {retries}.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import json
-import re
 import secrets
 import sys
 import time
@@ -161,8 +160,7 @@ def _follow(connection: Connection, job: str, code_on_stopped: int) -> int:
     if said == "Stopped":
         return code_on_stopped
     click.echo(found.get("ReasonMessage", ""), err=True)
-    code = re.search(r"ended with (\d+)", found.get("ReasonMessage", ""))
-    return int(code[1]) if code else 1
+    return int(found.get("ExitCode") or 1)
 
 
 # -- changing

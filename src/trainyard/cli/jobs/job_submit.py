@@ -134,15 +134,19 @@ def clone_command(job: str, waits: bool, follow: bool, **changes: Any) -> int:
 @click.command("explain", cls=PlainVerb)
 @job_argument()
 @click.option(
-    "--language", type=click.Choice(["en", "zh"]), default="en", help="English or Chinese.  [default: en]"
+    "--language", type=click.Choice(["en", "zh"]), help="English or Chinese.  [default: that of LANG]"
 )
-def explain_command(job: str, language: str) -> int:
+def explain_command(job: str, language: str | None) -> int:
     """Say why a job waits: its position, what holds it, what would help, when it may start; or why it has failed."""
+    from trainyard import settings
+    from trainyard.messages.text import ZH
+
+    tongue = language or settings.language()
 
     async def work(client: Client) -> Explanation:
-        return await client.jobs.explain((await find_job(client, job)).id, language=language)
+        return await client.jobs.explain((await find_job(client, job)).id, language=tongue)
 
-    return tell(current(), run(work), _CHINESE if language == "zh" else _ENGLISH)
+    return tell(current(), run(work), _CHINESE if tongue == ZH else _ENGLISH)
 
 
 class _Frame(NamedTuple):

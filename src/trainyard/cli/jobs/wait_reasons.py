@@ -43,8 +43,9 @@ async def _tell(client: Client, invocation: Invocation, job: str) -> None:
             return
         if found.state not in WAITING:
             return
-        if found.sentence and found.sentence != said:
-            said = found.sentence
+        told = found.sentence
+        if told and told != said:  # the same twice would only fill the screen
+            said = told
             place = f" (position {found.position})" if found.position is not None else ""
             invocation.output.note(f"{found.state}{place}: {found.sentence} {found.remedy}".rstrip(), "dim")
             invocation.output.flush()

@@ -147,7 +147,8 @@ class Output:
             self._wakeups(hint for hint in dict.fromkeys(wakeups) if hint)
             return
         self._remark("error: ", _message(error), "red")
-        self._wakeups([error.hint] if isinstance(error, Error) and error.hint else [])
+        hint = _in_our_language(error)[1] if isinstance(error, Error) else ""
+        self._wakeups([hint] if hint else [])
 
     def _wakeups(self, wakeups: Iterable[str]) -> None:
         for hint in wakeups:
@@ -262,9 +263,17 @@ def exit_code_of(error: BaseException) -> int:
     return error.exit_code if isinstance(error, Error) else 1
 
 
+def _in_our_language(error: Error) -> tuple[str, str]:
+    """What is wrong, and what to do about it."""
+    from trainyard import settings
+    from trainyard.messages.catalogue import error_in
+
+    return error_in(error, settings.language())
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, Error):
-        return error.message
+        return _in_our_language(error)[0]
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"

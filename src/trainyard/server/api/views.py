@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from trainyard.client import schemas
+from trainyard.messages.text import EN
 from trainyard.server.api.shape_view import Data, shape_view, when
 from trainyard.server.auth.authentication import NewToken
 from trainyard.server.cluster.quota import QuotaView
+from trainyard.server.explain.events import event_sentence
 from trainyard.server.explain.explanations import Explanation
 from trainyard.server.jobs.service import masked
 from trainyard.server.records.access_requests import RequestRecord
@@ -86,7 +88,7 @@ def spec_of(spec: WorkloadSpec) -> Data:
 
 def task(record: TaskRecord) -> Data:
     """A task."""
-    return shape_view(schemas.Task, record)
+    return shape_view(schemas.Task, record, exit_reason=record.reason)
 
 
 def explanation(said: Explanation) -> Data:
@@ -94,9 +96,10 @@ def explanation(said: Explanation) -> Data:
     return shape_view(schemas.Explanation, said, diagnosis=None)
 
 
-def event(record: Event) -> Data:
-    """An event."""
-    return shape_view(schemas.Event, record)
+def event(record: Event, language: str = EN) -> Data:
+    """An event, told in a language."""
+    message = event_sentence(record, language)
+    return shape_view(schemas.Event, record, message=message)
 
 
 def node(record: NodeRecord, *, tasks: int | None = None) -> Data:

@@ -48,7 +48,12 @@ def admit(turn_changes: TurnChanges, record: WorkloadRecord, admitted: Admit, no
         wait=time_run(record),
     )
     record = turn_changes.advance(
-        record, State.STARTING, now, reason="starting", message=f"Start {attempt} is under way."
+        record,
+        State.STARTING,
+        now,
+        reason="starting",
+        message=f"Start {attempt} is under way.",
+        data={"attempt": attempt},
     )
     turn_changes.new_tasks += placed
     turn_changes.launches.append(record.id)

@@ -196,7 +196,7 @@ class ConnectionLimits:
 
 def answer_of(status: str, code: str, message: str, hint: str, *headers: str) -> bytes:
     """An error in the API's shape, for a connection that is closed after it."""
-    body = f'{{"code":"{code}","message":"{message}","hint":"{hint}","fields":{{}}}}'
+    body = f'{{"code":"{code}","reason":"","message":"{message}","hint":"{hint}","fields":{{}}}}'
     lines = [f"HTTP/1.1 {status}", "content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, "connection: close", *headers, "", body]).encode()
 

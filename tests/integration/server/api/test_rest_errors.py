@@ -11,7 +11,7 @@ from trainyard.lib.errors import DeniedError, NotFoundError
 from trainyard.server.api.http.guard_middleware import BODY_LIMIT
 from trainyard.spec.workload import WorkloadSpec
 
-KEYS = {"code", "message", "hint", "fields"}
+KEYS = {"code", "reason", "message", "hint", "fields"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from starlette.responses import Response
 
 from trainyard.lib import acs3
 from trainyard.lib.errors import DeniedError, Error, NotFoundError
+from trainyard.messages.catalogue import error_in
+from trainyard.messages.text import EN
 from trainyard.server.api.dlc.job_ids import DLC_PREFIX, to_dlc, to_own
 from trainyard.server.api.http.app_state import Parts
 from trainyard.server.api.http.errors import status_of
@@ -189,7 +191,7 @@ def answer(data: dict[str, object], *, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json", headers={"x-acs-request-id": request_id})
 
 
-def problem(error: Error) -> Response:
+def problem(error: Error, language: str = EN) -> Response:
     """One of our errors in their shape."""
     status = status_of(error)
     if status == 422:
@@ -204,7 +206,8 @@ def problem(error: Error) -> Response:
     }.get(status, "InternalError" if status >= 500 else "InvalidParameter")
     if status == 409 and not isinstance(error, DeniedError | NotFoundError):
         status = 400  # as theirs: what a job's state does not allow is a wrong request
-    message = to_dlc(error.message if not error.hint else f"{error.message} {error.hint}")
+    said, hint = error_in(error, language)
+    message = to_dlc(said if not hint else f"{said} {hint}")
     response = answer({"Code": code, "Message": message, "HttpStatusCode": status}, status=status)
     if status in UNREAD:
         response.headers["Connection"] = "close"

@@ -24,6 +24,7 @@ from trainyard.server.api.dlc.field_types import whole
 from trainyard.server.api.dlc.job_ids import part_of, to_dlc, to_own
 from trainyard.server.api.dlc.translate import ECS_SPECS, spec_of
 from trainyard.server.api.http.app_state import Parts
+from trainyard.server.api.http.languages import language_of
 from trainyard.server.auth.actor import Actor
 from trainyard.server.jobs.service import JobQuery
 from trainyard.server.records.tasks import TaskRecord
@@ -49,6 +50,7 @@ class Call:
         self.query = request.query_params
         self.path = request.path_params
         self.token = request.headers.get("idempotency-key", "")
+        self.language = language_of(request)
         self.now = parts.services.clock.now().timestamp()
 
     def number(self, name: str, default: int, most: int) -> int:
@@ -374,7 +376,7 @@ def _endpoint(
                 method = "GET" if request.method == "HEAD" else request.method
                 return await handlers[method](call)
         except Error as error:
-            return problem(error)
+            return problem(error, language_of(request))
         except Exception:  # the last net: what nobody foresaw must not show its insides
             logger.exception("%s %s failed", request.method, request.url.path)
             return answer(
@@ -415,7 +417,7 @@ async def _event_lines(call: Call, job: str) -> list[str]:
     since, until = call.time("StartTime"), call.time("EndTime")
     found = await call.services.events.page(call.actor, job=job, limit=most)
     return [
-        views.event_line(event)
+        views.event_line(event, call.language)
         for event in found
         if (since is None or event.time >= since) and (until is None or event.time < until)
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.lib.log import redact_data
 from trainyard.server.api.dlc.job_ids import to_dlc
 from trainyard.server.api.dlc.translate import EcsSpec
+from trainyard.server.explain.events import event_sentence
 from trainyard.server.jobs.lifecycle import OVER_BUDGET
 from trainyard.server.records.tasks import TaskRecord
 from trainyard.server.records.workloads import WorkloadRecord
@@ -117,6 +118,7 @@ def job_view(
         "Settings": asked.get("Settings") or {},
         "Status": status,
         "ReasonCode": REASONS.get(record.reason, "") if record.reason else "",
+        "ExitCode": record.exit_code,
         "ReasonMessage": _reason_message(record, status),
         "Duration": _duration(record, now),
         "RestartTimes": str(max(0, record.attempt - 1)),
@@ -158,10 +160,10 @@ def task_of(job: str, pod: str) -> str:
     return pod.removeprefix(f"{to_dlc(job)}-").removeprefix(f"{job}-")
 
 
-def event_line(event: Event) -> str:
+def event_line(event: Event, language: str) -> str:
     """`2021-01-28 14:07:24 Created pod …`."""
     at = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{at} {to_dlc(event.message)}"
+    return f"{at} {to_dlc(event_sentence(event, language))}"
 
 
 def spec_view(spec: EcsSpec, *, is_available: bool) -> dict[str, Any]:

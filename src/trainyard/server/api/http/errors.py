@@ -1,4 +1,4 @@
-"""Every error in one shape: {"code", "message", "hint", "fields"}, with the status that goes with its class.
+"""Every error in one shape: {"code", "reason", "message", "hint", "fields"}, with the status that goes with its class.
 
 The errors themselves are lib/errors.py's and auth's; nothing of the server's insides is ever told.
 """
@@ -19,6 +19,9 @@ from starlette.responses import Response
 
 from trainyard.lib import errors
 from trainyard.lib.errors import Error, InvalidError
+from trainyard.messages.catalogue import CATALOGUE, error_in
+from trainyard.messages.text import EN
+from trainyard.server.api.http.languages import language_of
 
 log = logging.getLogger("trainyard.server.api")
 
@@ -56,10 +59,7 @@ HTTP_CODES = {
     415: "invalid",
     429: "too_many",
 }
-HTTP_HINTS = {
-    404: "See /api/v1/openapi.json for the paths there are.",
-    405: "See /api/v1/openapi.json for the methods of this path.",
-}
+HTTP_TEXTS = {404: "nothing_here", 405: "wrong_method"}
 
 
 def status_of(error: Error) -> int:
@@ -77,13 +77,21 @@ def problem(
     hint: str = "",
     fields: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
+    reason: str = "",
 ) -> Response:
     """An error as an answer."""
-    body = {"code": code, "message": message, "hint": hint, "fields": dict(fields or {})}
+    body = body_of(code, message, hint, fields=fields, reason=reason)
     return Response(to_json(body), status, headers=dict(headers or {}), media_type=JSON)
 
 
-def problem_of(error: Error) -> Response:
+def body_of(
+    code: str, message: str, hint: str, *, fields: Mapping[str, str] | None = None, reason: str = ""
+) -> dict[str, Any]:
+    """What an error says."""
+    return {"code": code, "reason": reason, "message": message, "hint": hint, "fields": dict(fields or {})}
+
+
+def problem_of(error: Error, language: str = EN) -> Response:
     """One of our own errors as an answer."""
     status = status_of(error)
     headers: dict[str, str] = {}
@@ -94,7 +102,10 @@ def problem_of(error: Error) -> Response:
     if status == 500:
         log.error("an error without a status reached the API: %s", type(error).__name__)
     fields = getattr(error, "fields", None)
-    return problem(status, error.code, error.message, hint=error.hint, fields=fields, headers=headers)
+    message, hint = error_in(error, language)
+    return problem(
+        status, error.code, message, hint=hint, fields=fields, headers=headers, reason=error.reason
+    )
 
 
 def internal(request_id: str) -> Response:
@@ -110,11 +121,11 @@ def internal(request_id: str) -> Response:
 def install(app: FastAPI) -> None:
     """Have the application answer errors in our shape."""
 
-    async def ours(_request: Request, error: Exception) -> Response:
-        return problem_of(error) if isinstance(error, Error) else internal("")
+    async def ours(request: Request, error: Exception) -> Response:
+        return problem_of(error, language_of(request)) if isinstance(error, Error) else internal("")
 
-    async def refused(_request: Request, error: Exception) -> Response:
-        return _refusal(error) if isinstance(error, HTTPException) else internal("")
+    async def refused(request: Request, error: Exception) -> Response:
+        return _refusal(error, language_of(request)) if isinstance(error, HTTPException) else internal("")
 
     async def invalid(_request: Request, error: Exception) -> Response:
         return _invalid(error.errors()) if isinstance(error, RequestValidationError) else internal("")
@@ -124,21 +135,20 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
 
 
-def _refusal(error: HTTPException) -> Response:
+def _refusal(error: HTTPException, language: str) -> Response:
     status = 422 if error.status_code in {400, 415} else error.status_code
     known = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail and error.detail != known else ""
-    sentences = {
-        404: "There is nothing at this path.",
-        405: "This path does not take that method.",
-    }
-    message = sentences.get(error.status_code) or detail or known
+    code = HTTP_TEXTS.get(error.status_code, "")
+    text = CATALOGUE.get(code)
+    message = (text.sentence(language, {}) if text is not None else None) or detail or known
     return problem(
         status,
         HTTP_CODES.get(error.status_code, "error"),
-        message if message.endswith(".") else f"{message}.",
-        hint=HTTP_HINTS.get(error.status_code, ""),
+        message if text is not None else f"{message.rstrip('.')}.",
+        hint=(text.hint(language, {}) or "") if text is not None else "",
         headers=error.headers,
+        reason=code,
     )
 
 

@@ -14,7 +14,11 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from trainyard.lib.errors import Error
+from trainyard.messages.catalogue import error_in
+from trainyard.messages.text import EN
+from trainyard.server.api.http.errors import body_of
 from trainyard.server.api.http.guard_middleware import Send
+from trainyard.server.api.http.languages import language_of_scope
 from trainyard.server.api.http.request_bodies import Receive, Scope
 
 # Proxies close what is silent for a minute; a client takes a stream for dead after 45 seconds.
@@ -42,9 +46,11 @@ class EventStream(Response):
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._messages = messages
         self._check = check
+        self._language = EN
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until there is no more, or the reader has gone."""
+        self._language = language_of_scope(scope)
         await send(
             {
                 "type": "http.response.start",
@@ -73,8 +79,8 @@ class EventStream(Response):
             async for body in self._with_pings():
                 await out(body)
         except Error as error:
-            said = {"code": error.code, "message": error.message, "hint": error.hint, "fields": {}}
-            await out(message("error", said))
+            said, hint = error_in(error, self._language)
+            await out(message("error", body_of(error.code, said, hint, reason=error.reason)))
         await out(b"", more=False)
 
     async def _with_pings(self) -> AsyncIterator[bytes]:

@@ -19,6 +19,7 @@ from trainyard.lib.ids import new_id
 from trainyard.lib.strict_json import bad_letter
 from trainyard.server.api.http import errors
 from trainyard.server.api.http.identity import actor_of
+from trainyard.server.api.http.languages import language_of_scope
 from trainyard.server.api.http.request_bodies import Message, Receive, RequestBodies, Scope
 from trainyard.server.disk_space import DiskSpace
 
@@ -71,7 +72,7 @@ class GuardMiddleware:
             else:
                 await self._app(scope, receive, answer)
         except Error as error:  # from outside the application's own net
-            await self._fail(scope, receive, answer, errors.problem_of(error))
+            await self._fail(scope, receive, answer, errors.problem_of(error, language_of_scope(scope)))
         except Exception:  # the last net: what nobody foresaw must not show its insides
             log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
             await self._fail(scope, receive, answer, errors.internal(request_id))
@@ -93,7 +94,7 @@ class GuardMiddleware:
                     self._bodies.body(scope, receive, limit=limit, identify=identify)
                 )
             except Error as error:
-                refusal = errors.problem_of(error)
+                refusal = errors.problem_of(error, language_of_scope(scope))
                 refusal.headers["Connection"] = "close"
                 await refusal(scope, receive, answer)
                 return

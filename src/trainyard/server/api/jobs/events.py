@@ -14,6 +14,7 @@ from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.event_streams import END, EventStream, message
 from trainyard.server.api.http.identity import actor_of
+from trainyard.server.api.http.languages import language_of
 from trainyard.server.api.http.responses import LARGEST_PAGE, LIMIT, answer, described, page, page_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.api.jobs.jobs import Id
@@ -48,7 +49,7 @@ async def list_events(
     found = await parts_of(request).services.events.page(
         await actor_of(request), node=node, workspace=workspace, after_seq=cursor, limit=limit
     )
-    return _page(found, limit)
+    return _page(found, limit, language_of(request))
 
 
 @router.get("/events/stream", response_class=Response, responses=STREAM)
@@ -65,7 +66,9 @@ async def stream_events(
     follow = parts_of(request).services.events.follow(
         actor, node=node, workspace=workspace, after_seq=_number(last_event_id, after)
     )
-    return EventStream(_messages(follow, until_end=False), lambda: _check_rights(request, actor))
+    return EventStream(
+        _messages(follow, language_of(request), until_end=False), lambda: _check_rights(request, actor)
+    )
 
 
 @router.get("/jobs/{job_id}/events", responses=described(page_of(EventShape)))
@@ -76,7 +79,7 @@ async def list_job_events(
     found = await parts_of(request).services.events.page(
         await actor_of(request), job=job_id, after_seq=cursor, limit=limit
     )
-    return _page(found, limit)
+    return _page(found, limit, language_of(request))
 
 
 @router.get("/jobs/{job_id}/events/stream", response_class=Response, responses=STREAM)
@@ -92,7 +95,7 @@ async def stream_job_events(
     async def check() -> None:
         await parts.services.jobs.get(await actor_of(request), job_id)
 
-    return EventStream(_follow_job(parts, actor, job_id, place), check)
+    return EventStream(_follow_job(parts, actor, job_id, place, language_of(request)), check)
 
 
 async def _check_rights(request: Request, before: Actor) -> None:
@@ -103,32 +106,34 @@ async def _check_rights(request: Request, before: Actor) -> None:
 
 
 async def _messages(
-    follow: AsyncIterator[Sequence[Event]], *, until_end: bool
+    follow: AsyncIterator[Sequence[Event]], language: str, *, until_end: bool
 ) -> AsyncGenerator[bytes, None]:
     async for batch in follow:
         if batch:
-            yield b"".join(message("event", views.event(event), event.seq) for event in batch)
+            yield b"".join(message("event", views.event(event, language), event.seq) for event in batch)
         if until_end and any(event.state in FINAL for event in batch):
             yield END
             return
 
 
-async def _follow_job(parts: Parts, actor: Actor, job: str, after: int) -> AsyncGenerator[bytes, None]:
+async def _follow_job(
+    parts: Parts, actor: Actor, job: str, after: int, language: str
+) -> AsyncGenerator[bytes, None]:
     record = await parts.services.jobs.get(actor, job)
     if record.state in FINAL:  # nothing comes any more but what is there
         while past := await parts.services.events.page(actor, job=job, after_seq=after, limit=PAGE):
             after = past[-1].seq
-            yield b"".join(message("event", views.event(event), event.seq) for event in past)
+            yield b"".join(message("event", views.event(event, language), event.seq) for event in past)
         yield END
         return
     follow = parts.services.events.follow(actor, job=job, after_seq=after)
-    async for body in _messages(follow, until_end=True):
+    async for body in _messages(follow, language, until_end=True):
         yield body
 
 
-def _page(found: Sequence[Event], limit: int) -> Response:
+def _page(found: Sequence[Event], limit: int, language: str) -> Response:
     following = found[-1].seq if len(found) == limit else None
-    return answer(page([views.event(event) for event in found], following))
+    return answer(page([views.event(event, language) for event in found], following))
 
 
 def _number(last_event_id: str, after: int | None) -> int | None:

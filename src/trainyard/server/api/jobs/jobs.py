@@ -12,10 +12,12 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from trainyard.client.schemas import Explanation, Job, JobDetail
+from trainyard.messages.text import ZH
 from trainyard.server.api import views
 from trainyard.server.api.http.app_state import Parts, parts_of
 from trainyard.server.api.http.cache_middleware import key_of_job, key_of_list
 from trainyard.server.api.http.identity import actor_of
+from trainyard.server.api.http.languages import language_of
 from trainyard.server.api.http.responses import (
     LARGEST_PAGE,
     LIMIT,
@@ -41,7 +43,10 @@ Id = Annotated[str, Path(max_length=64, description="The job's id.")]
 Key = Annotated[
     str, Header(max_length=255, description="Do it once, however often it is sent with this text.")
 ]
-Language = Annotated[Literal["en", "zh"], Query(description="Of the sentences.")]
+Language = Annotated[
+    Literal["en", "zh"] | None,
+    Query(description="Of the sentences. Without it, what Accept-Language prefers."),
+]
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Only if it is still this version.")]
 ME = "me"
 
@@ -168,10 +173,12 @@ async def submit_jobs(request: Request, batch: JobBatch, idempotency_key: Key = 
 
 
 @router.post("/explanations", responses=described(Explanation))
-async def explain_spec(request: Request, spec: WorkloadSpec, language: Language = "en") -> Response:
+async def explain_spec(request: Request, spec: WorkloadSpec, language: Language = None) -> Response:
     """Say what would happen to a job now: where it would run, or what it would wait for. Nothing is kept."""
     actor = await actor_of(request)
-    said = await parts_of(request).services.jobs.dry_run(actor, spec, language=language)
+    said = await parts_of(request).services.jobs.dry_run(
+        actor, spec, language=language or language_of(request)
+    )
     return answer(views.explanation(said))
 
 
@@ -238,12 +245,13 @@ async def delete_job(request: Request, job_id: Id) -> Response:
 
 
 @router.get("/{job_id}/explanation", responses=described(Explanation))
-async def explain_job(request: Request, job_id: Id, language: Language = "en") -> Response:
+async def explain_job(request: Request, job_id: Id, language: Language = None) -> Response:
     """Say why a job waits: position, what holds it, what would help, when it may start; or why it has failed."""
     actor = await actor_of(request)
     parts = parts_of(request)
-    said = await parts.services.jobs.explain(actor, job_id, language=language)
-    found = await diagnose_job(parts.services.jobs, parts.logs, actor, job_id, chinese=language == "zh")
+    tongue = language or language_of(request)
+    said = await parts.services.jobs.explain(actor, job_id, language=tongue)
+    found = await diagnose_job(parts.services.jobs, parts.logs, actor, job_id, chinese=tongue == ZH)
     return answer({**views.explanation(said), "diagnosis": None if found is None else asdict(found)})
 
 

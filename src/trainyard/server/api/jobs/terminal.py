@@ -16,9 +16,11 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from trainyard.lib import strict_json
 from trainyard.lib.errors import Error, InvalidError, NotFoundError
+from trainyard.messages.catalogue import error_in
 from trainyard.server.api.http.app_state import parts_of
 from trainyard.server.api.http.errors import problem_of
 from trainyard.server.api.http.identity import actor_of
+from trainyard.server.api.http.languages import language_of
 from trainyard.server.api.http.routing import new_router
 from trainyard.server.auth.actor import require
 from trainyard.transport.api import Process, TerminalSize
@@ -58,7 +60,7 @@ async def open_terminal(socket: WebSocket, job_id: str, task: str) -> None:
     except (Error, TimeoutError) as error:
         failure = error if isinstance(error, Error) else InvalidError("Nobody said what to run.")
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await socket.send_text(_problem(failure))
+            await socket.send_text(_problem(failure, socket))
             await socket.close()
     except (WebSocketDisconnect, KeyError):  # gone before the first frame, or a frame of bytes came first
         return
@@ -90,7 +92,7 @@ async def _serve(socket: WebSocket, process: Process, workspace_id: str) -> None
     failure = next((result for result in results if isinstance(result, Error)), None)
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
         if failure is not None:
-            await socket.send_text(_problem(failure))
+            await socket.send_text(_problem(failure, socket))
         if socket.application_state is WebSocketState.CONNECTED:
             await socket.close()
     for result in results:
@@ -130,8 +132,9 @@ async def _control(process: Process, text: str) -> None:
         await process.resize(_size(str(said.get("columns", 80)), str(said.get("rows", 24))))
 
 
-def _problem(error: Error) -> str:
-    return json.dumps({"error": error.message, "code": error.code, "hint": error.hint})
+def _problem(error: Error, socket: WebSocket) -> str:
+    message, hint = error_in(error, language_of(socket))
+    return json.dumps({"error": message, "code": error.code, "hint": hint})
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -154,7 +157,7 @@ async def _watch(socket: WebSocket, workspace_id: str) -> None:
 
 async def _refuse(socket: WebSocket, error: Error) -> None:
     """Before the handshake, an error is an HTTP answer like any other."""
-    response = problem_of(error)
+    response = problem_of(error, language_of(socket))
     try:
         await socket.send_denial_response(response)
     except RuntimeError:  # a server without that extension
