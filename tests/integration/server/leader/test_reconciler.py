@@ -345,7 +345,10 @@ async def test_a_preemptible_job_makes_room_for_a_higher_priority(lab):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))  # each turns through some hundred crashes and cuts: about 5 s
+# Each turns through some hundred crashes and cuts: about 5 s.
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(2, 8))]
+)
 async def test_every_job_ends_once_when_leaders_die_anywhere(tmp_path, seed, monkeypatch):
     monkeypatch.setattr("trainyard.server.leader.engine_calls.PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("trainyard.server.leader.leader_state.REPEAT_SECONDS", 0.2)
