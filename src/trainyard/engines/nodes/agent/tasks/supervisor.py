@@ -42,7 +42,6 @@ from .folder import (
     write_file,
 )
 from .program_start import SIGNALS, spawn, words_of
-from .supervisor_pool import UNBLOCK, quick_signal
 
 PIECE = 65536  # as much as a pipe holds
 NAP_SECONDS = 0.004  # after little output: lines that come one by one cost one waking, not one each
@@ -116,7 +115,7 @@ class Supervisor:
         poll.register(wakes, POLLIN)
         if self.pipe >= 0:
             poll.register(self.pipe, POLLIN)
-        quick_signal.pthread_sigmask(UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         if signal.SIGTERM in early and find_tombstone(self.folder.attempt) is not None:
             self._ask_to_go()
         while self.has_children:

@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from .. import kernel
@@ -30,9 +29,6 @@ MOST = 64  # who stand by at once: as many short tasks as run at once on a large
 BACKLOG = 128
 IDLE_SECONDS = 5.0
 MESSAGE = 1024  # an attempt's and a task's name
-BLOCK, UNBLOCK, IGNORE = int(signal.SIG_BLOCK), int(signal.SIG_UNBLOCK), int(signal.SIG_IGN)
-# What `signal` is made of, without its enumerations: those cost a task a tenth of its supervisor's time.
-quick_signal = import_module("_signal")
 _HANDLE = struct.Struct("i")
 _CREDENTIALS = struct.Struct("iII")  # of a peer: its process, user and group
 
@@ -114,7 +110,7 @@ def serve(first: Supervisor, make: Callable[[TaskFolder, int], Supervisor | None
         found = _ask()
         if found is None:
             return
-        quick_signal.pthread_sigmask(BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         early = _heard(wakes)
         supervisor = make(*found)
         if supervisor is not None:
@@ -149,9 +145,9 @@ def _wake_on_signals() -> int:
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in SIGNALS:
-        quick_signal.signal(number, _do_nothing)
-    for number in (int(signal.SIGHUP), int(signal.SIGINT)):
-        quick_signal.signal(number, IGNORE)
+        signal.signal(number, _do_nothing)
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     return reader
 
 

@@ -23,7 +23,7 @@ from .folder import ENDED, TASKS, TaskFolder, all_folders, boot_seconds, find_to
 from .folder_pool import FolderPool
 from .program_start import SIGNALS
 from .supervisor import Supervisor, base_environment, clear_orphaned, end_marked, mark_of
-from .supervisor_pool import BLOCK, UNBLOCK, SupervisorPool, quick_signal, serve
+from .supervisor_pool import SupervisorPool, serve
 from .trash import Trash, empty
 
 MOST_FILES = 256  # an agent has a dozen open, and one for each supervisor that stands by
@@ -231,13 +231,13 @@ class Tasks:
 
     def fork(self, run: Callable[[], None], *kept: int) -> int:
         """A process of its own for `run`, with no descriptor of ours but `kept`."""
-        quick_signal.pthread_sigmask(BLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             pid = os.fork()
             if pid == 0:
                 _become(run, kept)
         finally:
-            quick_signal.pthread_sigmask(UNBLOCK, SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         return pid
 
     def end(self, attempt: str, grace: float) -> list[str]:
