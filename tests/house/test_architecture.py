@@ -25,7 +25,7 @@ BLOCK = re.compile(r"\n\n|\n(?=\* |\d+\. |\| )")
 # Folders on machines.
 OF_MACHINES = frozenset({"home/", "tmp/", "lines/", "uploads/"})
 # Programs of users, in examples.
-NOT_OURS = re.compile(r"^(?:[\w-]*train[\w-]*|evaluate|setup|job|script|main)\.py$")
+NOT_OURS = re.compile(r"^(?:[\w-]*train[\w-]*|evaluate|setup|job|script|main|src/trainyard/a/b)\.py$")
 
 
 @pytest.mark.slow  # reads the imports of every module

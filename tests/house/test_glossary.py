@@ -28,19 +28,19 @@ ORDINARY_TEXT = """
     ac account acquire activity address admin admit aio answer api app application area attach attachable auth
     authentication axis backup bar batch begun between blocking body bound box broken builder byte cache cached
     call capacity catalogue catalogued cgroup challenge change chart check checkout chosen class cleanable
-    cleanup cleared cli clock cloud column compare compat completed completion concurrency condition conflict
+    cleanup cleared cli clock cloud column commit compare compat completed completion concurrency condition conflict
     connect connected context control copying count create credential cron current cursor daemon damaged
     database day deadline deciding decision declared decode delivery demand denied description detail discovered
     disk disposable downloading driver duration emulate encode end ended enlarge env environment equal error
     explain explainer extraction fact failure fetch fetcher field file filter finding firewalled first flag
     folder found full gated get global growth guard handshake hardware header health help histogram holder
     holding http hung id identity ignore import in info init inotify internal interrupt invalid join json keep
-    kernel known l large late latency launched launching lazy lead leap leashed leavable lib limit limited
+    kernel known l language large late latency launched launching lazy lead leap leashed leavable lib limit limited
     limiter line list listed listing live liveness loader local lock login look lookup loop loss lost main
     manual masked masking match matching measured membership meter middleware missing model mountable mounted
     moved mpi name named nearby need network new not note noted of on one open option order outcome output
     overview owned page paging paramiko part partial pass password past patch path patience pattern payload
-    people piece pipe place plain pooled port precondition preempt prefixer preparable priced printable problem
+    people piece pipe place placed plain pooled port precondition preempt prefixer preparable priced printable problem
     program progress prometheus protocol prune put pytorch query rate ray read reader receive refusal remote
     remove renamable report reporter repriced response restart result retain room root route routing row rule
     runner running said sampler scheduling schema scp screen script sealed sealing search seat seen segment send
