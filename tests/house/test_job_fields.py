@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 from pydantic import TypeAdapter
 
+from trainyard.cli.dlc.job_keys import request_of
 from trainyard.cli.jobs.job_flags import job_flags, with_flags
 from trainyard.lib.errors import InvalidError
+from trainyard.server.api.dlc.field_table import fields_by_table
 from trainyard.server.api.views import spec_of
 from trainyard.server.store.jobs import specs
 from trainyard.server.validation import FieldError, check_spec
@@ -112,6 +114,16 @@ def test_a_new_field_is_a_flag():
     assert "Paint of each replica." in page
     CliRunner().invoke(submit, ["--colour", "blue", "--paint", "1GiB"], catch_exceptions=False)
     assert found == [JOB]
+
+
+def test_a_new_field_comes_from_params_files_of_dlc():
+    body = request_of({"command": "y", "colour": "Blue", "worker_paint": "1"}, job=PaintedJob).body
+    assert body["Settings"] == {"Colour": "Blue"}
+    assert body["JobSpecs"][0]["ResourceConfig"]["Paint"] == "1Gi"
+    assert fields_by_table(PaintedJob, body)["colour"] is Colour.BLUE
+    assert fields_by_table(PaintedRole, body["JobSpecs"][0])["paint_mib"] == 1024
+    with pytest.raises(InvalidError, match="Colour 'Pink' is unknown"):
+        fields_by_table(PaintedJob, {"Settings": {"Colour": "Pink"}})
 
 
 def test_a_new_field_is_in_the_reference_in_two_languages():

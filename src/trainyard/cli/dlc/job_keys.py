@@ -12,6 +12,8 @@ from typing import Any
 
 from trainyard.lib.errors import InvalidError
 from trainyard.lib.log import redact_data
+from trainyard.spec.job_fields import DlcName, JobField, Unit, fields_of, part_of
+from trainyard.spec.workload import CodeSpec, RoleSpec, WorkloadSpec
 
 ROLES = ("worker", "master", "ps", "chief", "evaluator", "graphlearn", "head", "launcher")
 # How many of a role: spelling → role.
@@ -25,51 +27,41 @@ COUNTS = {
     "heads": "head",
     "launchers": "launcher",
 }
-OF_ROLE = {
-    "image": "the image",
-    "cpu": "CPU cores of each",
-    "gpu": "GPUs of each",
-    "gpu_type": "the GPU model",
-    "memory": "memory of each: 4 for GB, or 4Gi",
-    "shared_memory": "size of /dev/shm, likewise",
+_AMOUNT = "ResourceConfig."  # what of a role is an amount stands there in a request
+# What a job and its roles have beside the fields of the table, or has no value of its own.
+_OF_ROLE_BESIDE = {
     "spec": "a machine type instead of all these",
-    "command": "a command of its own",
     "restart_policy": "Always, Never, OnFailure or ExitCode",
 }
-AMOUNTS = ("cpu", "gpu", "gpu_type", "memory", "shared_memory", "spec")
-JOB = {
-    "name": "name of the job",
-    "kind": "PyTorchJob, TFJob, XGBoostJob, MPIJob, BatchJob …",
-    "command": "what every task runs",
-    "workspace_id": "id of the workspace",
-    "priority": "1 to 9, 9 first",
+_BESIDE = {
     "resource_id": "id of the quota",
     "interactive": "true: wait for the end, and end with its result",
     "chief": "true: a chief beside the workers",
-    "data_sources": "ids of data sets, with commas",
     "data_source_uris": "scheme://address/path::/mount, with commas",
-    "code_source": "id of a code source",
-    "code_branch": "branch to check out",
-    "code_commit": "commit to check out",
-    "thirdparty_libs": "packages to install first, with commas",
-    "thirdparty_lib_dir": "folder with a requirements.txt",
-    "envs": "k=v,k2=v2",
-    "tags": "k=v,k2=v2",
-    "job_max_running_time_minutes": "stopped after so long; 0: never",
-    "job_reserved_minutes": "keep the places so long after the end, for a look",
-    "job_reserved_policy": "Always, OnFailure or OnSucceed",
-    "success_policy": "ChiefWorker or AllWorkers",
     "node_names": "only on these nodes, with commas",
     "oversold_type": "AcceptQuotaOverSold, ForceQuotaOverSold or ForbiddenQuotaOverSold",
-    "enable_preemptible_job": "true: may be preempted",
     "aimaster_enable": "true: watch over it and start it again",
     "aimaster_args": "how",
     "exit_code_on_stopped": "of an interactive job that was stopped",
     "image_repo_username": "of a private registry",
     "image_repo_password": "likewise",
     "driver": "version of the GPU driver",
-    "working_dir": "where the command runs",
 }
+
+
+def _named(kind: type) -> dict[str, tuple[JobField, DlcName]]:
+    """The fields of a job or of a role that have a key, by it."""
+    return {
+        one.dlc.key: (one, one.dlc) for one in fields_of(kind).values() if one.dlc is not None and one.dlc.key
+    }
+
+
+def _texts(kind: type) -> dict[str, str]:
+    return {key: dlc.text for key, (_one, dlc) in _named(kind).items()}
+
+
+OF_ROLE = {**_texts(RoleSpec), **_OF_ROLE_BESIDE}
+JOB = {**_texts(WorkloadSpec), **_texts(CodeSpec), **_BESIDE}
 # They steer the vendor's cloud; here they say nothing, and are passed over with a note.
 CLOUD_ONLY = frozenset(
     {"vpc_id", "switch_id", "security_group_id", "extended_cidrs", "default_route", "protocol", "region"}
@@ -107,17 +99,17 @@ def parse_file(text: str, source: str) -> dict[str, str]:
     return found
 
 
-def request_of(values: Mapping[str, str]) -> Wanted:
+def request_of(values: Mapping[str, str], *, job: type = WorkloadSpec) -> Wanted:
     """The request that these keys ask for."""
     remarks = _remarks(values)
     kind = values.get("kind") or "PyTorchJob"
     body: dict[str, Any] = {
         "DisplayName": values.get("name", ""),
         "JobType": kind,
-        "JobSpecs": _specs(values),
-        "UserCommand": values.get("command", ""),
-        "WorkspaceId": values.get("workspace_id", ""),
-        "Priority": _integer(values, "priority", 1),
+        "JobSpecs": _specs(values, part_of(job, "roles")),
+        "UserCommand": "",
+        "WorkspaceId": "",
+        "Priority": 1,
         "ResourceId": values.get("resource_id", ""),
         "CodeSource": {
             "Branch": values.get("code_branch", ""),
@@ -125,26 +117,42 @@ def request_of(values: Mapping[str, str]) -> Wanted:
             "Commit": values.get("code_commit", ""),
         },
         "DataSources": _data_sources(values),
-        "ThirdpartyLibDir": values.get("thirdparty_lib_dir", ""),
+        "ThirdpartyLibDir": "",
+        "Settings": _settings(values),
     }
-    if values.get("thirdparty_libs"):
-        body["ThirdpartyLibs"] = _listed(values["thirdparty_libs"])
-    if values.get("envs"):
-        body["Envs"] = _pairs(values["envs"], "envs")
+    for key, (one, dlc) in _named(job).items():
+        value = _value(values, key, one) if dlc.by_table else None
+        if value:
+            _put(body, dlc.path, value)
     if values.get("success_policy"):
         body["SuccessPolicy"] = values["success_policy"]
-    if minutes := _integer(values, "job_max_running_time_minutes", 0):
-        body["JobMaxRunningTimeMinutes"] = minutes
-    if values.get("working_dir"):
-        body["WorkingDir"] = values["working_dir"]
-    settings = _settings(values)
-    if settings:
-        body["Settings"] = settings
+    if "JobReservedMinutes" in body["Settings"]:
+        body["Settings"].setdefault("JobReservedPolicy", "Always")
+    if not body["Settings"]:
+        del body["Settings"]
     if not body["UserCommand"]:
         raise InvalidError("The job has no command.", hint="Write command=… in the file, or give --command.")
     return Wanted(
         body, _boolean(values, "interactive"), _integer(values, "exit_code_on_stopped", 1), tuple(remarks)
     )
+
+
+def _value(values: Mapping[str, str], key: str, one: JobField) -> object:
+    """A value as a request has it; something that is false where the key is not given."""
+    if not values.get(key):
+        return None
+    if one.is_mapping:
+        return _pairs(values[key], key)
+    if one.is_several:
+        return _listed(values[key])
+    return _integer(values, key, 0) if one.one is int else values[key]
+
+
+def _put(body: dict[str, Any], path: str, value: object) -> None:
+    *folders, name = path.split(".")
+    for folder in folders:
+        body = body.setdefault(folder, {})
+    body[name] = value
 
 
 def shown(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def _remarks(values: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _specs(values: Mapping[str, str]) -> list[dict[str, Any]]:
+def _specs(values: Mapping[str, str], kind: type) -> list[dict[str, Any]]:
     counts = dict.fromkeys(ROLES, 0)
     spelled: dict[str, str] = {}
     for spelling, role in COUNTS.items():
@@ -184,35 +192,30 @@ def _specs(values: Mapping[str, str]) -> list[dict[str, Any]]:
     for role in ROLES:
         if counts[role] < 1:
             continue
-        found.append(_spec(values, role, counts[role]))
+        found.append(_spec(values, role, counts[role], kind))
     return found
 
 
-def _spec(values: Mapping[str, str], role: str, count: int) -> dict[str, Any]:
+def _spec(values: Mapping[str, str], role: str, count: int, kind: type) -> dict[str, Any]:
+    named = _named(kind)
     # The amounts go together: a server with cores of its own has not the workers' GPUs beside them.
-    sized = role if any(f"{role}_{key}" in values for key in AMOUNTS) else "worker"
+    amounts = {key for key, (_one, dlc) in named.items() if dlc.path.startswith(_AMOUNT)} | {"spec"}
+    sized = role if any(f"{role}_{key}" in values for key in amounts) else "worker"
 
     def value(key: str) -> str:
-        if key in AMOUNTS:
+        if key in amounts:
             return values.get(f"{sized}_{key}", "")
         own = values.get(f"{role}_{key}", "")
         return own if own or key == "command" else values.get(f"worker_{key}", "")
 
     spec: dict[str, Any] = {
         "EcsSpec": value("spec"),
-        "Image": value("image"),
         "PodCount": count,
-        "ResourceConfig": {
-            "CPU": value("cpu"),
-            "GPU": value("gpu"),
-            "GPUType": value("gpu_type"),
-            "Memory": _memory(value("memory")),
-            "SharedMemory": _memory(value("shared_memory")),
-        },
         "Type": "PS" if role == "ps" else role.capitalize(),
     }
-    if value("command"):
-        spec["UserCommand"] = value("command")
+    for key, (one, dlc) in named.items():
+        if key != "command" or value(key):
+            _put(spec, dlc.path, _memory(value(key)) if one.unit is Unit.MEBIBYTES else value(key))
     if value("restart_policy"):
         spec["RestartPolicy"] = value("restart_policy")
     if values.get("node_names"):
@@ -234,14 +237,8 @@ def _memory(text: str) -> str:
 
 def _settings(values: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if values.get("tags"):
-        found["Tags"] = _pairs(values["tags"], "tags")
     if values.get("oversold_type"):
         found["OversoldType"] = values["oversold_type"]
-    if minutes := _integer(values, "job_reserved_minutes", 0):
-        found["JobReservedMinutes"] = minutes
-    if minutes or values.get("job_reserved_policy"):
-        found["JobReservedPolicy"] = values.get("job_reserved_policy") or "Always"
     if _boolean(values, "aimaster_enable"):
         found["EnableErrorMonitoringInAIMaster"] = True
         found["ErrorMonitoringArgs"] = values.get("aimaster_args", "")

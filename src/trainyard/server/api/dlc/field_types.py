@@ -36,6 +36,14 @@ def words(body: Mapping[str, Any], key: str) -> dict[str, str]:
     return found
 
 
+def texts(body: Mapping[str, Any], key: str, where: str = "") -> tuple[str, ...]:
+    """A list of texts."""
+    given = body.get(key) or []
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise InvalidError(f"{_name(key, where)} is not a list of texts.", hint='Write ["one", "two"].')
+    return tuple(given)
+
+
 def objects(body: Mapping[str, Any], key: str, hint: str) -> list[Mapping[str, Any]]:
     """A list of objects."""
     given = body.get(key) or []

@@ -80,14 +80,6 @@ def mounts_of(body: Mapping[str, Any]) -> tuple[MountSpec, ...]:
     return tuple(found)
 
 
-def packages_of(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """ThirdpartyLibs."""
-    given = body.get("ThirdpartyLibs") or []
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise InvalidError("ThirdpartyLibs is not a list of texts.", hint='Write ["numpy==1.26"].')
-    return tuple(given)
-
-
 def elastic(body: Mapping[str, Any], roles: Sequence[RoleSpec]) -> tuple[RoleSpec, ...]:
     """ElasticSpec: workers from MinParallelism to MaxParallelism."""
     given = mapping(body, "ElasticSpec")

@@ -10,18 +10,17 @@ from typing import Any, TypeVar
 
 from trainyard.lib.errors import InvalidError
 from trainyard.server.api.dlc import job_options
+from trainyard.server.api.dlc.field_table import fields_by_table
 from trainyard.server.api.dlc.field_types import (
     mapping,
-    number,
     objects,
-    parse_memory,
     switch,
     text,
     whole,
     words,
 )
 from trainyard.server.launch import kinds
-from trainyard.spec.workload import Restart, Retain, RoleSpec, Success, WorkloadSpec
+from trainyard.spec.workload import Restart, RoleSpec, Success, WorkloadSpec
 
 _T = TypeVar("_T")
 KINDS = (
@@ -42,10 +41,8 @@ RESTARTS = {
     "OnFailure": Restart.ON_FAILURE,
     "ExitCode": Restart.EXIT_CODE,
 }
-RETAINS = {"Always": Retain.ALWAYS, "OnFailure": Retain.ON_FAILURE, "OnSucceed": Retain.ON_SUCCESS}
 # Whether a job may run on what others leave free, and has to go when they want it back.
 OVERSOLD = {"AcceptQuotaOverSold": True, "ForceQuotaOverSold": True, "ForbiddenQuotaOverSold": False}
-DEFAULT_CPU = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +85,24 @@ def spec_of(body: Mapping[str, Any]) -> WorkloadSpec:
         raise InvalidError(
             "ResourceId and EcsSpec exclude each other.", hint="In a quota, ask for CPU, GPU and memory."
         )
-    minutes = number(body, "JobMaxRunningTimeMinutes", 0)
     roles = job_options.with_driver(settings, job_options.elastic(body, _roles(body, kind)))
     restart, retries = _restart(body)
     tolerance = job_options.tolerance_of(settings)
     if tolerance.restart is not None:
         restart, retries = tolerance.restart, tolerance.max_retries
     asked = WorkloadSpec(
+        **fields_by_table(WorkloadSpec, body),
         name=text(body, "DisplayName") or kind.lower(),
-        command=text(body, "UserCommand"),
-        workspace=text(body, "WorkspaceId"),
         kind=kind,
         roles=roles,
-        env=words(body, "Envs"),
-        priority=_priority(body),
         preemptible=any(switch(one, "UseSpotInstance") for one in _specs(body))
         or _choice(settings, "OversoldType", OVERSOLD, default=False),
-        max_run_seconds=int(minutes * 60),
         restart=restart,
         max_retries=retries,
         success=Success.FIRST if _decided_by_first(body, roles) else Success.ALL,
-        retain_seconds=int(number(settings, "JobReservedMinutes", 0) * 60),
-        retain=_choice(settings, "JobReservedPolicy", RETAINS, default=Retain.ALWAYS),
-        tags=words(settings, "Tags"),
-        working_dir=text(body, "WorkingDir"),
         hang_seconds=tolerance.hang_seconds,
         code=job_options.code_of(body),
         mounts=job_options.mounts_of(body),
-        requirements=job_options.packages_of(body),
-        requirements_dir=text(body, "ThirdpartyLibDir"),
     )
     return kinds.fit(asked)
 
@@ -163,25 +149,19 @@ def _role(one: Mapping[str, Any], place: int) -> RoleSpec:
         raise InvalidError(
             f"{where} has an EcsSpec and a ResourceConfig.", hint="Give a machine type, or its parts."
         )
+    given = fields_by_table(RoleSpec, one, where)
     if shape is not None:
-        cpu, memory, gpus, gpu_type = float(shape.cpu), shape.memory_gib * 1024, shape.gpus, shape.gpu_type
-    else:
-        cpu = number(config, "CPU", DEFAULT_CPU, where)
-        memory = parse_memory(config.get("Memory"), f"{where}.ResourceConfig.Memory")
-        gpus, gpu_type = whole(config, "GPU", 0, where), text(config, "GPUType", where)
+        given |= {"cpu": float(shape.cpu), "memory_mib": shape.memory_gib * 1024}
+        given |= {"devices": shape.gpus, "device": shape.gpu_type}
+    if not given["devices"]:
+        given["device"] = ""
     assigned = mapping(one, "AssignNodeSpec")
     names = text(assigned, "NodeNames", where) if switch(assigned, "EnableAssignNode", where) else ""
     words(one, "ImageConfig")  # read when the image is fetched, and too late to be refused then
     return RoleSpec(
+        **given,
         name=name,
         replicas=whole(one, "PodCount", 1, where),
-        command=text(one, "UserCommand", where),
-        cpu=cpu,
-        memory_mib=memory,
-        shared_memory_mib=parse_memory(config.get("SharedMemory"), f"{where}.ResourceConfig.SharedMemory"),
-        device=gpu_type if gpus else "",
-        devices=gpus,
-        image=text(one, "Image", where),
         nodes=tuple(part.strip() for part in names.split(",") if part.strip()),
     )
 
@@ -217,13 +197,6 @@ def _choice(body: Mapping[str, Any], key: str, known: Mapping[str, _T], *, defau
     if given and given not in known:
         raise InvalidError(f"{key} {given!r} is unknown.", hint=f"Choose one of {', '.join(known)}.")
     return known[given] if given else default
-
-
-def _priority(body: Mapping[str, Any]) -> int:
-    priority = whole(body, "Priority", 1)
-    if not 1 <= priority <= 9:
-        raise InvalidError(f"Priority {priority} is not between 1 and 9.", hint="9 goes first.")
-    return priority
 
 
 def _specs(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
