@@ -30,6 +30,8 @@ class NodeFacts:
     isolation: str = ""  # why it cannot keep tasks apart; empty: it can
     refusal: str = ""  # why it takes no tasks now: its disk is full
     notices: tuple[str, ...] = ()  # for its operator: folders of tasks that could not be read or removed
+    labels: Mapping[str, str] = field(default_factory=dict)  # that its engine knows; those of people win
+    taints: tuple[str, ...] = ()  # likewise, beside those of people
     binds_peers: bool = False  # its tasks get their addresses when they start: see LatePeers
 
 
@@ -117,14 +119,11 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class NodeDiscovered:
-    """The engine has found a node that nobody declared, or it has changed. What it is and whether it answers comes after this."""
+    """The engine has found a node that nobody declared. What it is, whether it answers, and how that changes comes after this."""
 
     node: str
     engine: str
     pool: str = "default"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[str, ...] = ()
-    topology: tuple[str, ...] = ()  # from wide to narrow
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ def node_of(record: NodeRecord, now: float | None = None) -> Node:
         memory=record.memory_mib,
         devices=dict(record.devices),
         unhealthy={kind: frozenset(indices) for kind, indices in record.unhealthy.items() if indices},
-        labels={**record.labels, RUNS_IMAGES: "yes"} if can_run_images(record) else dict(record.labels),
-        taints=tuple(_taint(text) for text in record.taints),
+        labels=_labels(record),
+        taints=tuple(_taint(text) for text in (*record.taints, *record.facts.get("taints", ()))),
         topology=tuple(record.topology),
         engine=record.engine,
         state=_node_state(record, now),
@@ -132,6 +132,12 @@ def node_of(record: NodeRecord, now: float | None = None) -> Node:
         reserved_cpu=record.reserved_cpu,
         reserved_memory=record.reserved_memory_mib,
     )
+
+
+def _labels(record: NodeRecord) -> dict[str, str]:
+    """Those of its engine, those of people, and one where it runs images."""
+    found = {**record.facts.get("labels", {}), **record.labels}
+    return {**found, RUNS_IMAGES: "yes"} if can_run_images(record) else found
 
 
 def quotas_of(

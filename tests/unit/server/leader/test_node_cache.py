@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from trainyard.engines.api import NodeFacts, NodeSeen
 from trainyard.lib.clock import SystemClock
+from trainyard.server.cluster.scheduler_snapshot import node_of
 from trainyard.server.leader.node_cache import NodeCache
 from trainyard.server.records.nodes import NodeRecord
 from trainyard.spec.events import Event
@@ -45,3 +46,11 @@ def test_a_node_gets_no_work_and_an_event_says_why_when_its_disk_is_full():
     assert record is not None and record.state == "refused"
     (event,) = see(node_cache)
     assert event.code == "node_ready"
+
+
+def test_labels_and_taints_of_an_engine_count_beside_those_of_people():
+    facts = {"labels": {"zone": "z1", "gpu": "a100"}, "taints": ["dedicated=ml"]}
+    record = NodeRecord(name="c", created_at=0.0, labels={"zone": "mine"}, taints=("slow",), facts=facts)
+    node = node_of(record)
+    assert {name: node.labels[name] for name in ("zone", "gpu")} == {"zone": "mine", "gpu": "a100"}
+    assert [taint.key for taint in node.taints] == ["slow", "dedicated"]
