@@ -1,14 +1,11 @@
-"""What `make test` begins with, and which combinations it leaves to `make test-deep`."""
+"""Which combinations `make test` leaves to `make test-deep`."""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
 
-from tree import ROOT
-
 from combinations import fewest
-from longest_files import LONGEST
 
 
 def grid(*sizes: int) -> list[dict[str, int]]:
@@ -44,9 +41,3 @@ def test_the_first_are_preferred_when_several_would_do():
 
 def test_a_combination_that_does_not_exist_is_not_missed():
     assert fewest([{"a": 0, "b": 0}, {"a": 1, "b": 1}, {"a": 1, "b": 2}]) == {0, 1, 2}
-
-
-def test_files_that_begin_first_are_there():
-    found = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-    assert set(LONGEST) - found == set()
-    assert len(set(LONGEST)) == len(LONGEST)
