@@ -1,1 +1,1 @@
-"""Ways to one machine. Everything above this package is written once, for any of them."""
+"""Transports: how programs reach one machine, locally, by ssh, or through the platform's server."""

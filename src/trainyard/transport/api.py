@@ -1,4 +1,4 @@
-"""The narrow waist: six verbs to one machine. What runs over them (sessions, copies, tools) lives above.
+"""The Transport protocol: six methods to reach one machine. Sessions, copies and tools are built on it.
 
 Every implementation passes `transport/contract.py`.
 """
@@ -25,7 +25,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
-    """Columns and rows of a person's terminal."""
+    """Columns and rows of a user's terminal."""
 
     columns: int = 80
     rows: int = 24
@@ -35,7 +35,7 @@ class Process(Protocol):
     """A command that is still running."""
 
     def output(self) -> AsyncIterator[bytes]:
-        """Standard output in pieces as they come (with a terminal: all output). Ends at end of file. One reader."""
+        """Yield standard output in pieces as they come; with a terminal, all output. Allows one reader."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Process(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write to standard input; waits while the far side is slow. UnreachableError once the pipe is gone."""
+        """Write to standard input; waits while the process reads slowly. UnreachableError once the pipe is closed."""
         ...
 
     async def write_eof(self) -> None:
@@ -56,13 +56,13 @@ class Process(Protocol):
         ...
 
     async def terminate(self) -> None:
-        """End it: SIGTERM, a second of grace, SIGKILL. Ending what has ended is no error."""
+        """End the process: SIGTERM, a second of grace, SIGKILL. It is no error if the process has ended."""
         ...
 
     async def wait(self) -> int:
-        """Wait for the exit status; a signal gives 128 + its number.
+        """Wait for the exit status. A signal gives 128 + its number.
 
-        Raises UnreachableError where the connection was lost before the status was known.
+        Raises UnreachableError if the connection was lost before the status was known.
         """
         ...
 
@@ -75,24 +75,24 @@ class ByteStream(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Write all of it; waits while the far side is slow."""
+        """Write all of the data; waits while the peer reads slowly."""
         ...
 
     async def write_eof(self) -> None:
-        """Say that nothing more comes."""
+        """Send end of file. Reading goes on."""
         ...
 
     async def aclose(self) -> None:
-        """Close both ways."""
+        """Close both directions."""
         ...
 
 
-# A script for `spawn`: a shell that takes statements on its standard input. Ways that know it start it with less.
+# A script for `spawn`: a shell that reads statements from its standard input. Some transports start it faster.
 SHELL = "exec sh -s"
 
 
 class Transport(Protocol):
-    """A way to one machine. Safe to use from many tasks at once. Opens on first use, reopens after a lost link."""
+    """Reaches one machine. Safe to use from many tasks at once. Connects on first use and after a lost connection."""
 
     async def run(
         self,
@@ -105,22 +105,22 @@ class Transport(Protocol):
         """Run `script` with `sh -c` in the home directory and wait.
 
         Cancelling the call, or passing `timeout` seconds (TimeoutError), kills the command. Raises UnreachableError
-        where the machine does not answer; never raises for a non-zero status.
+        if the machine does not answer. A non-zero status raises nothing.
         """
         ...
 
     async def spawn(
         self, script: str, *, env: Mapping[str, str] = NO_ENV, terminal: TerminalSize | None = None
     ) -> Process:
-        """Start `script` with `sh -c` in the home directory; the caller reads, writes and waits."""
+        """Start `script` with `sh -c` in the home directory. The caller reads, writes and waits."""
         ...
 
     async def put(self, source: Path, target: str) -> None:
-        """Copy one local file to `target` (relative: from the home directory); mode kept; complete or not there."""
+        """Copy one local file to `target`, which may be relative to the home directory. Keeps the mode; is atomic."""
         ...
 
     async def get(self, source: str, target: Path) -> None:
-        """Copy one file from the machine to `target`; mode kept; complete or not there. NotFoundError if missing."""
+        """Copy one file from the machine to `target`. Keeps the mode; is atomic. NotFoundError if it is missing."""
         ...
 
     async def connect(self, port: int) -> ByteStream:
@@ -128,34 +128,34 @@ class Transport(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go. What was started on the machine and detached there runs on. Closing twice is no error."""
+        """Close the connections. Detached processes on the machine run on. Closing twice is no error."""
         ...
 
 
 @runtime_checkable
 class Attachable(Protocol):
-    """A transport whose machine a person's own terminal can reach by running a program."""
+    """A transport with a local program that connects the user's own terminal to the machine."""
 
     def argv(self, script: str = "", *, terminal: bool = True) -> Sequence[str]:
-        """The local command that runs `script` there (a login shell when empty). Holds no secret."""
+        """Return the local command that runs `script` there (a login shell when empty). It holds no secret."""
         ...
 
 
 @runtime_checkable
 class Preparable(Protocol):
-    """A transport that may have to learn something before the program of `argv` can go there."""
+    """A transport that must prepare before the program of `argv` can connect."""
 
     async def prepare(self) -> None:
-        """Learn by what key the machine is known. Twice is once."""
+        """Find out the machine's host key. May be called twice."""
         ...
 
 
 @runtime_checkable
 class Leavable(Protocol):
-    """A process that can be left to the end of its transport: its input ends then, and it goes."""
+    """A process that need not be ended before its transport is closed: it ends when its input does."""
 
     def leave(self) -> None:
-        """Let closing the transport end its input and nothing else. For one that waits for input and goes at its end."""
+        """Let closing the transport only end its input. For a process that exits at the end of its input."""
         ...
 
 
@@ -165,15 +165,15 @@ class Nearby(Protocol):
 
     @property
     def is_here(self) -> bool:
-        """Whether the machine's processors and memory are ours."""
+        """Whether the machine runs on this computer."""
         ...
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, or the name of one, means this computer."""
+    """Return whether an address or a host name means this computer."""
     return address.startswith("127.") or address in ("::1", "localhost")
 
 
 async def read_all(process: Process) -> bytes:
-    """The whole standard output of a short process."""
+    """Return the whole standard output of a short process."""
     return b"".join([piece async for piece in process.output()])

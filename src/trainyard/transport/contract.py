@@ -1,4 +1,4 @@
-"""What every transport promises, as tests. For authors of transports; run by pytest with asyncio_mode = "auto".
+"""Tests that every transport must pass. Authors of transports run them by pytest with asyncio_mode = "auto".
 
     class TestMine(TransportContract):
         @pytest.fixture
@@ -7,7 +7,8 @@
             yield transport
             await transport.aclose()
 
-The machine must have a home directory of its own for each test, `sh`, coreutils and `stty`. Needs no pytest itself.
+The machine must have `sh`, coreutils, `stty`, and for each test a home directory of its own. This module does not
+import pytest.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ HOSTILE_VALUES = (
 )
 ALL_BYTES = bytes(range(256))
 FIVE_MEGABYTES = ALL_BYTES * (5 * 1024 * 1024 // 256)
-PATIENCE_SECONDS = 10.0  # for what must happen soon, on a loaded computer
+PATIENCE_SECONDS = 10.0  # the time limit for things that happen soon, on a loaded computer
 
 
 def same(actual: object, wanted: object) -> None:
@@ -63,7 +64,7 @@ def raises(kind: type[BaseException]) -> Iterator[None]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait until true; fail after a bounded time."""
+    """Wait until the condition is true; fail after a bounded time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not await condition():  # noqa: ASYNC110  # it happens on another machine
@@ -81,12 +82,12 @@ class TransportContract:
     """Subclass it, and give the fixture `transport`."""
 
     def mark_file(self, name: str) -> str:
-        """A path on the machine for a test's own note."""
+        """Return a path on the machine for a file of the test's own."""
         return f"contract-{name}"
 
     @asynccontextmanager
     async def echo_server(self, transport: Transport) -> AsyncIterator[int]:  # noqa: ARG002  # for machines elsewhere
-        """A port on the machine's loopback where a server sends back what it gets, until end of file."""
+        """Run an echo server on the machine's loopback and yield its port. It echoes until end of file."""
         writers: set[asyncio.StreamWriter] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,7 +108,7 @@ class TransportContract:
             await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
     async def is_alive(self, transport: Transport, mark: str) -> bool:
-        """Whether the process lives whose id stands in the file `mark`; one that only waits to be buried does not."""
+        """Return whether the process whose id is in the file `mark` lives. A zombie does not count."""
         script = f"p=$(cat {quote(mark)}); kill -0 $p 2>/dev/null && ! grep -qs ') Z ' /proc/$p/stat"
         return (await transport.run(script)).status == 0
 
@@ -135,7 +136,7 @@ class TransportContract:
         same((done.status, done.stdout, done.stderr), (7, b"out\n", b"err\n"))
 
     async def test_status_is_zero_when_the_script_is_empty(self, transport: Transport) -> None:
-        """Nothing to do is no failure."""
+        """An empty script succeeds."""
         done = await transport.run("")
         same((done.status, done.stdout), (0, b""))
 
@@ -145,12 +146,12 @@ class TransportContract:
             same((await transport.run(f"exit {status}")).status, status)
 
     async def test_status_is_128_and_the_number_when_a_signal_ends_it(self, transport: Transport) -> None:
-        """As shells count."""
+        """Shells report signals in this way too."""
         for number in (9, 15, 2, 6):
             same((await transport.run(f"kill -{number} $$; sleep 10")).status, 128 + number)
 
     async def test_status_tells_when_the_script_is_no_shell(self, transport: Transport) -> None:
-        """A syntax error is a fact like any other."""
+        """A syntax error gives a status and no exception."""
         done = await transport.run("echo 'unclosed")
         same((done.status != 0, done.stderr != b""), (True, True))
 
@@ -276,7 +277,7 @@ class TransportContract:
         same(await process.wait(), 5)
 
     async def test_a_process_gets_its_environment(self, transport: Transport) -> None:
-        """As with run."""
+        """The environment reaches the process as in `run`."""
         process = await transport.spawn('printf %s "$X"', env={"X": "a 'b'\n"})
         same(await read_all(process), b"a 'b'\n")
         same(await process.wait(), 0)
@@ -329,7 +330,7 @@ class TransportContract:
         same(await process.wait(), 128 + 9)
 
     async def test_terminate_is_no_error_when_the_process_has_ended(self, transport: Transport) -> None:
-        """Whoever cleans up need not look first."""
+        """So a caller that cleans up need not check first."""
         process = await transport.spawn("exit 3")
         same(await process.wait(), 3)
         await process.terminate()

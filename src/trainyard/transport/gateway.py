@@ -1,8 +1,8 @@
-"""The way to a task of the platform, through its server: each errand is one WebSocket, beside the task on its node.
+"""The transport to a task of the platform, through the platform's server. Each operation is one WebSocket.
 
-Everything that is run this way belongs to the task and ends with it. A lost connection ends what was attached, as with
-ssh; the next verb connects anew, and waits a little for a server that is being started again. How an errand travels is
-`gateway_channel.py`'s; what it does on the node, `gateway_remote.py`'s.
+Every command that runs this way belongs to the task and ends with it. A lost connection ends attached commands, as with
+ssh. The next operation connects again and waits a little for a server that is restarting. `gateway_channel.py` holds the
+frames of an operation; `gateway_remote.py` is the program that does it on the node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from trainyard.lib.shell import quote
 from trainyard.transport.api import NO_ENV, Completed, TerminalSize
 from trainyard.transport.gateway_channel import Channel, NotBegunError
 
-RESTART_SECONDS = 20.0  # a server that is started again has to take its lease and reach its nodes first
+RESTART_SECONDS = 20.0  # a restarted server must first take its lease and reach its nodes
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-END_SECONDS = 5.0  # for a command to be ended: a second of grace, and a slow network
+END_SECONDS = 5.0  # the time limit for ending a command: a second of grace plus a slow network
 CHUNK = 256 * 1024
 _PROGRAM = (sys.executable, "-m", "trainyard.cli.main")
 _ENTER = Path(__file__).with_name("gatewayenter.sh").read_text(encoding="utf-8")
 
 
 class GatewayTransport:
-    """A way to one task. `place` is the machine's folder on the node, from the home of the node's user."""
+    """The transport to one task. `place` is the machine's folder, relative to the home of the node's user."""
 
     def __init__(
         self, connection: Connection, job: str, task: str, *, name: str, place: str, address: str = ""
@@ -44,7 +44,7 @@ class GatewayTransport:
         self._task = task
         self._name = name
         self._place = place
-        self.address = address  # where the other tasks of its job reach it
+        self.address = address  # the address at which the other tasks of its job reach it
         self._open_channels: set[Channel] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -56,7 +56,7 @@ class GatewayTransport:
         env: Mapping[str, str] = NO_ENV,
         timeout: float | None = None,
     ) -> Completed:
-        """Run `script` and wait for its shell; what that leaves in the background does not hold up the answer."""
+        """Run `script` and wait for its shell, but not for processes that it leaves in the background."""
         async with asyncio.timeout(timeout):
             channel = await self._begin(
                 "run", env, script=_checked(script), terminal=None, waits_for_output=False
@@ -141,7 +141,7 @@ class GatewayTransport:
     # -- inside
 
     async def _begin(self, verb: str, env: Mapping[str, str], **words: Any) -> Channel:
-        """Begin an errand; tried again where nothing was begun: the server, or its node's link, comes back soon."""
+        """Begin an operation. Try again if it did not begin: the server or the node's connection comes back soon."""
         wanted = {
             "verb": verb, "place": self._place, "address": self.address, "env": dict(env), **words,
         }  # fmt: skip
@@ -167,7 +167,7 @@ class GatewayTransport:
         return channel
 
     async def _still_runs(self) -> bool:
-        """Whether the server's memory says that the task runs, where its node's link does not know it yet."""
+        """Return whether the server knows that the task runs although the node's connection does not know it yet."""
         try:
             answer = await self._connection.request("GET", f"/jobs/{self._job}")
         except NotFoundError:
@@ -182,8 +182,8 @@ class GatewayTransport:
         await channel.aclose()
 
     def _leave(self, channel: Channel) -> None:
-        """Hang up in the background: the answer is here, and saying goodbye takes another round trip."""
-        if channel not in self._open_channels:  # somebody does so already
+        """Close the channel in the background, because closing takes another round trip and the answer is here."""
+        if channel not in self._open_channels:  # it is being closed already
             return
         task = asyncio.create_task(self._close(channel))
         self._leaving.add(task)
@@ -214,13 +214,13 @@ class GatewayProcess:
         self._is_terminal = is_terminal
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Pieces as they come. Raises UnreachableError where the connection is lost before the end."""
+        """Yield pieces as they come. Raises UnreachableError if the connection is lost before the end."""
         while piece := await self._channel.read():
             yield piece
 
     @property
     def errors(self) -> bytes:
-        """The tail of standard error so far."""
+        """Return the tail of standard error so far."""
         return bytes(self._channel.errors)
 
     async def write(self, data: bytes) -> None:
@@ -239,7 +239,7 @@ class GatewayProcess:
                 await self._channel.send(b"r", struct.pack("=HH", size.rows, size.columns))
 
     async def terminate(self) -> None:
-        """End it: SIGTERM, a second of grace, SIGKILL."""
+        """End the command: SIGTERM, a second of grace, SIGKILL."""
         channel = self._channel
         if channel.status is None and channel.ended is None:
             with suppress(Error, TimeoutError):
@@ -249,7 +249,7 @@ class GatewayProcess:
         await finish(self._close(channel))
 
     async def wait(self) -> int:
-        """The exit status; 128 + N for signal N."""
+        """Wait for the exit status; 128 + N for signal N."""
         return await self._channel.exit_status()
 
 
@@ -294,7 +294,7 @@ def _checked(script: str) -> str:
 
 
 def _check(channel: Channel, *, port: int | None = None) -> None:
-    """Raise what the far side failed with."""
+    """Raise the error with which the remote program failed."""
     ended = channel.ended
     if ended is None or "error" not in ended:
         return

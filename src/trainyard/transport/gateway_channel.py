@@ -1,6 +1,6 @@
-"""One errand beside a task, over one WebSocket to the platform's server: frames, windows, and how it ended.
+"""The class Channel: one operation beside a task over one WebSocket to the platform's server, with frames and windows.
 
-What errands there are is `gateway.py`'s; the other end is `gateway_remote.py`, which says what the frames mean.
+`gateway.py` defines the operations. `gateway_remote.py` is the other end and documents the frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainyard.lib.errors import Error, NotFoundError, UnreachableError
 from trainyard.lib.shell import quote
 
 MAGIC = b"\1trainyard-1\n"
-WINDOW = 1024 * 1024  # of input that the far side has not taken yet
+WINDOW = 1024 * 1024  # the most input that may be sent before the remote program has taken it
 PIECE = 64 * 1024
 ERROR_TAIL = 64 * 1024
 NOT_THERE = b"trainyard: the task does not run on this node"
@@ -30,7 +30,7 @@ _HEADER = struct.Struct(">cI")
 _COUNT = struct.Struct(">I")
 
 
-# What becomes the program, which comes first on its standard input: arguments are public on the node.
+# The program comes first on standard input, because arguments are public on the node. This line executes it.
 _BOOT = """import os, sys
 text, size = b"", int(sys.argv[1])
 while len(text) < size:
@@ -47,11 +47,11 @@ def _program() -> bytes:
 
 
 class NotBegunError(UnreachableError):
-    """Nothing was run: it can be tried again."""
+    """Nothing was run, so the operation can be tried again."""
 
 
 class Channel:
-    """An errand that has begun."""
+    """An operation that has begun."""
 
     def __init__(self, terminal: Terminal, closing: AsyncExitStack, name: str) -> None:
         self._terminal = terminal
@@ -67,14 +67,14 @@ class Channel:
         self.error_limit: int | None = ERROR_TAIL
         self.begun: Mapping[str, Any] | None = None
         self.status: int | None = None
-        self.ended: Mapping[str, Any] | None = None  # what the far side said last
-        self.failure: Error | None = None  # why it will say nothing more
+        self.ended: Mapping[str, Any] | None = None  # the last message of the remote program
+        self.failure: Error | None = None  # the reason why no more messages will come
         self._is_output_over = False
         self._pump = asyncio.create_task(self._receive(), name=f"gateway to {name}")
 
     @classmethod
     async def open(cls, connection: Connection, job: str, task: str, name: str, wanted: Any) -> Channel:
-        """Begin an errand. NotBegunError, or NotFoundError, where nothing was run; other errors are a refusal."""
+        """Begin an operation. NotBegunError and NotFoundError say that nothing was run; other errors are refusals."""
         closing = AsyncExitStack()
         command = f"exec python3 -IS -c {quote(_BOOT)} {len(_program())}"
         try:
@@ -97,18 +97,18 @@ class Channel:
         return channel
 
     async def aclose(self) -> None:
-        """Hang up; what was run and has not ended is ended. Twice is no error."""
+        """Close the channel; a command that still runs is ended. Closing twice is no error."""
         self.failure = self.failure or UnreachableError(f"the connection to {self._name} was closed")
         await end_task(self._pump)
         self._notify()
         await self._closing.aclose()
 
     def when_over(self, callback: Callable[[Channel], None]) -> None:
-        """Call when the far side has nothing more to say, or cannot be heard any more."""
+        """Call `callback` when the operation has ended or its connection is lost."""
         self._pump.add_done_callback(lambda _: callback(self))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the far side has said something; the failure where it will not."""
+        """Wait until `condition` is true. Raises the failure if no more messages will come."""
         while not condition():
             if self.failure is not None:
                 raise type(self.failure)(self.failure.message, hint=self.failure.hint)
@@ -120,11 +120,11 @@ class Channel:
                 self._waiting.discard(waiter)
 
     async def send(self, kind: bytes, payload: bytes = b"") -> None:
-        """One frame."""
+        """Send one frame."""
         await self._terminal.write(_HEADER.pack(kind, len(payload)) + payload)
 
     async def write(self, data: bytes) -> None:
-        """Input, as fast as the far side takes it. UnreachableError once it takes no more."""
+        """Write input as fast as the remote program takes it. UnreachableError once it takes no more."""
         rest = memoryview(data)
         async with self._sending:
             while rest:
@@ -137,7 +137,7 @@ class Channel:
                 rest = rest[len(piece) :]
 
     async def read(self) -> bytes:
-        """The next piece of output; b'' at its end."""
+        """Return the next piece of output; b'' at its end."""
         await self.until(lambda: bool(self._output) or self._is_output_over or self.ended is not None)
         if not self._output:
             return b""
@@ -160,11 +160,11 @@ class Channel:
     async def _took(self, count: int) -> None:
         try:
             await self.send(b"a", _COUNT.pack(count))
-        except UnreachableError as error:  # what came before the end may still be read
+        except UnreachableError as error:  # output that came before the end may still be read
             self.failure = self.failure or error
 
     async def _receive(self) -> None:
-        """Take what comes, always: flow is held by windows, so that the end of the link is seen at once."""
+        """Read all the time. Windows limit the flow, so the end of the connection is noticed at once."""
         try:
             async for message in self._terminal.output():
                 self._received += message
@@ -179,7 +179,7 @@ class Channel:
             self._notify()
 
     def _unspoken(self) -> Error:
-        """Why the far side ended without a word of its own."""
+        """Return an error for a connection that ended without a last message."""
         if self._received.startswith(NOT_THERE):
             return NotFoundError(
                 f"the task of {self._name} does not run now", hint="Look at the job's state."

@@ -1,4 +1,4 @@
-"""The far end of `gateway.py`: one errand on a node, beside a task. Sent as text and run by the node's own python3.
+"""The remote end of `gateway.py`: does one operation on a node, beside a task. Sent as text to the node's own python3.
 
 Python 3.8, the standard library, nothing of ours. The first line of standard input says what to do, as JSON; frames follow
 both ways: a letter, a length of four bytes, a payload. What may be sent and not yet taken is bounded on both sides
@@ -28,10 +28,10 @@ from typing import Any
 
 MAGIC = b"\1trainyard-1\n"
 PIECE = 65536
-WINDOW = 4 * 1024 * 1024  # of output that nobody has taken yet
+WINDOW = 4 * 1024 * 1024  # the most output that may be sent before the client has taken it
 GRACE_SECONDS = 1.0
-LOST_GRACE_SECONDS = 0.5  # where the link is gone, and we may be killed ourselves in a second
-LINGER_SECONDS = 10.0  # for the other side to hang up after the end
+LOST_GRACE_SECONDS = 0.5  # after a lost connection, when this process may itself be killed within a second
+LINGER_SECONDS = 10.0  # the time for the client to close the connection after the end
 LONGEST_ARGUMENT = 120_000
 CONNECT_SECONDS = 10.0
 LONGEST_SOCKET_FOLDER = 70  # what tmux adds must fit into the 108 bytes of a socket's address
@@ -55,21 +55,21 @@ class Wire:
             signal.signal(number, lambda *_: None)
 
     def hear(self) -> None:
-        """The node's side of the link closes it by a signal."""
+        """Note a signal that ends this process: the node's agent closes the connection by one."""
         with contextlib.suppress(BlockingIOError):
             if set(os.read(self.wakes, 4096)) & set(CALLS):
                 self.is_lost = True
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
-        """One frame, with the next write."""
+        """Queue one frame for the next write."""
         self.buffer += kind + struct.pack(">I", len(payload)) + payload
 
     def say(self, kind: bytes, **words: Any) -> None:
-        """One frame of JSON."""
+        """Queue one frame of JSON."""
         self.send(kind, json.dumps(words).encode())
 
     def flush(self) -> None:
-        """Write what can be written now."""
+        """Write as much as possible without waiting."""
         try:
             while self.buffer:
                 del self.buffer[: os.write(1, memoryview(bytes(self.buffer[:PIECE])))]
@@ -79,7 +79,7 @@ class Wire:
             self.is_lost = True
 
     def read(self) -> None:
-        """Take what has come."""
+        """Read the bytes that have come."""
         try:
             data = os.read(0, PIECE)
         except BlockingIOError:
@@ -91,7 +91,7 @@ class Wire:
         self.input += data
 
     def line(self) -> bytes:
-        """The first line; b'' where the client has gone before it came."""
+        """Return the first line; b'' if the client has gone before it came."""
         while b"\n" not in self.input and not self.is_lost:
             select.select([0], [], [])
             self.read()
@@ -114,7 +114,7 @@ class Wire:
         return found
 
     def hang_up(self) -> None:
-        """Send the rest, and wait a little until the client has gone: what it still sends must not break its pipe."""
+        """Send the rest and wait a little until the client has gone, so that its last writes do not fail."""
         deadline = time.monotonic() + LINGER_SECONDS
         for number in CALLS:
             signal.signal(number, signal.SIG_DFL)
@@ -134,12 +134,12 @@ class RemoteCommand:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.unsent = bytearray()  # input for the target
-        self.taken = 0  # bytes of input that were passed on since we said so
+        self.taken = 0  # bytes of input that were passed on since the last report
         self.is_input_over = False
         self.room = WINDOW
 
     def serve(self) -> None:
-        """Until it is over."""
+        """Pass bytes in both directions until the operation is over."""
         while not self.is_over():
             readers = [0]
             if self.room > 0 and len(self.wire.buffer) < BACKLOG:
@@ -194,7 +194,7 @@ class RemoteCommand:
             self.end_input()
 
     def pump(self, descriptor: int) -> bool:
-        """Pass output on; False where there was none."""
+        """Pass output on. Returns False if there was none."""
         try:
             data = os.read(descriptor, PIECE)
         except BlockingIOError:
@@ -224,7 +224,7 @@ class RemoteCommand:
         raise NotImplementedError
 
     def is_over(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether the operation is over."""
         raise NotImplementedError
 
     def timeout(self) -> float | None:
@@ -232,14 +232,14 @@ class RemoteCommand:
         return None
 
     def look(self) -> None:
-        """What else may have happened."""
+        """Check for changes that are not input or output."""
 
     def lost(self) -> None:
         """The client has gone."""
 
 
 class Command(RemoteCommand):
-    """A script, run by sh."""
+    """A running script and its sh."""
 
     def __init__(self, wire: Wire, wanted: dict[str, Any]) -> None:
         super().__init__(wire)
@@ -272,7 +272,7 @@ class Command(RemoteCommand):
         wire.say(b"S")
 
     def take(self, kind: bytes, payload: bytes) -> None:
-        """Two more frames."""
+        """Handle two more kinds of frames."""
         if kind == b"t":
             self.end_it(GRACE_SECONDS)
         elif kind == b"r" and self.is_terminal and self.source >= 0:
@@ -292,28 +292,28 @@ class Command(RemoteCommand):
         self.target = -1
 
     def is_over(self) -> bool:
-        """When it has ended, and its output too where somebody may want to see that."""
+        """Return whether the command has ended, and its output too if the client waits for that."""
         return self.status is not None and (not self.waits_for_output or self.source < 0)
 
     def timeout(self) -> float | None:
-        """Until the next step of ending it."""
+        """Return the time until the next step of ending the command."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def look(self) -> None:
-        """Whether it has ended, or must be killed."""
+        """Check whether the command has ended or must be killed."""
         self.reap()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             self.deadline = None
             self.signal(signal.SIGKILL)
 
     def reap(self) -> None:
-        """Note how it ended."""
+        """Note the command's exit status."""
         if self.status is not None:
             return
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return
-        # What it and the children it waited for have written is in the pipes by now.
+        # The output of the command and of the children it waited for is in the pipes by now.
         for descriptor in (self.source, self.errors):
             for _ in range(FULL_PIPE_READS):
                 if (
@@ -327,7 +327,7 @@ class Command(RemoteCommand):
         self.wire.say(b"X", status=self.status)
 
     def end_it(self, grace: float) -> None:
-        """Ask its group to go; kill it later."""
+        """Send SIGTERM to the command's group, and SIGKILL after the grace period."""
         if self.status is None:
             self.signal(signal.SIGTERM)
             if self.is_terminal:
@@ -336,7 +336,7 @@ class Command(RemoteCommand):
                 self.deadline = time.monotonic() + grace
 
     def signal(self, number: int) -> None:
-        """To the whole group."""
+        """Send a signal to the whole group."""
         if self.status is None:
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, number)
@@ -442,7 +442,10 @@ ERRANDS = {"run": Command, "connect": Connected, "put": Put, "get": Get}
 
 
 def _words(script: str) -> tuple[list[str], tuple[int, ...]]:
-    """What runs a script, and the descriptors it needs; one that is too long for an argument comes from memory."""
+    """Return the command that runs a script, and the descriptors it needs.
+
+    A script that is too long for an argument is read from a file in memory.
+    """
     data = os.fsencode(script)
     if len(data) <= LONGEST_ARGUMENT:
         return ["/bin/sh", "-c", script], ()
@@ -484,20 +487,20 @@ def _connect(port: int) -> socket.socket:
 
 
 def _enter(place: str, env: dict[str, str], address: str) -> None:
-    """Become a process of the machine: its home, its variables, its own tmux."""
+    """Set up this process as one of the machine: its home, its variables, its own tmux."""
     folder = os.path.join(os.path.expanduser("~"), place)
     home = os.path.join(folder, "home")
     os.makedirs(home, mode=0o700, exist_ok=True)
     sockets = os.path.join(folder, "tmux")
     if len(os.fsencode(sockets)) > LONGEST_SOCKET_FOLDER:
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-        sockets = f"/tmp/trainyard-{os.getuid()}-{digest}"  # its owner is looked at below
+        sockets = f"/tmp/trainyard-{os.getuid()}-{digest}"  # its owner is checked below
     with contextlib.suppress(FileExistsError):
         os.mkdir(sockets, 0o700)
     if os.lstat(sockets).st_uid != os.getuid():
         raise PermissionError(errno.EACCES, "it is somebody else's", sockets)
     with contextlib.suppress(OSError), open(os.path.join(folder, "sockets"), "x") as note:
-        note.write(f"{sockets}\n")  # for who clears up
+        note.write(f"{sockets}\n")  # lets the clean-up find the folder
     for name in ("PWD", "OLDPWD", "TMUX", "TMUX_PANE", "_", "SHLVL"):
         os.environ.pop(name, None)
     os.environ.update(HOME=home, TMUX_TMPDIR=sockets, PYTHONUNBUFFERED="1", TRAINYARD_ADDRESS=address)
@@ -506,7 +509,7 @@ def _enter(place: str, env: dict[str, str], address: str) -> None:
 
 
 def main() -> None:
-    """Do one errand."""
+    """Do one operation."""
     wire = Wire()
     wire.flush()
     line = wire.line()

@@ -1,6 +1,6 @@
-"""The way to a machine on this computer: real processes with the machine's home and environment.
+"""The transport to a machine on this computer: real processes with the machine's home and environment.
 
-How a child is watched is `local_process.py`; what a machine is, and how everything on it is ended, `backends/local/`.
+`local_process.py` watches the processes. `backends/local/` defines machines and ends everything on them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.lib.errors import DeniedError, Error, InvalidError, NotFoundError
 from trainyard.transport.api import NO_ENV, Completed, TerminalSize
 from trainyard.transport.local_process import LocalProcess, start_on_pipes, start_on_terminal
 
-COPY_CHUNK = 16 * 1024 * 1024  # between two looks at whether a copy has been cancelled
+COPY_CHUNK = 16 * 1024 * 1024  # a copy checks for a cancel after so many bytes
 CONNECT_SECONDS = 10.0
 DEFAULT_TERM = "xterm-256color"
 
@@ -29,8 +29,8 @@ DEFAULT_TERM = "xterm-256color"
 class LocalTransport:
     """Runs commands on this computer, in `home`, with the machine's own `env` on top of what it `inherited`.
 
-    `refresh` is asked before every use for the machine's own variables, and raises UnreachableError where the machine
-    does not run. `dropped` names what a person's terminal may have in its environment and the machine must not.
+    `refresh` is called before every use; it returns the machine's own variables, and raises UnreachableError if the
+    machine does not run. `dropped` names variables of the user's terminal that the machine must not get.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LocalTransport:
 
     @property
     def is_here(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     async def run(
@@ -64,14 +64,14 @@ class LocalTransport:
         env: Mapping[str, str] = NO_ENV,
         timeout: float | None = None,
     ) -> Completed:
-        """Run `script` and wait for its shell; what that leaves in the background does not hold up the answer."""
+        """Run `script` and wait for its shell, but not for processes that it leaves in the background."""
         process = self._start(script, env, has_input=bool(stdin))
-        process.error_limit = 2**62  # a completed command has all of it
+        process.error_limit = 2**62  # `Completed` holds all of standard error
         try:
             async with asyncio.timeout(timeout):
                 return await _complete(process, stdin)
         finally:
-            await finish(process.kill())  # only a cancel or the timeout finds it alive here
+            await finish(process.kill())  # the process is alive here only after a cancel or a timeout
             process.close()
 
     async def spawn(
@@ -106,14 +106,14 @@ class LocalTransport:
         ) from failure
 
     async def aclose(self) -> None:
-        """End what was spawned and not detached."""
+        """End the processes that were spawned and not detached."""
         processes = list(self._processes)
         await gather_all([process.terminate() for process in processes])
         for process in processes:
             process.close()
 
     def argv(self, script: str = "", *, terminal: bool = True) -> Sequence[str]:  # noqa: ARG002  # it is the caller's own
-        """`env … bash -l`. Holds the machine's own variables only, since arguments are public on this computer."""
+        """Return `env … bash -l` with the machine's own variables only, since arguments are public on this computer."""
         words = ["env", "-C", str(self._home)]
         for name in self._dropped:
             words += ["-u", name]
@@ -218,14 +218,14 @@ async def _complete(process: LocalProcess, stdin: bytes) -> Completed:
         for helper in helpers:
             helper.cancel()
         await asyncio.wait(helpers)
-    # What the shell and the children it waited for have written is in the pipe by now. Whoever still holds the pipe
-    # open runs in the background, and nobody waits for that.
+    # The output of the shell and of the children it waited for is in the pipe by now. Processes that still hold the
+    # pipe open run in the background and are not waited for.
     output.extend(process.read_available())
     return Completed(status, bytes(output), process.errors)
 
 
 async def _copy(source: Path, target: Path) -> None:
-    """Copy a file beside `target`, then put it in place: the whole file or nothing."""
+    """Copy a file to a temporary name beside `target` and rename it, so that the copy is whole or absent."""
     cancelled = threading.Event()
     copying = asyncio.ensure_future(asyncio.to_thread(_copy_blocking, source, target, cancelled))
     try:

@@ -1,7 +1,7 @@
 """A child process watched by the event loop: pipes or a terminal, and a pidfd for its end. No threads, no SIGCHLD.
 
-asyncio's own subprocesses start a thread per child on Python 3.11 and read ahead without asking. Which home and
-environment a child gets is `transport/local.py`'s matter.
+asyncio's own subprocesses start a thread per child on Python 3.11 and read ahead without being asked.
+`transport/local.py` chooses the child's home and environment.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from typing import IO
 from trainyard.lib.errors import UnreachableError
 from trainyard.transport.api import TerminalSize
 
-PIECE = 256 * 1024  # what output() hands out at most
+PIECE = 256 * 1024  # the largest piece that output() yields
 ERROR_TAIL = 64 * 1024
 TERMINATE_GRACE_SECONDS = 1.0
 LONGEST_ARGUMENT = 120_000  # Linux refuses a single argument of 128 KiB and more
 CLOSED = -1
-FULL_PIPE_READS = 8  # of PIECE each: more than a pipe can hold, less than a busy writer could keep us at
+FULL_PIPE_READS = (
+    8  # reads of PIECE bytes: more than a pipe can hold, and a bound against a writer that never pauses
+)
 
 # A new session has no controlling terminal; the first one that its leader opens becomes it. So the shell opens the
-# terminal itself, which spares us code between fork and exec (unsafe beside threads).
+# terminal itself, and no code of ours runs between fork and exec, where it would be unsafe beside threads.
 _ON_TERMINAL = 'exec 0<>"$0" 1>&0 2>&0; exec /bin/sh "$@"'
 
 
 class LocalProcess:
-    """A child that leads a session of its own, so that ending it ends its group."""
+    """A child process that leads its own session, so that ending it ends its whole group."""
 
     _in = _out = _err = CLOSED
 
@@ -64,7 +66,7 @@ class LocalProcess:
             os.close(descriptor)
 
     async def output(self) -> AsyncIterator[bytes]:
-        """Pieces of up to 256 KiB, read only as fast as they are taken."""
+        """Yield pieces of up to 256 KiB, read only as fast as the caller takes them."""
         while self._out != CLOSED:
             try:
                 piece = os.read(self._out, PIECE)
@@ -77,10 +79,10 @@ class LocalProcess:
                 self._close_output()
                 return
             yield piece
-            await asyncio.sleep(0)  # a fast writer must not keep the loop from everybody else
+            await asyncio.sleep(0)  # a fast writer must not block the event loop
 
     def read_available(self) -> bytes:
-        """What standard output holds at this moment, without waiting."""
+        """Return the bytes that standard output holds at this moment, without waiting."""
         rest = bytearray()
         with suppress(OSError):  # BlockingIOError: that was all; EIO: the terminal is gone
             for _ in range(FULL_PIPE_READS if self._out != CLOSED else 0):
@@ -125,7 +127,7 @@ class LocalProcess:
     async def terminate(self) -> None:
         """End the group: SIGTERM, a second, SIGKILL."""
         self._signal(signal.SIGTERM)
-        if self._is_terminal:  # an interactive shell ignores SIGTERM, and obeys when its window is closed
+        if self._is_terminal:  # an interactive shell ignores SIGTERM, but it exits at SIGHUP
             self._signal(signal.SIGHUP)
         await asyncio.wait([self._ended], timeout=TERMINATE_GRACE_SECONDS)
         await self.kill()
@@ -140,13 +142,13 @@ class LocalProcess:
         return await asyncio.shield(self._ended)
 
     def close(self) -> None:
-        """Let go of the pipes, read or not."""
+        """Close the pipes, even if output is unread."""
         self._close_input()
         self._close_output()
         self._close_errors()
 
     def _signal(self, number: signal.Signals) -> None:
-        # While the child is not reaped its number cannot be anybody else's.
+        # Until the child is reaped, its process id cannot be given to another process.
         if not self._ended.done():
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, number)
@@ -193,7 +195,7 @@ class LocalProcess:
             if descriptor in {
                 self._in,
                 self._out,
-            }:  # else it was closed, and its number may be another's by now
+            }:  # otherwise it was closed, and its number may belong to another file by now
                 unwatch(descriptor)
 
     def _close_input(self) -> None:
@@ -216,7 +218,7 @@ class LocalProcess:
         self._wake_all()
 
     def _wake_all(self) -> None:
-        """Whoever waits for a pipe that is closed now finds out. The loop does not tell: it forgets what it had heard."""
+        """Wake the tasks that wait for a pipe that was closed. The event loop does not wake them."""
         for woken in self._waiting:
             _wake(woken)
 
@@ -261,7 +263,7 @@ def start_on_terminal(script: str, *, home: Path, env: Mapping[str, str], size: 
 def _adopt(child: subprocess.Popen[bytes], *, terminal: int = CLOSED) -> LocalProcess:
     try:
         process = LocalProcess(child, terminal=terminal)
-    except OSError:  # no descriptor left for the pidfd: a child that nobody watches must not live
+    except OSError:  # no descriptor is left for the pidfd, and an unwatched child must not live
         child.kill()
         child.wait()
         raise
@@ -271,12 +273,12 @@ def _adopt(child: subprocess.Popen[bytes], *, terminal: int = CLOSED) -> LocalPr
 
 @cache
 def _given_limit() -> int:
-    """How many open files a process gets here, before we ask for more."""
+    """Return the limit of open files that processes get here before we raise ours."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _make_room(descriptor: int) -> None:
-    """Ask for as many open files as we may have, once half of them are used: a child on pipes takes four.
+    """Raise the limit of open files to its maximum once half of it is used. A child on pipes takes four.
 
     Most systems give 1024 and allow far more.
     """
@@ -329,7 +331,7 @@ def _popen(
 
 
 def _take(pipe: IO[bytes] | None) -> int:
-    """Our end of a pipe as a descriptor of our own, not blocking."""
+    """Duplicate our end of a pipe as a non-blocking descriptor."""
     if pipe is None:
         return CLOSED
     descriptor = os.dup(pipe.fileno())

@@ -1,7 +1,8 @@
-"""The way to a host over ssh: one connection, opened on first use and shared, for everything one does there.
+"""The transport to a host over ssh: one shared connection, opened on first use.
 
-The pieces: addresses in `ssh_address.py`, opening a connection in `ssh_connect.py`, host keys in `sshkeys.py`, sharing in
-`ssh_pool.py`, what runs over it in `ssh_channel.py`. No exception of asyncssh leaves these modules.
+The parts: addresses in `ssh_address.py`, opening a connection in `ssh_connect.py`, host keys in `ssh_host_keys.py`,
+sharing connections in `ssh_pool.py`, commands and streams in `ssh_channel.py`. No exception of asyncssh leaves these
+modules.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ COPY_CHUNK = 256 * 1024
 LONGEST_COMMAND = (
     100_000  # Linux refuses a single argument of 128 KiB, and a login shell gets the command as one
 )
-KILL_SECONDS = 3.0  # for ending a command whose caller was cancelled; a silent host must not hold up Ctrl-C
+KILL_SECONDS = 3.0  # the time limit for ending a cancelled command; a silent host must not hold up Ctrl-C
 GRACE_TENTHS = 10
-START_TRIES = 5  # where the connection is lost, or nothing of ours can be in the way
-CROWDED_TRIES = 50  # where others of ours are in the way: each waits for one to close, or goes elsewhere
+START_TRIES = 5  # if the connection is lost, or if no other session of ours is on it
+CROWDED_TRIES = 50  # if other sessions of ours fill the connection
 RESERVED_TRIES = 3
-SETTLE_SECONDS = 0.02  # sshd counts a session that has just ended for a moment longer
+SETTLE_SECONDS = 0.02  # sshd still counts a session for a moment after its end
 LATELY_SECONDS = 1.0  # a busy host may read that a session is closed, and that another is to open, in one go
 
 _ENTER = Path(__file__).with_name("sshenter.sh").read_text()
@@ -68,7 +69,7 @@ _MODE = re.compile(rb"[0-7]{1,6}")
 
 
 class SshTransport:
-    """A way to one host. Safe to use from many tasks at once; once closed it stays closed.
+    """The transport to one host. Safe to use from many tasks at once; once closed it stays closed.
 
     `name` is what messages call the host; `env` is exported before every script.
     """
@@ -83,7 +84,7 @@ class SshTransport:
 
     @property
     def is_here(self) -> bool:
-        """Whether the host has a loopback address: as good as always it is this computer."""
+        """Whether the host has a loopback address, which almost always means this computer."""
         return is_loopback(self.address.host) and not self.address.jump
 
     async def run(
@@ -94,9 +95,9 @@ class SshTransport:
         env: Mapping[str, str] = NO_ENV,
         timeout: float | None = None,
     ) -> Completed:
-        """Run `script` and wait for its shell; what it leaves in the background does not hold up the answer.
+        """Run `script` and wait for its shell, but not for processes that it leaves in the background.
 
-        After a lost connection (UnreachableError) the command may still run there: nobody could tell it.
+        After a lost connection (UnreachableError) the command may still run there.
         """
         async with asyncio.timeout(timeout):
             place, session = await self._begin(script, env)
@@ -151,7 +152,7 @@ class SshTransport:
             session.write_eof()
             status = await asyncio.shield(session.status)
         finally:
-            # Not killed: at an early end of file the script takes away what it has.
+            # The script is not killed: at an early end of file it removes the partial file itself.
             await self._finish_run(place, session, kill=False)
         if status:
             raise self._copy_failure(status, str(source), target, bytes(session.errors))
@@ -197,7 +198,7 @@ class SshTransport:
             await self._finish_run(place, session)
         if status:
             raise self._copy_failure(status, source, source, bytes(session.errors))
-        # Whoever runs the host chose the mode: no file of theirs runs as its owner here.
+        # The host chose the mode, so setuid and setgid bits are dropped.
         os.fchmod(file.fileno(), int(mode, 8) & 0o777)
 
     async def connect(self, port: int) -> ByteStream:
@@ -232,7 +233,7 @@ class SshTransport:
         return session
 
     async def aclose(self) -> None:
-        """End what was started and not detached, then let go of the connections. Twice is no error."""
+        """End the processes that were started and not detached, then close the connections. Closing twice is no error."""
         if not self._pool.is_closed:
             self._pool.is_closed = True  # nobody starts anything from here on
             ending = [session for session in self._running if not session.is_left]
@@ -259,7 +260,7 @@ class SshTransport:
         return (await self._pool.first()).link.host_key().line
 
     async def server_address(self) -> tuple[str, int]:
-        """Address and port at which the host itself sees our connection arrive: behind a gate, its private ones."""
+        """Return the address and port at which the host sees our connection arrive; behind NAT, its private ones."""
         answer = await self.run('printf "%s" "$SSH_CONNECTION"')
         words = answer.stdout.decode(errors="replace").split()
         if len(words) != 4 or not words[3].isdigit():
@@ -282,10 +283,9 @@ class SshTransport:
         return await self._start(command, stays=stays, slow_reader=slow_reader, terminal=terminal)
 
     async def _begin_shell(self, env: Mapping[str, str]) -> tuple[PooledConnection, CommandSession]:
-        """A shell that reads its statements: the login shell becomes it, without one more between them.
+        """Start a shell that reads statements. The login shell replaces itself by it.
 
-        What it is to export comes as its first statement, so its environment does not show it to others; its
-        arguments do.
+        Its first statement exports the environment, so other users of the host cannot see the values in its arguments.
         """
         try:
             first = f"{_ENTER.rstrip()}; {exports(env)}set --\n"
@@ -304,7 +304,7 @@ class SshTransport:
         slow_reader: bool = False,
         terminal: TerminalSize | None = None,
     ) -> tuple[PooledConnection, CommandSession]:
-        """Find a place and start the command there. Starts it once: what may have been started is never tried again.
+        """Find a connection with room and start the command. A command that may have been started is not tried again.
 
         A cancel waits until the channel is open, so that none is left half open, and then ends the command.
         """
@@ -339,7 +339,7 @@ class SshTransport:
             self._pool.release_run(place)
 
     async def _make_room(self, place: PooledConnection, in_vain: int, *, stays: bool) -> None:
-        """After a refusal: believe the host how many sessions it allows, so that the next attempt waits or goes elsewhere."""
+        """Lower the session limit after a refusal, so that the next attempt waits or uses another connection."""
         if place.link.is_lost:
             return  # the next attempt opens a new connection
         held = place.link.held()
@@ -348,7 +348,7 @@ class SshTransport:
             return
         self._pool.narrow(place, len(held))
         if place.takes_spawn if stays else place.is_free:
-            # What ends commands is not counted by the pool, and has the session.
+            # A session that ends commands is not counted by the pool, but sshd counts it.
             closing = [session.closed for session in held]
             await asyncio.wait(closing, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
@@ -367,9 +367,9 @@ class SshTransport:
         command: str,
         terminal: TerminalSize | None,
     ) -> CommandSession:
-        """Open a session; once more after a moment, where sshd may still count one of ours that has closed.
+        """Open a session. Try again after a moment if sshd may still count a session that we have closed.
 
-        The place is kept meanwhile: given back, the next one would be refused in the same moment.
+        The place is kept meanwhile. If it were given back, the next session would be refused at the same moment.
         """
         session = new_session()
         try:
@@ -444,7 +444,7 @@ class SshTransport:
     async def _finish_run(
         self, place: PooledConnection, session: CommandSession, *, kill: bool = True
     ) -> None:
-        """Leave nothing running after a run that was cancelled or timed out; give the place back."""
+        """End the command of a run that was cancelled or timed out, and give the place back."""
         try:
             if not session.closed.done():
                 await finish(self._leave(session, kill=kill))
@@ -461,26 +461,26 @@ class SshTransport:
         await session.abandon()
 
     async def _end(self, pid: int, signals: str, grace_tenths: int) -> None:
-        """End the process group of `pid` over a session of its own; those that wait their turn go together."""
+        """End the process group of `pid` over a separate session. Requests that wait are sent together."""
         kind = (signals, grace_tenths)
         waiting = self._to_end.setdefault(kind, set())
         waiting.add(pid)
         with suppress(UnreachableError, DeniedError):
             async with self._pool.reserved() as link:
                 if pid not in waiting:
-                    return  # somebody took it along
+                    return  # another request sent it along
                 batch = sorted(waiting)
                 waiting.clear()
                 script = join(["exec", "sh", "-c", _END, "sh", signals, str(grace_tenths), *map(str, batch)])
                 await self._run_reserved(link, script)
 
     async def _round_trip(self) -> None:
-        """Once through the far side's loop."""
+        """Wait for one round trip through sshd's event loop."""
         async with self._pool.reserved() as link:
             await self._run_reserved(link, "exit 0")
 
     async def _run_reserved(self, link: SshConnection, script: str) -> None:
-        """Run one of our own scripts beside what others run; where there is no place, on a connection of its own."""
+        """Run one of our own scripts on this connection; if it has no room, on a connection of its own."""
         command = login_command(_ENTER + script)
         for _ in range(RESERVED_TRIES):
             try:
@@ -520,9 +520,9 @@ class SshTransport:
 
 
 class _NotStartedError(Exception):
-    """The host did not get the command; `reason` is what to say where trying again does not help either.
+    """The host did not get the command. `reason` is the error to raise if trying again does not help.
 
-    `is_crowded` where sessions of our own are on the connection, or were a moment ago.
+    `is_crowded` says that sessions of our own are on the connection or were a moment ago.
     """
 
     def __init__(self, reason: UnreachableError, *, is_crowded: bool = False) -> None:
@@ -532,22 +532,22 @@ class _NotStartedError(Exception):
 
 
 def entering(text: str) -> str:
-    """A script that begins in the home directory and tells its process id first."""
+    """Return the script with a start that changes to the home directory and prints the process id."""
     return _ENTER + text
 
 
 def login_command(text: str, *called: str) -> str:
-    """A script as one command for whatever login shell the account has: bash, dash, zsh, fish."""
+    """Return a script as one command that any login shell understands: bash, dash, zsh, fish."""
     return " ".join(["exec /bin/sh -c", *map(_login_word, (text, *called))])
 
 
 def shell_command(marks: Sequence[str]) -> str:
-    """The command that makes any login shell a `sh` that reads its statements; `marks` are its arguments."""
+    """Return the command that replaces any login shell by a `sh` that reads statements, with arguments `marks`."""
     return " ".join(["exec /bin/sh -s", *map(_login_word, marks)])
 
 
 def _login_word(text: str) -> str:
-    """Quotes and backslashes stand outside single quotes, because fish gives backslashes a meaning inside them."""
+    """Quote a word. Quotes and backslashes stay outside single quotes, because fish interprets backslashes there."""
     if "\0" in text:
         raise ValueError("a script cannot hold a NUL character")
     return "'" + _SPECIAL.sub(_set_apart, text) + "'"
@@ -571,7 +571,7 @@ async def _feed(session: CommandSession, data: bytes) -> None:
 
 
 def _machine_path(path: str) -> str:
-    """Relative to the home directory, where every script starts; never an option."""
+    """Return a path that cannot be taken for an option. A relative path is relative to the home directory."""
     path = path.removeprefix("~/")
     if not path or "\0" in path:
         raise InvalidError(f"{path!r} is not a path")

@@ -1,6 +1,6 @@
-"""Where a host is and how one gets in, as values; and the same for the system's `ssh` program.
+"""The class SshAddress: how to reach a host and log in; and the arguments for the system's `ssh` program.
 
-Nothing here opens a connection or imports asyncssh: that is `ssh_connect.py`'s matter.
+Nothing here opens a connection or imports asyncssh; `ssh_connect.py` does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOP = re.compile(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@\[\]]+)
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """How to reach a host. What is left out is taken from ssh's configuration file, then from ssh's defaults.
+    """How to reach a host. Fields that are left out come from ssh's configuration file, then from ssh's defaults.
 
     `jump` holds the hosts to go through, nearest first; a text like `user@gate:2222` inherits everything else.
     `known_hosts` None means the configured files, else ~/.ssh/known_hosts; `config_file` None means ~/.ssh/config.
@@ -58,7 +58,7 @@ class SshAddress:
 
     @property
     def effective_config_file(self) -> Path | None:
-        """The configuration file that counts; None where there is none."""
+        """The configuration file that is used; None if there is none."""
         path = self.config_file or Path.home() / ".ssh" / "config"
         return path if path.is_file() else None
 
@@ -84,7 +84,7 @@ def parse_address(text: str, *, like: SshAddress | None = None) -> SshAddress:
 
 
 def ssh_argv(address: SshAddress, command: str = "", *, terminal: bool = True) -> list[str]:
-    """The system's `ssh` for a person's terminal: same keys, same known hosts, same way through jump hosts."""
+    """Return the command line of the system's `ssh` with the same keys, known hosts and jump hosts."""
     return [*_ssh_words(address, address.hops()), "-t" if terminal else "-T", *_target(address, command)]
 
 
@@ -113,8 +113,8 @@ def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
         words += [
             "-o",
             "IdentitiesOnly=yes",
-        ]  # sshd counts every key of an agent that it is offered as a failure
-    # ssh itself looks in the account's home, whatever $HOME says; we look where $HOME says, and both must agree.
+        ]  # sshd counts every offered key of an agent as a failed login
+    # ssh looks in the account's home and ignores $HOME. We look in $HOME, and both must read the same files.
     known_hosts = address.known_hosts
     if known_hosts is None and (
         config is None or (Path.home() != _account_home() and not _names_known_hosts(config))
@@ -126,10 +126,10 @@ def _ssh_words(address: SshAddress, hops: Sequence[SshAddress]) -> list[str]:
     words += ["-o", f"ConnectTimeout={max(1, round(address.connect_timeout))}"]
     words += ["-o", f"ServerAliveInterval={max(1, round(address.keepalive))}"]
     if config is None:
-        # What Debian's own configuration file asks for, which `-F` leaves out: the person's language reaches tmux.
+        # Debian's own configuration file sets this, and `-F` ignores that file. So the user's language reaches tmux.
         words += ["-o", "SendEnv=LANG LC_*"]
     if hops:
-        # Not -J: a jump host reached that way gets neither our keys nor our known hosts.
+        # -J is not used, because a jump host reached by it gets neither our keys nor our known hosts.
         nearest = [*_ssh_words(hops[-1], hops[:-1]), *_target(hops[-1], "")]
         words += [
             "-o",
@@ -149,7 +149,7 @@ def _percent_safe(text: str) -> str:
 
 
 def _option_value(text: str) -> str:
-    """One value of an `-o` option: ssh splits at spaces, and expands percent signs."""
+    """Quote one value of an `-o` option, because ssh splits at spaces and expands percent signs."""
     if "\n" in text:
         raise InvalidError(f"ssh cannot take the path {text!r}", hint="Choose a path without a line break.")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,7 +1,7 @@
-"""What runs over a connection: commands, and streams to ports. Flow control both ways, and no silent end.
+"""Commands and port streams over an ssh connection, with flow control in both directions.
 
-A lost connection is an UnreachableError to whoever reads, writes or waits. Opening and sharing connections is in
-`ssh_connect.py` and `ssh.py`.
+A lost connection raises UnreachableError in every read, write and wait. `ssh_connect.py` opens connections and
+`ssh_pool.py` shares them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from trainyard.transport.api import TerminalSize
 from trainyard.transport.ssh_import import asyncssh
 
 ERROR_TAIL = 64 * 1024
-# What waits for a slow reader here; beside it asyncssh holds at most one window (2 MiB), then the far side blocks.
+# The bytes buffered for a slow reader. asyncssh holds at most one window (2 MiB) more, then the host blocks.
 READ_AHEAD = 512 * 1024
-# A command announces its process id before its own output, so that it can be ended; what a login shell's start-up
-# files print comes before that and is not the command's.
+# A command prints its process id before its own output, so that it can be ended. The output of a login shell's
+# start-up files comes before the process id and does not belong to the command.
 ANNOUNCEMENT = b"\x1etrainyard "
 ANNOUNCE_SECONDS = 3.0  # for a login shell that hangs in its start-up files; its command never began
 CLOSE_SECONDS = 1.0
-MOST_ROUNDS = 10  # through the far side's loop, which reads half a pipe or more in each
+MOST_ROUNDS = 10  # round trips through sshd's event loop, which reads half a pipe or more in each
 LONGEST_GREETING = 1024 * 1024
-UNKNOWN_SIGNAL_STATUS = 128  # OpenSSH names only POSIX's signals; the number of another is not told
+UNKNOWN_SIGNAL_STATUS = 128  # OpenSSH names only POSIX's signals; the number of others is not known
 
 
 class Pipe:
-    """Bytes from a channel in order, with back pressure; ends by end of file or by loss."""
+    """Bytes from a channel in order, with back pressure. It ends by end of file or by a lost connection."""
 
     def __init__(self, lost_message: str) -> None:
         self._pieces: deque[bytes] = deque()
@@ -44,7 +44,7 @@ class Pipe:
         self._paused = False
 
     def feed(self, data: bytes) -> None:
-        """Take what has come."""
+        """Add data that has come."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > READ_AHEAD and self.pause is not None and not self._paused:
@@ -58,12 +58,12 @@ class Pipe:
         self._wake()
 
     def lose(self) -> None:
-        """The connection has gone before the end of file."""
+        """Note that the connection was lost before the end of file."""
         self._lost = not self._ended
         self._wake()
 
     async def take(self) -> bytes:
-        """All that is there, waiting for the first byte; b'' at the end. Raises UnreachableError after a loss."""
+        """Wait for the first byte and return all bytes; b'' at the end. UnreachableError after a lost connection."""
         while not self._pieces:
             if self._ended:
                 return b""
@@ -77,7 +77,7 @@ class Pipe:
         return self.take_now()
 
     def take_now(self) -> bytes:
-        """All that is there now, without waiting."""
+        """Return all bytes that are there now, without waiting."""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -87,7 +87,7 @@ class Pipe:
         return data
 
     def collected(self) -> bytes:
-        """Everything that has come. Raises UnreachableError where the connection was lost in the middle of it."""
+        """Return everything that has come. UnreachableError if the connection was lost before the end."""
         if self._lost:
             raise UnreachableError(self._lost_message)
         return self.take_now()
@@ -98,7 +98,7 @@ class Pipe:
 
 
 class WriteGate:
-    """Lets writers through while the channel takes more; shut for ever when it has gone."""
+    """Blocks writers while the send buffer is full."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
@@ -114,7 +114,7 @@ class WriteGate:
         self._open.set()
 
     def close(self) -> None:
-        """The channel is gone; nobody waits any longer."""
+        """The channel is closed; release all waiting writers."""
         self.is_gone = True
         self._open.set()
 
@@ -124,7 +124,7 @@ class WriteGate:
 
 
 class CommandSession(asyncssh.SSHClientSession[bytes]):
-    """asyncssh's events of one command, turned into things that can be awaited."""
+    """Receives asyncssh's events of one command and offers them as awaitables."""
 
     def __init__(self, name: str, *, tail_only: bool = False, slow_reader: bool = False) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self.errors = bytearray()
         self.activity = 0  # grows with every piece of output
         self.channel: asyncssh.SSHClientChannel[bytes] | None = None
-        self.is_left = False  # it goes with the connection
+        self.is_left = False  # closing the connection ends it
         self._name = name
         self._tail_only = tail_only
         self._slow_reader = slow_reader
@@ -146,7 +146,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it has started and not ended, as far as we know."""
+        """Whether the command has started and, as far as we know, not ended."""
         return self.pid.done() and self.pid.exception() is None and not self.status.done()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
@@ -197,15 +197,15 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self._set_status(_signal_status(signal))
 
     def _set_status(self, status: int) -> None:
-        # NB: sshd may tell the status before it sends the last of the output, or even the first.
+        # NB: sshd may send the status before the last of the output, or even before the first.
         self._told_status = status
         if self.pid.done() and not self.status.done():
             self.status.set_result(status)
 
     def _check_announced(self) -> None:
-        """At the end of output: the login shell may have ended before our first line ran.
+        """Check at the end of output whether the login shell ended before our first line ran.
 
-        That is /usr/sbin/nologin, a forced command, a broken .bashrc.
+        The cause is /usr/sbin/nologin, a forced command or a broken .bashrc.
         """
         if self.pid.done() or self._told_status is None:
             return
@@ -231,7 +231,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
             self.closed.set_result(None)
 
     def give_up(self) -> None:
-        """It was not started, or nobody will ever hear of it."""
+        """Fail all waits: the command was not started, or its connection is lost."""
         if not self.closed.done():
             self.connection_lost(ConnectionError("not started"))
 
@@ -239,7 +239,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         for future in (self.status, self.pid):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # somebody may not be interested
+                future.exception()  # marks the exception as seen, since nobody may wait for it
 
     def pause_writing(self) -> None:
         """The send buffer is full."""
@@ -250,7 +250,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
         self.gate.open()
 
     def begin_with(self, data: bytes) -> None:
-        """Write this in one piece with what is written first; by itself where nothing is written at once."""
+        """Send `data` together with the first write, or alone if no write follows at once."""
         self._first = data
         asyncio.get_running_loop().call_soon(self._write_first)
 
@@ -261,7 +261,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
                 self.channel.write(data)
 
     async def write(self, data: bytes) -> None:
-        """Write to standard input, waiting for room first."""
+        """Write to standard input after waiting for room."""
         await self.gate.passed()
         if self._first:
             data, self._first = self._first + data, b""
@@ -281,19 +281,19 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
                 self.channel.write_eof()
 
     async def abandon(self) -> None:
-        """Close the channel; the command is not asked. Everybody who waits for it is told."""
+        """Close the channel without ending the command first. All waits fail."""
         if self.channel is not None and not self.closed.done():
             self.channel.abort()
-            # sshd answers when the command has ended; one that does not end is not waited for.
+            # sshd answers when the command has ended. We do not wait for a command that does not end.
             await asyncio.wait([self.closed], timeout=CLOSE_SECONDS)
         self.give_up()
 
     async def drained(self, look: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the end of output once the status is known, but not for children left in the background.
+        """Wait for the end of output once the status is known, but not for children in the background.
 
-        They keep the channel open. Every `look` is a round through the far side's loop, which reads what is left in
-        the pipe before it answers: two rounds without a byte, and there is nothing left. Children that print again and
-        again are never quiet.
+        Such children keep the channel open. Every `look` is a round trip through sshd's event loop, which reads the rest
+        of the pipe before it answers. After two round trips without a byte the pipe is empty. The number of round trips
+        is bounded, because children in the background may print for ever.
         """
         await asyncio.wait([self.closed], timeout=0.05)
         quiet = rounds = 0
@@ -305,7 +305,7 @@ class CommandSession(asyncssh.SSHClientSession[bytes]):
 
 
 class SshProcess:
-    """A command that is still running, as the callers of a transport see it."""
+    """A running command, in the shape that the Transport protocol asks for."""
 
     def __init__(
         self, session: CommandSession, end: Callable[[int], Awaitable[None]], *, terminal: bool
@@ -319,7 +319,7 @@ class SshProcess:
         while piece := await self._session.out.take():
             yield piece
         if self._session.status.done():
-            self._session.status.result()  # a login shell that never ran the command is no end of file
+            self._session.status.result()  # raises if the login shell never ran the command
 
     @property
     def errors(self) -> bytes:
@@ -345,7 +345,7 @@ class SshProcess:
             channel.change_terminal_size(size.columns, size.rows)
 
     def leave(self) -> None:
-        """Let closing the transport end its input and nothing else: sshd closes it with the connection."""
+        """Let closing the transport only end its input: sshd closes that together with the connection."""
         self._session.is_left = True
 
     async def terminate(self) -> None:
@@ -363,7 +363,7 @@ class SshProcess:
 
 
 class StreamSession(asyncssh.SSHTCPSession[bytes]):
-    """asyncssh's events of a stream to a port, and the stream itself."""
+    """A stream to a port; also receives asyncssh's events of it."""
 
     def __init__(self, name: str) -> None:
         self._in = Pipe(f"the connection to {name} was lost")
@@ -427,11 +427,11 @@ class StreamSession(asyncssh.SSHTCPSession[bytes]):
             self._channel.write_eof()
 
     async def aclose(self) -> None:
-        """Close both directions; what was written before still goes out."""
+        """Close both directions; data written before is still sent."""
         self.close()
 
     def close(self) -> None:
-        """The same, for callers that cannot wait."""
+        """Close both directions without waiting."""
         if self._channel is not None:
             self._channel.close()
 

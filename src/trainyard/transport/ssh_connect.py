@@ -1,7 +1,7 @@
-"""Opening one ssh connection: configuration, keys, jump hosts, verified host keys, and plain words for what fails.
+"""Opens one ssh connection: configuration, keys, jump hosts, host key verification, and clear errors.
 
-What runs over a connection is in `ssh_channel.py`; sharing and reopening connections is in `ssh.py`. No exception of
-asyncssh leaves these modules.
+`ssh_channel.py` runs commands over a connection; `ssh_pool.py` shares and reopens connections. No exception of asyncssh
+leaves these modules.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from trainyard.transport.ssh_address import DEFAULT_PORT, SshAddress, parse_addr
 from trainyard.transport.ssh_channel import CommandSession
 from trainyard.transport.ssh_host_keys import HostKey, KnownHosts, known_hosts_files, refusal, remember
 
-# asyncssh notes every command it runs at level INFO; that is for its own developers.
+# asyncssh logs every command at level INFO, which only its own developers need.
 logging.getLogger("asyncssh").setLevel(logging.WARNING)
 
 # curve25519: 1 ms where the post-quantum exchanges cost 20 to 60; aes128-gcm: hardware does it, 2x chacha20.
-# Both only come first; a host that does not have them gets what it has. ssh's configuration file overrules.
+# Both are only preferred; a host without them uses others. ssh's configuration file overrides them.
 FAST_EXCHANGE = "^curve25519-sha256,curve25519-sha256@libssh.org"
 FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-KEEPALIVE_TRIES = 3  # unanswered ones before the link counts as lost
-# A host that is starting, or sshd's MaxStartups, closes the door for a moment. Nothing has run, so trying again is safe.
-# Not all at the same time, where many go through one jump host.
+KEEPALIVE_TRIES = 3  # the connection counts as lost after so many unanswered messages
+# A host that is starting, or sshd's MaxStartups, refuses connections for a moment. Nothing has run, so trying again is
+# safe. The pauses are random, because many connections may go through one jump host.
 RETRY_DELAYS = (0.1, 0.3, 0.4)
 DEFAULT_KEY_NAMES = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk", "id_ed448")
 
@@ -51,14 +51,14 @@ class _Client(asyncssh.SSHClient):
         self.lost = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended, in peace or not."""
+        """The connection has ended, with or without an error."""
         self.lost = True
         if self.on_lost is not None:
             self.on_lost(exc)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:  # noqa: ARG002  # asyncssh's signature
-        """Never trust; remember what was shown."""
-        # Called only for a key that the known hosts do not vouch for.
+        """Refuse the key and remember it for the error message."""
+        # asyncssh calls this only for a key that is not in the known hosts.
         self.refused_key = key
         return False
 
@@ -74,11 +74,11 @@ class SshConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it can be used no more."""
+        """Whether the connection can no longer be used."""
         return self.client.lost or self.connection.is_closed()
 
     def watch(self, session: CommandSession) -> None:
-        """Know of a session that is to open here, until it closes."""
+        """Keep track of a session on this connection until it closes."""
         self._sessions.add(session)
         session.closed.add_done_callback(lambda _closed: self._forget(session))
 
@@ -88,7 +88,7 @@ class SshConnection:
             self.last_close = asyncio.get_running_loop().time()
 
     def held(self) -> list[CommandSession]:
-        """The sessions that are open here now, whoever opened them."""
+        """All sessions that are open on this connection now."""
         return [each for each in self._sessions if each.channel is not None and not each.closed.done()]
 
     def host_key(self) -> HostKey:
@@ -99,7 +99,7 @@ class SshConnection:
         return HostKey.of(key)
 
     async def aclose(self) -> None:
-        """Close it and wait until it is closed; not long, where the far side is silent."""
+        """Close the connection and wait until it is closed, with a short time limit for a silent host."""
         self.connection.close()
         with contextlib.suppress(TimeoutError, asyncssh.Error, OSError):
             async with asyncio.timeout(2):
@@ -109,10 +109,10 @@ class SshConnection:
 
 
 async def open_link(address: SshAddress, *, name: str = "") -> SshConnection:
-    """Connect, through the jump hosts where there are any.
+    """Connect, through the jump hosts if there are any.
 
-    UnreachableError where somebody on the way is silent; DeniedError for an unknown or changed host key and where no
-    key lets us in. Cancelling leaves nothing open.
+    UnreachableError if a host on the way does not answer. DeniedError if a host key is unknown or has changed, or if
+    no login key is accepted. Cancelling leaves nothing open.
     """
     *gates, last = _chain(address)
     tunnel: SshConnection | None = None
@@ -127,7 +127,7 @@ async def open_link(address: SshAddress, *, name: str = "") -> SshConnection:
 
 
 def chain(address: SshAddress) -> tuple[SshAddress, ...]:
-    """Every host on the way, nearest first, the host itself last; each must be known. Reads ssh's configuration."""
+    """Return every host on the way, nearest first and the host itself last. Reads ssh's configuration."""
     hops = [hop.address for hop in _chain(address)]
     return tuple(replace(hop, jump=tuple(hops[:index])) for index, hop in enumerate(hops))
 
@@ -154,9 +154,9 @@ async def fetch_host_key(address: SshAddress) -> HostKey:
 async def accept_host_key(
     address: SshAddress, expected_fingerprint: str, known_hosts: Path | None = None
 ) -> HostKey:
-    """Make the host known, if the key it shows now has `expected_fingerprint`; entries with other keys go.
+    """Add the host to the known hosts if its key has `expected_fingerprint`. Removes its entries with other keys.
 
-    Writes `known_hosts`, else the address's file, else ~/.ssh/known_hosts. DeniedError where the key is another.
+    Writes `known_hosts`, else the address's file, else ~/.ssh/known_hosts. DeniedError if the key is another one.
     """
     key = await fetch_host_key(address)
     if key.fingerprint != expected_fingerprint:
@@ -171,7 +171,7 @@ async def accept_host_key(
 
 @dataclass(frozen=True)
 class _Hop:
-    """One host on the way: its address, and what ssh's configuration file says about it."""
+    """One host on the way: its address and its part of ssh's configuration file."""
 
     address: SshAddress
     config: SSHClientConfig
@@ -207,7 +207,7 @@ class _Hop:
 
     @property
     def known_as(self) -> tuple[str, int]:
-        """Host and port under which known_hosts has it."""
+        """The host and port that known_hosts uses for it."""
         return str(self.config.get("HostKeyAlias") or self.host), self.port
 
     @property
@@ -215,11 +215,11 @@ class _Hop:
         return known_hosts_files(self.address, self.listed)
 
     def listed(self, option: str) -> Sequence[str]:
-        """A list of the configuration file."""
+        """Return a list option of the configuration file."""
         return cast("Sequence[str]", self.config.get(option, ()) or ())
 
     def key_files(self) -> list[str]:
-        """Key files to offer; none = ssh's default ones."""
+        """Return the key files to offer; an empty list means ssh's default ones."""
         named = [Path(path).expanduser() for path in self.address.identity_files]
         if named and not any(path.exists() for path in named):
             raise InvalidError(
@@ -229,13 +229,13 @@ class _Hop:
         return [str(path) for path in named if path.exists()]
 
     def agent_identities(self) -> tuple[()] | list[str]:
-        """Which of the agent's keys to offer. With keys named, those only: sshd counts every offer as a failure."""
+        """Return the agent's keys to offer. If keys are named, only those, since sshd counts every offer as a failure."""
         files = self.key_files() if self.address.identity_files else []
         public = [f"{path}.pub" for path in files]
         return public if public and all(Path(path).exists() for path in public) else ()
 
     def arguments(self) -> dict[str, Any]:
-        """For `asyncssh.connect`: what it is to do."""
+        """Return the arguments for `asyncssh.connect`."""
         address, config = self.address, self.config
         return {
             "host": address.host,
@@ -268,7 +268,10 @@ class _Hop:
 
 
 def _loaded(path: str) -> asyncssh.SSHKey | str:
-    """A private key, read once for all connections: checking one of RSA takes 0.2 s. The path where asyncssh has more to do."""
+    """Load a private key once for all connections, because checking an RSA key takes 0.2 s.
+
+    Returns the path if asyncssh must load the key itself.
+    """
     if os.path.exists(f"{path}-cert.pub"):  # noqa: PTH110  # one of a thousand
         return path
     try:
@@ -322,7 +325,7 @@ async def _connect_through(hop: _Hop, tunnel: SshConnection | None, label: str) 
 
 
 class _Attempt:
-    """One try to connect to a hop, and plain words for how it failed."""
+    """One try to connect to a hop. It explains failures in plain words."""
 
     def __init__(self, hop: _Hop, tunnel: SshConnection | None, label: str, known: KnownHosts) -> None:
         self.hop = hop
@@ -396,7 +399,7 @@ def _is_momentary(error: Exception) -> bool:
 
 
 def _cause(error: Exception, hop: _Hop) -> tuple[str, str]:
-    """Why a host cannot be reached, and what to do about it."""
+    """Return the reason why a host cannot be reached, and a hint."""
     check = "Check that the host is on and that the network lets you through."
     if isinstance(error, TimeoutError):
         return f"no answer within {hop.address.connect_timeout:g} seconds", check

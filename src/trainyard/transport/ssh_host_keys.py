@@ -1,6 +1,6 @@
-"""Host keys: which are known, what to say about one that is not, and how one becomes known.
+"""Host keys: looks them up in known_hosts files, explains unknown ones, and adds accepted ones.
 
-Verification itself happens inside asyncssh while a connection opens (`ssh_connect.py`); it asks `KnownHosts` here.
+asyncssh verifies host keys while a connection opens (`ssh_connect.py`) and asks `KnownHosts` for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WILD = frozenset("*?!")
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """What a host showed as its own: algorithm, fingerprint as ssh-keygen prints it, and the public line."""
+    """The key that a host showed: algorithm, fingerprint as ssh-keygen prints it, and the public line."""
 
     algorithm: str
     fingerprint: str
@@ -40,22 +40,22 @@ class HostKey:
 
 
 def known_name(host: str, port: int) -> str:
-    """How a host is written in known_hosts."""
+    """Return the name of a host in known_hosts."""
     return host if port == DEFAULT_PORT else f"[{host}]:{port}"
 
 
 @dataclass
 class KnownHosts:
-    """The known_hosts files as one connection attempt sees them, and what they said about the host."""
+    """The known_hosts files for one connection attempt, and their entries for the host."""
 
     files: Sequence[Path]
     is_direct: bool = True
     is_known: bool = field(default=False, init=False)
 
     def match(self, host: str, addr: str, port: int | None) -> Sequence[Sequence[object]]:
-        """Answer asyncssh's question while connecting: keys, authorities and revocations for this host.
+        """Return keys, authorities and revocations for this host to asyncssh.
 
-        Only lines that may concern the host are parsed: reading a key costs 0.1 ms, and people have thousands.
+        Only lines that may concern the host are parsed: reading a key takes 0.1 ms, and some files have thousands.
         """
         if not self.is_direct:
             addr = ""  # through a tunnel this is the jump host's address
@@ -69,7 +69,7 @@ class KnownHosts:
                 f"a known_hosts file cannot be read: {error}", hint=f"Correct {_listed(self.files)}."
             ) from error
         keys = found.match(host, addr, port)
-        # asyncssh falls back to the host's entry without a port; a key found only there says nothing about this port.
+        # asyncssh falls back to the host's entry without a port. A key found only there proves nothing about this port.
         is_about_port = all(line.startswith("[") and "," not in line.split(None, 1)[0] for line in lines)
         fallback = found.match(host, addr, None)[0] if port and not is_about_port else []
         self.is_known = bool(keys[0]) and not (port and list(keys[0]) == list(fallback))
@@ -77,7 +77,7 @@ class KnownHosts:
 
 
 def refusal(name: str, address: str, key: HostKey, *, changed: bool) -> DeniedError:
-    """What a person reads about a key that is not known, or not the known one."""
+    """Return the error for a host key that is not known or differs from the known one."""
     accept = f"run `trainyard hosts accept {name} --fingerprint {key.fingerprint}`"
     if changed:
         return DeniedError(
@@ -92,7 +92,7 @@ def refusal(name: str, address: str, key: HostKey, *, changed: bool) -> DeniedEr
 
 
 def remember(path: Path, host: str, port: int, key: HostKey) -> None:
-    """Write `key` as the one known key of the host; entries for it with other keys go. Safe to run twice and at once."""
+    """Write `key` as the only known key of the host. Safe to run twice and from several clients at once."""
     path = path.expanduser().resolve()
     name = known_name(host, port)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def remember(path: Path, host: str, port: int, key: HostKey) -> None:
 
 
 def known_hosts_files(address: SshAddress, configured: Callable[[str], Sequence[str]]) -> Sequence[Path]:
-    """The files that count for `address`; `configured` looks up a list in ssh's configuration file."""
+    """Return the known_hosts files for `address`; `configured` looks up a list in ssh's configuration file."""
     if address.known_hosts is not None:
         return (address.known_hosts.expanduser(),)
     own = [Path(name).expanduser() for name in configured("UserKnownHostsFile") if name.lower() != "none"]
@@ -139,9 +139,9 @@ def _candidate_lines(path: Path, names: set[str]) -> Iterator[str]:
 
 @lru_cache(maxsize=8)
 def _entries(path: Path, *_version: int) -> Sequence[tuple[str, str, frozenset[str] | None]]:
-    """The lines of a file, each with its pattern; and the names in it, unless it has wildcards or is hashed.
+    """Return the lines of a file, each with its pattern and, unless it is hashed or has wildcards, its names.
 
-    Kept while the file does not change: a job on many hosts asks once for each.
+    The result is cached until the file changes, because a job on many hosts asks once for each.
     """
     entries: list[tuple[str, str, frozenset[str] | None]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -155,7 +155,7 @@ def _entries(path: Path, *_version: int) -> Sequence[tuple[str, str, frozenset[s
 
 
 def _is_hash_of(pattern: str, name: str) -> bool:
-    """`|1|salt|hash` as HashKnownHosts writes it."""
+    """Return whether `pattern` is the hash of `name` in the form `|1|salt|hash` that HashKnownHosts writes."""
     parts = pattern.split("|")
     if len(parts) != 4 or parts[1] != "1":
         return False
@@ -167,7 +167,7 @@ def _is_hash_of(pattern: str, name: str) -> bool:
 
 
 def _without(line: str, name: str, key: HostKey) -> str | None:
-    """The line with `name` taken out where it vouches for another key; None where nothing is left of it."""
+    """Remove `name` from a line that has another key. Returns None if no name is left."""
     words = line.split(None, 1)
     if len(words) < 2 or words[0].startswith(("#", "@")) or words[1].split()[:2] == key.line.split():
         return line

@@ -1,8 +1,8 @@
-"""Imports asyncssh without its search for optional libraries by compiler.
+"""Imports asyncssh without its slow search for optional libraries.
 
-asyncssh asks `ctypes.util.find_library` for liboqs and libnettle; for a library that is not there this runs ldconfig, gcc
-and ld, twice: 45 of the 180 ms that `import asyncssh` takes. The loader's cache says the same at once. (Not where the
-library is in LD_LIBRARY_PATH alone; then its algorithms are missing, and others are used.)
+asyncssh asks `ctypes.util.find_library` for liboqs and libnettle. If a library is missing, that runs ldconfig, gcc and
+ld twice: 45 of the 180 ms that `import asyncssh` takes. The loader's cache gives the same answer at once. A library that
+is only in LD_LIBRARY_PATH is not found; then asyncssh uses other algorithms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _quick_search() -> Iterator[None]:
     def find(name: str) -> str | None:
         return search(name) if f"lib{name}.so".encode() in cache else None
 
-    ctypes.util.find_library = find  # for the time of one import
+    ctypes.util.find_library = find  # only during this import
     try:
         yield
     finally:

@@ -1,7 +1,8 @@
-"""The connections to one host: opened on first use, shared by all, replaced when lost, a second when the first is full.
+"""The class Pool: the shared connections to one host. It replaces lost connections and adds one when all are full.
 
-sshd allows ten sessions on a connection by default (MaxSessions), and fewer where somebody says so. A `run` waits a
-moment for a free place; a `spawn` never waits, since it may live for days; ending a command always finds a place.
+sshd allows ten sessions on a connection by default (MaxSessions); an administrator may set fewer. A `run` waits a moment
+for a free place. A `spawn` never waits, since other spawned commands may live for days. Two places are reserved for
+ending commands.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IDLE_SECONDS = 20.0  # a further connection that nobody uses is closed after thi
 
 @dataclass(eq=False)
 class PooledConnection:
-    """A connection with its sessions counted."""
+    """A connection and the number of its sessions."""
 
     link: SshConnection
     is_first: bool
@@ -38,12 +39,12 @@ class PooledConnection:
 
     @property
     def is_free(self) -> bool:
-        """Whether a session more may be opened."""
+        """Whether one more session may be opened."""
         return not self.link.is_lost and self.runs + self.spawns < self.limit
 
     @property
     def takes_spawn(self) -> bool:
-        """Whether one more that may stay for long may be opened."""
+        """Whether one more long-lived session may be opened."""
         return self.is_free and self.spawns < (self.limit // 2 if self.is_first else self.limit)
 
 
@@ -62,7 +63,7 @@ class Pool:
         self.is_closed = False
 
     async def first(self) -> PooledConnection:
-        """Any live connection; connects where there is none. Concurrent callers share one attempt."""
+        """Return a live connection; connect if there is none. Concurrent callers share one attempt."""
         if self.is_closed:
             raise self._closed()
         return self._find_live() or await self._open()
@@ -74,7 +75,7 @@ class Pool:
         return UnreachableError(f"the way to {self._name} has been closed")
 
     async def take_for_run(self) -> PooledConnection:
-        """A place for a session that ends soon; give it back with `release_run`."""
+        """Take a place for a short session; give it back with `release_run`."""
         place = await self._find_for_run()
         place.runs += 1
         return place
@@ -86,13 +87,13 @@ class Pool:
 
     @asynccontextmanager
     async def reserved(self) -> AsyncIterator[SshConnection]:
-        """A connection for a moment's work that must not wait for others' commands."""
+        """Yield a connection for short work that must not wait for other commands."""
         async with self._reserve:
             yield (self._find_live() or await self.first()).link
 
     @asynccontextmanager
     async def extra(self) -> AsyncIterator[SshConnection]:
-        """A connection of one's own, closed afterwards."""
+        """Yield a new connection for the caller alone, closed afterwards."""
         link = await self._open_link()
         try:
             yield link
@@ -100,17 +101,17 @@ class Pool:
             await link.aclose()
 
     def narrow(self, place: PooledConnection, held: int) -> None:
-        """The host refused a session beside the `held` ones: it allows fewer than we thought."""
+        """Lower the limit, since the host refused a session beside the `held` ones."""
         self._limit = place.limit = max(1, min(place.limit, held))
 
     async def take_for_spawn(self) -> PooledConnection:
-        """A place for a session that may stay; give it back with `release_spawn`."""
+        """Take a place for a long-lived session; give it back with `release_spawn`."""
         await self.first()
         while True:
             place = next((place for place in self._places if place.takes_spawn), None)
             if place is None:
                 place = await self._open()
-            if place.takes_spawn:  # others who waited for the same connection may have been quicker
+            if place.takes_spawn:  # other callers that waited for the same connection may have filled it
                 place.spawns += 1
                 return place
 
@@ -156,7 +157,7 @@ class Pool:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             elif waiter.done() and not waiter.cancelled():
-                # Woken and cancelled at once: the place is for the next one. A spare wake-up does no harm.
+                # This caller was woken and cancelled at once, so wake the next one. A wake-up in vain does no harm.
                 self._wake_one()
 
     def _freed(self, place: PooledConnection) -> None:
@@ -185,7 +186,7 @@ class Pool:
             self._wake_one()
 
     async def _open(self) -> PooledConnection:
-        """Open one more connection; those who ask meanwhile wait for the same one."""
+        """Open one more connection. Callers that ask meanwhile wait for the same one."""
         if self.is_closed:
             raise self._closed()
         if self._opening is None:

@@ -1,6 +1,6 @@
-"""Files and folders to and from machines, over any `Transport`: only what changed travels, and what was cut resumes.
+"""Copies files and folders to and from machines over any `Transport`. Only changes are sent; interrupted copies resume.
 
-The two verbs are imported by their first use: most jobs that are reached copy nothing.
+`upload` and `download` are imported on first use, because most clients copy nothing.
 """
 
 from __future__ import annotations

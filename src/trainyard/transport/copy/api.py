@@ -1,4 +1,4 @@
-"""The words of copying: options, report, progress, peers. The work is in `uploading.py` and `downloading.py`."""
+"""The types of copying: options, report, progress, peers. The work is in `uploading.py` and `downloading.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEFAULT_OPTIONS = CopyOptions()
 
 
 class Progress(Protocol):
-    """Somebody who shows how far a copy is."""
+    """Shows the progress of a copy."""
 
     def update(self, machine: str, done: int, total: int) -> None:
         """`done` of `total` bytes have gone to or come from `machine`; never goes back."""
@@ -43,10 +43,10 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What a copy did. `sent` counts the bytes that travelled to or from each machine; 0 = nothing had changed.
+    """The result of a copy. `sent` counts the bytes sent to or from each machine; 0 means that nothing had changed.
 
-    `files` counts what the source holds; `relayed` names the machines that got the data from another machine;
-    `notes` are sentences about what was left out or changed under our hands.
+    `files` counts the files of the source; `relayed` names the machines that got the data from another machine;
+    `notes` are sentences about files that were left out or changed during the copy.
     """
 
     files: int
@@ -77,7 +77,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """How the other machines reach this one by ssh."""
+    """The address at which other machines reach this one by ssh."""
 
     address: str
     port: int = 22

@@ -1,4 +1,4 @@
-"""The archive writer: entries → tar, quickly. `tarfile` takes 0.5 s for 5,000 small files, this 0.05 s.
+"""Writes tar archives quickly: 0.05 s for 5,000 small files, for which `tarfile` takes 0.5 s.
 
 Plain ustar headers; names and links that do not fit travel in GNU's long-name records, which GNU tar, BusyBox and
 libarchive read alike and which hold any bytes. Owners are left out: files belong to whoever unpacks them.
@@ -56,7 +56,7 @@ def end_mark(name: bytes, size: int = 0) -> ManifestEntry:
 
 
 def ended(segment: Segment, name: bytes, ledger: Ledger | None = None) -> Segment:
-    """The same with an end mark, which holds the ledger's sums."""
+    """Return the segment with an end mark, which holds the ledger's checksums."""
     mark = end_mark(name, ledger.length if ledger else 0)
     length = segment.length + BLOCK + mark.size + -mark.size % BLOCK
     return Segment([*segment.entries, mark], length, ledger.encoded if ledger else bytes)
@@ -65,10 +65,10 @@ def ended(segment: Segment, name: bytes, ledger: Ledger | None = None) -> Segmen
 def pack(segment: Segment, descriptor: int, notes: list[str], ledger: Ledger | None = None) -> int:
     """Write the archive and return its length: the announced one, unless files changed meanwhile.
 
-    The ledger hears the sums of what goes by.
+    The ledger collects the checksums of the files.
 
-    A file that vanished since the scan is left out, one that grew is cut, a large one that shrank is filled with zeros;
-    a note says so, and its new time makes the next upload send it again. DeniedError where a file cannot be read.
+    A file that vanished since the scan is left out, one that grew is cut, and a large one that shrank is filled with zeros.
+    A note says so, and its new time makes the next upload send it again. DeniedError if a file cannot be read.
     """
     pieces: list[bytes] = []
     written = 0
@@ -203,7 +203,7 @@ def _send(entry: ManifestEntry, target: int, notes: list[str], ledger: Ledger | 
 
 
 def _copy(source: int, target: int, start: int, end: int) -> int:
-    """Within the kernel; returns where it stopped, which is before `end` where the file is shorter by now."""
+    """Copy within the kernel. Returns where it stopped, which is before `end` if the file is shorter by now."""
     while start < end and (count := os.sendfile(target, source, start, end - start)):
         start += count
     return start
@@ -224,7 +224,7 @@ def _copy_summed(entry: ManifestEntry, source: int, target: int, ledger: Ledger)
 
 
 def _open(entry: ManifestEntry, notes: list[str]) -> int:
-    """A descriptor, or -1 where the file is gone (or something else by now, which the next scan will see)."""
+    """Open a file; -1 if it is gone or no longer a plain file, which the next scan will see."""
     try:
         return os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except PermissionError as error:

@@ -1,7 +1,7 @@
-"""Sums of the blocks of large files, kept on a machine after an upload: so the next one knows which blocks have changed.
+"""Checksums of the blocks of large files. A machine keeps them after an upload, so the next one sends only changed blocks.
 
-A sum only says where to look. What a machine puts together of its old blocks and our new ones is proved by a hash of
-the whole (`delta.py`), so a sum that is wrong, or of an older file, costs a second transfer and nothing else.
+A machine assembles a file of its old blocks and our new ones and checks it by a hash of the whole (`delta.py`). So a
+checksum that is wrong or out of date only costs a second transfer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def sum_file(entry: ManifestEntry, block: int) -> bytes:
 
 
 def encode(files: Iterable[tuple[bytes, Blocks]]) -> bytes:
-    """As it is kept on a machine; nothing where there is nothing to keep."""
+    """Encode checksums as a machine keeps them; b'' if there are none."""
     records = [
         _HEAD.pack(blocks.size, blocks.mtime, blocks.block, len(name)) + name + blocks.sums
         for name, blocks in files
@@ -98,7 +98,7 @@ def encode(files: Iterable[tuple[bytes, Blocks]]) -> bytes:
 
 
 def decode(data: bytes) -> dict[bytes, Blocks]:
-    """The opposite; what is not ours, or damaged, is nothing."""
+    """Decode the bytes of `encode`. Damaged or foreign bytes give an empty result."""
     found: dict[bytes, Blocks] = {}
     if not data.startswith(MAGIC):
         return found
@@ -117,9 +117,9 @@ def decode(data: bytes) -> dict[bytes, Blocks]:
 
 @dataclass
 class Ledger:
-    """The sums that an upload leaves behind: of files that stay as they are, and of those being sent.
+    """The checksums that an upload leaves on a machine: of unchanged files and of files that it sends.
 
-    Its length is known before the sums of what is being sent are.
+    Its length is known before the checksums of the sent files are.
     """
 
     kept: Mapping[bytes, Blocks]

@@ -1,4 +1,4 @@
-"""What a machine has already: one question, answered by one word where nothing differs."""
+"""Compares an upload with the files that a machine has, in one request. If nothing differs, the answer is one word."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STAMP = re.compile("[0-9]{1,25}")
 
 @dataclass
 class Plan:
-    """One upload as it is for every machine: what goes where. `target` is a path from `script.machine_path`."""
+    """The sources and the target of one upload, the same for every machine. `target` is from `script.machine_path`."""
 
     manifest: Manifest
     kind: str
@@ -48,26 +48,26 @@ class Plan:
 
     @property
     def shown_target(self) -> str:
-        """The target for people."""
+        """The target as messages show it."""
         return os.fsdecode(self.target.removeprefix(b"./"))
 
     @cached_property
     def empty_folders(self) -> list[bytes]:
-        """Folders that only a question of their own can find; the shell reads them by line."""
+        """Empty folders. The shell checks them one by one and reads their names by line."""
         return [name for name in self.manifest.empty_folders() if b"\n" not in name]
 
     @cached_property
     def folders_hash(self) -> str:
-        """Kept in the stamp: equal folders need not be sent again."""
+        """The hash of the folders in the stamp. Equal folders are not sent again."""
         return self.manifest.folders_hash()
 
     @property
     def stamp(self) -> str:
-        """What a machine keeps when it has everything."""
+        """The stamp that a machine keeps when it has all files."""
         return f"{self.manifest.scanned_ns} {self.folders_hash}"
 
     def question(self, names: Iterable[bytes]) -> bytes:
-        """Standard input of the survey: folders by line, then names, gzipped."""
+        """Return the standard input of the survey script: folders by line, then names, gzipped."""
         lines = b"".join(folder + b"\n" for folder in self.empty_folders)
         return lines + gzip.compress(b"\0".join(names), 1)
 
@@ -79,7 +79,7 @@ class Plan:
 
     @cached_property
     def longest_answer(self) -> int:
-        """Bytes that a machine can list at most: a line or a hash for each file and its part."""
+        """The most bytes that an honest machine lists: a line or a hash for each file and its part."""
         return 1024 + sum(2 * len(entry.name) + 512 for entry in self.manifest.files)
 
     @cached_property
@@ -92,7 +92,7 @@ class Plan:
         }
 
     def parse(self, listing: bytes, flavour: str) -> _Listed:
-        """Read a machine's answer; machines with the same files give the same one."""
+        """Parse a machine's answer. Machines with the same files give the same answer, which is parsed once."""
         if listing not in self._listings:
             self._listings[listing] = _parse_listing(listing, flavour)
         return self._listings[listing]
@@ -102,7 +102,7 @@ class Plan:
         return {}
 
     def parse_blocks(self, data: bytes) -> Mapping[bytes, Blocks]:
-        """Read what a machine keeps of the last upload; machines that keep the same give the same object."""
+        """Parse the checksums that a machine keeps of the last upload. Equal checksums give the same object."""
         if data not in self._blocks:
             self._blocks[data] = decode(data)
         return self._blocks[data]
@@ -112,7 +112,7 @@ class Plan:
         return {}
 
     async def deltas(self, pairs: Sequence[tuple[ManifestEntry, Blocks]]) -> dict[bytes, Delta]:
-        """What has changed in files since they were as `Blocks` say, where that is worth knowing."""
+        """Return the changed blocks of files since the state that `Blocks` describes, if sending them is worth it."""
         async with self._hashing:
             new = [(entry, base) for entry, base in pairs if (entry.name, base) not in self._deltas]
             compared = await asyncio.gather(*[asyncio.to_thread(compare, *pair) for pair in new])
@@ -147,10 +147,10 @@ def _hash_all(entries: Sequence[ManifestEntry]) -> dict[bytes, str]:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one machine lacks. `inside`: the target is a folder there, so the plan has to be another.
+    """The files that one machine lacks. `inside`: the target is a folder there, so another plan is needed.
 
-    `is_verified`: contents were compared, so that the machine's stamp may move on. `deltas`: of the files, those that
-    are there in an older form; `known`: the sums that the machine keeps.
+    `is_verified`: contents were compared, so the machine's stamp may be renewed. `deltas`: the files of which the
+    machine has an older version; `known`: the checksums that the machine keeps.
     """
 
     files: Sequence[ManifestEntry] = ()
@@ -163,19 +163,19 @@ class Findings:
 
 
 def part_name(entry: ManifestEntry) -> bytes:
-    """Where a large file grows, beside its final name."""
+    """Return the name of the partial file in which a large file grows, beside its final name."""
     folder, slash, leaf = entry.name.rpartition(b"/")
     return folder + slash + part_stem(leaf) + part_signature(entry).encode()
 
 
 def part_signature(entry: ManifestEntry) -> str:
-    """Stands for the content of a large file as far as its size, time and path do."""
+    """Return a signature of a large file, made from its size, time and path."""
     text = b"%d %d %s" % (entry.size, entry.mtime_ns, entry.path)
     return hashlib.sha256(text).hexdigest()[:16]
 
 
 async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
-    """Ask `machine` what it has of the plan."""
+    """Ask `machine` which files of the plan it has."""
     answer = await _ask(machine, transport, plan, want="differences")
     if "inside" in answer.words:
         return Findings(inside=True)
@@ -186,7 +186,7 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
         )
     if "absent" in answer.words:
         return Findings(plan.manifest.files, plan.manifest.folders)
-    # The mode of a folder that was there before us, /tmp for one, is none of our business.
+    # A folder that was there before keeps its mode; /tmp is an example.
     below = [folder for folder in plan.manifest.folders if folder.name != ROOT]
     if "bad" in answer.words:
         return Findings(plan.manifest.files, below)
@@ -218,9 +218,9 @@ async def survey(machine: str, transport: Transport, plan: Plan) -> Findings:
 async def _different(
     machine: str, transport: Transport, plan: Plan, racy: list[ManifestEntry]
 ) -> tuple[list[ManifestEntry], bytes]:
-    """Which of these do differ: their contents are hashed there and here, so that only what changed travels.
+    """Hash the contents of these files there and here, and return those that differ.
 
-    And the sums of blocks that the machine keeps.
+    Also returns the checksums of blocks that the machine keeps.
     """
     files = [entry for entry in racy if stat.S_ISREG(entry.mode)]
     if not files:
@@ -247,7 +247,10 @@ def _lacking(plan: Plan, listed: _Listed, changed: set[bytes]) -> list[ManifestE
 def _older(
     files: Iterable[ManifestEntry], large: Mapping[bytes, tuple[int, int]], known: Mapping[bytes, Blocks]
 ) -> list[tuple[ManifestEntry, Blocks]]:
-    """Files that are there as the last upload left them, and what that was. `large` has their sizes and times there."""
+    """Return the files that are unchanged since the last upload, with their blocks.
+
+    `large` has the sizes and times of large files on the machine.
+    """
     pairs = []
     for entry in files if known else ():
         blocks = known.get(entry.name)
@@ -257,14 +260,14 @@ def _older(
 
 
 def _parts(files: Sequence[ManifestEntry], listed: _Listed) -> dict[bytes, int]:
-    """How much of each large file is there. What is not a plain file is no part of ours."""
+    """Return the size of each partial file there. Only plain files count."""
     parts = {entry.name: listed.large.get(part_name(entry)) for entry in files if entry.is_large}
     return {name: part[0] for name, part in parts.items() if part}
 
 
 @dataclass(frozen=True)
 class _Listed:
-    """What a machine has of the names that it was asked about. `large`: sizes and times of files that have blocks."""
+    """The files that a machine has, of those in the question. `large`: sizes and times of files that have blocks."""
 
     lines: set[bytes]
     sizes: dict[bytes, int]
@@ -335,7 +338,7 @@ async def _ask(
 
 
 def _parse(output: bytes, mark: bytes, most: int) -> _Answer:
-    """ValueError and zlib.error where our script never says that; `most` bytes are all that it can list."""
+    """Parse an answer of at most `most` bytes. ValueError and zlib.error if our script cannot have printed it."""
     words: dict[str, list[str]] = {}
     start = output.find(mark)
     while start >= 0:
@@ -349,7 +352,7 @@ def _parse(output: bytes, mark: bytes, most: int) -> _Answer:
 
 
 def _unzip(data: bytes, most: int) -> tuple[bytes, bytes]:
-    """The listing, and what comes after it."""
+    """Unzip the listing; return it and the bytes after it."""
     if not data:
         return b"", b""
     unpacker = zlib.decompressobj(wbits=31)

@@ -41,7 +41,7 @@ class ArchiveDelivery:
     stamp: str = ""
     in_all: int = 0
     is_streamed: bool = False  # one machine wants it, once, and over the open connection
-    ledger: Ledger | None = None  # hears the sums of what goes by
+    ledger: Ledger | None = None  # collects the checksums of the files while they are sent
 
     @property
     def length(self) -> int:
@@ -50,7 +50,7 @@ class ArchiveDelivery:
 
     @property
     def work(self) -> int:
-        """Bytes that a machine goes through once it has got all."""
+        """Bytes that the machine must process after it has received all."""
         return self.length
 
     def keep(self, ledger: Ledger) -> None:
@@ -59,13 +59,13 @@ class ArchiveDelivery:
         self.segment = ended(plain, self.end.encode(), ledger)
 
     def make(self) -> Payload | Stream:
-        """Pack it, or get ready to pack it while it is sent. Blocking."""
+        """Pack the files, or prepare to pack them while they are sent. Blocking."""
         if self.is_streamed:
             return Stream(self._pack, self.length)
         return self.make_shared()
 
     def make_shared(self) -> Payload:
-        """Pack it for any number of readers. Blocking."""
+        """Pack the files for any number of readers. Blocking."""
         return make_payload(self._pack)
 
     def _pack(self, descriptor: int) -> int:
@@ -89,7 +89,7 @@ class ArchiveDelivery:
 
 @dataclass
 class PartDelivery:
-    """One large file, from where the machine's part of it ends."""
+    """One large file, sent from the end of the machine's partial file."""
 
     plan: Plan
     entry: ManifestEntry
@@ -105,7 +105,7 @@ class PartDelivery:
 
     @property
     def work(self) -> int:
-        """Bytes that a machine goes through before, to compare the end of its part, or after."""
+        """Bytes that the machine must process: the end of its partial file before, or the whole file after."""
         return min(self.offset, TAIL)
 
     def make(self) -> Payload:
@@ -137,7 +137,7 @@ class PartDelivery:
         }
 
     async def send(self, transport: Transport, payload: Payload | Stream, on_bytes: OnBytes) -> Outcome:
-        """To one machine; from the start where its part turns out to be another's or to be in use."""
+        """Send to one machine. Starts from the beginning if its partial file does not match or is in use."""
         variables = await asyncio.to_thread(self.variables)
         outcome = await _receive(transport, payload, variables, on_bytes, self)
         if outcome.words[:2] == ("failed", STALE):
@@ -151,7 +151,7 @@ class PartDelivery:
 
 @dataclass
 class DeltaDelivery:
-    """New blocks of files that the machines have in an older form."""
+    """New blocks of files of which the machines have an older version."""
 
     plan: Plan
     patch: Patch
@@ -167,7 +167,7 @@ class DeltaDelivery:
 
     @property
     def work(self) -> int:
-        """Bytes that a machine goes through: it copies the old files, puts the blocks in and hashes all of it."""
+        """Bytes that the machine must process: it copies the old files, inserts the blocks and hashes all of it."""
         return self.length + 2 * sum(entry.size for entry, _ in self.patch.files)
 
     def keep(self, ledger: Ledger) -> None:
@@ -209,7 +209,7 @@ Delivery = ArchiveDelivery | PartDelivery | DeltaDelivery
 
 
 def deliveries(plan: Plan, findings: Findings, notes: list[str], *, copies: int) -> list[Delivery]:
-    """Everything that `copies` machines with these findings must be sent, in order. The last completes the upload."""
+    """Return the deliveries for `copies` machines with these findings, in order. The last completes the upload."""
     deltas = findings.deltas
     whole = [entry for entry in findings.files if entry.name not in deltas]
     ledger = make_ledger(plan.manifest.files, findings.files, findings.known)
@@ -246,8 +246,8 @@ def _archive(plan: Plan, segment: Segment, notes: list[str], ledger: Ledger | No
 class Stock:
     """Payloads shared by `users` senders who go through `items` in order, each at its own pace.
 
-    An archive is made when the first sender wants it and freed when the last is through with it; at most WINDOW are
-    held, so a slow machine slows the others rather than filling memory.
+    An archive is made when the first sender needs it and freed after the last one has sent it. At most WINDOW archives
+    are held, so a slow machine slows down the others and does not fill memory.
     """
 
     items: Sequence[Delivery]
@@ -263,14 +263,14 @@ class Stock:
         return await asyncio.shield(self._made[index])
 
     def give(self, index: int) -> None:
-        """One sender is through with item `index`, or will never want it."""
+        """Note that one sender has sent item `index` or will never need it."""
         self._waiting[index] = self._waiting.get(index, self.users) - 1
         if self._waiting[index] == 0 and (made := self._made.get(index)):
             made.add_done_callback(self._free)
             made.cancel()
 
     async def settled(self) -> None:
-        """Wait until nothing is being made any more; what nobody wants has been freed then."""
+        """Wait until no payload is being made. Payloads that no sender needs are freed by then."""
         if self._made:
             await asyncio.wait(self._made.values())
             await asyncio.sleep(0)  # the callbacks that free
@@ -296,7 +296,7 @@ class Stock:
 
 
 def failure(machine: str, plan: Plan, outcome: Outcome) -> Error:
-    """The error for a sink that did not take all."""
+    """Return the error for a machine that did not accept the whole delivery."""
     return InvalidError(
         f"the upload to {plan.shown_target!r} on {machine} failed: {outcome.reason}",
         hint="Check the space and the rights of the target there, then upload again; only the rest is sent.",
@@ -314,7 +314,7 @@ async def _receive(
 
 
 def _tail_hash(path: bytes, offset: int) -> str:
-    """Of the MiB before `offset`, as the machine computes it of its part."""
+    """Return the hash of the MiB before `offset`, as the machine computes it for its partial file."""
     if not offset:
         return "none"
     start = max(0, offset - TAIL)

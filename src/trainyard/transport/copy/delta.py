@@ -1,9 +1,11 @@
-"""New blocks of files that a machine has in an older form: it copies its own file, puts our blocks in, and proves the
-result by a hash of the whole before the file gets its name. What cannot be proved is sent whole, by the caller.
+"""Sends only the changed blocks of files of which a machine has an older version.
 
-The proofs come after the blocks, so that we find them while the machine copies. A proof is two: sha256, which every
-machine can compute, and Poly1305, which takes a third of the time where there is an openssl that knows it. Its key is
-drawn for this delivery, so no file was made to match: a difference escapes it with a chance of less than 2 to the -70.
+The machine copies its own file, inserts the blocks, and checks a hash of the whole before the file gets its name. If the
+check fails, the caller sends the whole file.
+
+The hashes come after the blocks, so that we compute them while the machine copies. There are two per file: sha256, which
+every machine can compute, and Poly1305, which takes a third of the time if openssl knows it. Its key is random for each
+delivery, so no file can be made to match. A difference escapes it with a probability of less than 2 to the -70.
 """
 
 from __future__ import annotations
@@ -24,16 +26,18 @@ from trainyard.transport.copy.blocks import Blocks, Ledger, block_count, block_s
 from trainyard.transport.copy.manifest import ManifestEntry, part_stem
 from trainyard.transport.copy.payload import Payload
 
-MOST_RUNS = 32  # of neighbouring blocks in one file; each is a process there
-MOST_FILES = 100  # in one delivery: their names are in its script
-MOST_BYTES = 256 * 1024 * 1024  # of the files of one delivery, which are there twice until they are proved
+MOST_RUNS = 32  # the most runs of neighbouring blocks in one file; each is a process there
+MOST_FILES = 100  # the most files in one delivery: their names are in its script
+MOST_BYTES = (
+    256 * 1024 * 1024
+)  # the most bytes of files in one delivery; the machine has them twice until the check
 
-PROOF = 64 + 1 + 32 + 1  # sha256, Poly1305, with what divides them
+PROOF = 64 + 1 + 32 + 1  # sha256 and Poly1305, each with a separator
 _CHUNK = 1024 * 1024
 
 
 class Delta(NamedTuple):
-    """What has changed in a file since `base`: the numbers of its blocks of `base.block` bytes."""
+    """The changes in a file since `base`: the numbers of its changed blocks of `base.block` bytes."""
 
     base: Blocks
     changed: tuple[int, ...]
@@ -41,13 +45,13 @@ class Delta(NamedTuple):
 
     @property
     def is_worth_it(self) -> bool:
-        """Sending the blocks is better than sending the file."""
+        """Whether sending the blocks is cheaper than sending the file."""
         count = len(self.sums) // 4
         return 2 * len(self.changed) <= count and len(runs(self.changed)) <= MOST_RUNS
 
 
 def compare(entry: ManifestEntry, base: Blocks) -> Delta:
-    """A local file with its sums of an earlier time. Blocking."""
+    """Compare a local file with its earlier checksums. Blocking."""
     sums = sum_file(entry, base.block)
     count = block_count(entry.size, base.block)
     if len(sums) != 4 * count:
@@ -62,7 +66,7 @@ def compare(entry: ManifestEntry, base: Blocks) -> Delta:
 
 
 def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Neighbours together: (first, how many)."""
+    """Group neighbouring numbers: (first, count)."""
     found = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in group]
@@ -72,7 +76,7 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 @dataclass
 class Patch:
-    """The new blocks of several files, and the script that puts them in.
+    """The new blocks of several files, and the script that inserts them.
 
     Every block fills its whole space and the files with the largest blocks come first, so that each block begins at a
     multiple of its size: `dd` counts in blocks.
@@ -137,7 +141,7 @@ class Patch:
 
 
 def _paths(base: bytes, entry: ManifestEntry) -> tuple[bytes, bytes]:
-    """How the names of its parts begin, and its own."""
+    """Return the start of the names of a file's partial files, and the file's own name."""
     folder, _, leaf = entry.name.rpartition(b"/")
     where = base + b"/" + folder if folder else base
     return where + b"/" + part_stem(leaf), where + b"/" + leaf
@@ -166,7 +170,7 @@ def _function(name: bytes, commands: Sequence[bytes]) -> bytes:
 
 
 def _read(entry: ManifestEntry, start: int, length: int) -> bytes:
-    """What can be read of it: where it is less, the hash will not be that of the file, and sending it whole says why."""
+    """Read as much as possible. If it is less, the hash does not match, and sending the whole file reports the cause."""
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -195,7 +199,7 @@ def _proof(entry: ManifestEntry, key: bytes) -> bytes:
 
 
 def patches(base: bytes, files: Iterable[tuple[ManifestEntry, Delta]]) -> list[Patch]:
-    """Cut into deliveries of a reasonable size."""
+    """Split the files into deliveries of a reasonable size."""
     made: list[Patch] = []
     held: list[tuple[ManifestEntry, Delta]] = []
     size = 0
@@ -209,7 +213,7 @@ def patches(base: bytes, files: Iterable[tuple[ManifestEntry, Delta]]) -> list[P
 
 
 def write_patch(patch: Patch, ledger: Ledger | None, descriptor: int) -> int:
-    """The blocks, the proofs, then the sums that the machine shall keep. Blocking."""
+    """Write the blocks, the hashes, then the checksums that the machine keeps. Blocking."""
     length = patch.write(descriptor)
     if ledger is not None:
         for entry, delta in patch.files:

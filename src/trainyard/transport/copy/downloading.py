@@ -1,4 +1,4 @@
-"""Files and folders from a machine: list them there, compare with what is here, bring the rest."""
+"""Downloads files and folders from a machine: lists them there, compares them with local files, fetches the rest."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ async def download(
     options: CopyOptions = DEFAULT_OPTIONS,
     progress: Progress | None = None,
 ) -> CopyReport:
-    """Copy a file or folder of the machine to `target`; what is here already, by size and time, does not travel.
+    """Copy a file or folder of the machine to `target`. Files with the same size and time are not copied again.
 
     A relative source means the machine's home. A file becomes the target, or goes inside it where that is a folder. A
     folder becomes the target, merging with what is there, so that doing it again resumes; with `options.into`, or
-    where the target is `.` or `..`, it goes inside. What a pattern matches goes inside. Parents are made.
+    with the target `.` or `..`, it goes inside. Matches of a pattern go inside. Parents are made.
 
-    Nothing is ever written outside of the target, whatever the machine answers. NotFoundError where the source is
-    missing. InvalidError where it is larger than the space that is left. Cancelling ends the far side and leaves no half
-    file under its name; large files continue where they were cut, unless the disk was full.
+    Nothing is ever written outside of the target, whatever the machine answers. NotFoundError if the source is
+    missing. InvalidError if it is larger than the free space. Cancelling ends the remote script and leaves no incomplete
+    file under its name. Large files continue where they were cut, unless the disk was full.
     """
     meter = _Meter(progress, asyncio.get_running_loop())
     works = await _works(transport, source, target, options, meter)
@@ -107,7 +107,7 @@ async def _works(
 
 
 def _check_space(works: Sequence[_Download], target: Path) -> None:
-    """Say so now where the disk cannot take it, rather than when it is full. Blocking."""
+    """Raise an error now if the disk has not enough room for the download. Blocking."""
     needed = sum(work.needed for work in works)
     free = works[0].tree.free_bytes()
     if free is not None and needed > free:
@@ -127,7 +127,7 @@ def _leaf(path: bytes) -> str:
 
 @dataclass
 class _Meter:
-    """Bytes as they come, in whatever thread → progress in the loop's, never going back.
+    """Counts bytes in any thread and reports progress in the event loop. The progress never goes back.
 
     `found` counts those that were here already, in parts of large files.
     """
@@ -140,7 +140,7 @@ class _Meter:
     _is_due: bool = False
 
     def add(self, count: int) -> None:
-        """More has come."""
+        """Count more bytes."""
         self.done += count
         if self.progress is not None and not self._is_due:
             self._is_due = True
@@ -170,7 +170,7 @@ class _Download:
     notes: Notes = field(default_factory=Notes)
     small: list[Remote] = field(default_factory=list)
     large: list[Remote] = field(default_factory=list)
-    needed: int = 0  # bytes by which what is here will grow, at least
+    needed: int = 0  # the least number of bytes by which the local files will grow
 
     def __post_init__(self) -> None:
         # What archives are unpacked in; of a file, the folder that it lies in.
@@ -184,7 +184,7 @@ class _Download:
 
     @property
     def expected(self) -> int:
-        """How many bytes will come."""
+        """The number of bytes that will come."""
         if not self.listing.is_exact:
             return self.listing.rough_size
         return sum(entry.size for entry in (*self.small, *self.large) if entry.kind == b"f")
@@ -195,7 +195,7 @@ class _Download:
         return sum(entry.kind in (b"f", b"l") for entry in self.listing.entries)
 
     def compare(self) -> None:
-        """Find out what has to come. Blocking."""
+        """Find out which files must be fetched. Blocking."""
         self.needed = 0 if self.listing.is_exact else self.listing.rough_size
         for entry in self.listing.entries:
             is_top = entry.name == ROOT
@@ -231,7 +231,7 @@ class _Download:
         return b"" if entry.name == ROOT else entry.name
 
     async def run(self) -> None:
-        """Bring what has to come."""
+        """Fetch the files that are missing or differ."""
         if self.small or not self.listing.is_exact:
             await self._fetch_archive()
         for entry in self.large:
@@ -271,7 +271,7 @@ class _Download:
         return {self.source.rpartition(b"/")[2]: entry.mtime_ns for entry in self.small}
 
     def _keep_rough(self, name: bytes) -> bool:
-        """Without a listing everything is sent; what must stay is sorted out here."""
+        """Return whether the local file stays. Without exact times the machine sends everything."""
         if self.listing.is_exact or not self.options.dont_overwrite:
             return False
         here = self.tree.lstat(name)
@@ -304,7 +304,7 @@ class _Download:
             part.close()
 
     async def _continue(self, entry: Remote, part: PartialFile) -> bool:
-        """Append what is missing; False where the file there is not the one that the part is of."""
+        """Append the missing bytes. Returns False if the partial file belongs to another version of the file."""
         if part.offset > entry.size:
             return False
         script = compose(

@@ -1,7 +1,7 @@
-"""The archive reader: a tar stream from a machine → files below one folder, and never outside of it.
+"""Unpacks a tar stream from a machine below one folder, and never outside of it.
 
-Names that climb out are refused, and so is what nobody asked for; nothing is written through a link, because every folder
-is entered by `target_folder.py`, and links are made last; a file appears under its name only when it is complete.
+Names that lead out of the folder are refused, and so are names that were not asked for. Nothing is written through a
+link, because `target_folder.py` opens every folder and links are made last. A file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PLAIN = b"07\0"  # kinds of members that are regular files
 
 
 class Extraction:
-    """Feed it the stream; `finish` when it has ended, `abort` when it has not.
+    """Takes the stream by `feed`. Call `finish` at its end, or `abort` if it was cut.
 
     `wanted` holds the names that were asked for; None where that was everything. `times` gives the exact times (ns) of
     names, which headers round to seconds. `renamed` replaces every name: the archive then holds one file. `keep` says
-    which names are to be left as they are here.
+    which local files stay as they are.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Extraction:
             self._tree.settle_folder(name, mode, mtime_ns)
 
     def abort(self) -> None:
-        """Leave no half file."""
+        """Remove incomplete files."""
         if self._file is not None:
             self._file.discard()
             self._file = None
@@ -160,7 +160,7 @@ class Extraction:
             self.notes.add(f"{shown(member.name)} is a device or a pipe and was skipped")
 
     def _place(self, member: Member) -> bytes | None:
-        """Where a member goes; None where it must not or need not go anywhere."""
+        """Return the name for a member; None if it must not or need not be written."""
         if self._renamed:
             if member.kind in _PLAIN and not self.files:
                 return self._renamed

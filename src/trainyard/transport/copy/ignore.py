@@ -1,4 +1,4 @@
-"""What stays behind: ignore files in gitignore's syntax, per folder, and patterns given as options."""
+"""Decides which files are not copied: ignore files in gitignore's syntax in each folder, and patterns from options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Spec(Protocol):
 
 
 class Rules:
-    """The rules of one tree. Folders are told as they are entered; the deepest file that has an opinion decides."""
+    """The ignore rules of one tree. Call `enter` for each folder. The deepest ignore file with a matching rule decides."""
 
     def __init__(self, options: CopyOptions) -> None:
         names = [options.ignore_file] if options.ignore_file else []
@@ -44,11 +44,11 @@ class Rules:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is ignored anywhere, as far as the folders entered so far go."""
+        """Whether the folders entered so far have no rules."""
         return not self._specs and self._exclude is None
 
     def ignores(self, name: str, *, is_folder: bool) -> bool:
-        """Does `name` (relative to the top) stay behind? Its parents are asked by the caller as it descends."""
+        """Return whether `name` (relative to the top) is ignored. The caller checks its parents while it descends."""
         path = name + "/" if is_folder else name
         if self._exclude is not None and self._exclude.check_file(path).include:
             return True
@@ -63,7 +63,7 @@ class Rules:
         return False
 
     def ignores_deep(self, name: str, *, is_folder: bool) -> bool:
-        """Like `ignores`, for a name whose parents nobody has asked about."""
+        """Like `ignores`, for a name whose parents have not been checked."""
         if self.is_empty:
             return False
         parts = name.split("/")
@@ -74,7 +74,7 @@ class Rules:
 
 
 def _lines(path: bytes) -> list[str]:
-    """The lines of an ignore file; none where something else, a pipe for one, has its name."""
+    """Return the lines of an ignore file; none if it is not a plain file but, for example, a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
@@ -91,5 +91,5 @@ def _lines(path: bytes) -> list[str]:
 def _compile(patterns: Sequence[str]) -> _Spec:
     from pathspec import GitIgnoreSpec  # noqa: PLC0415  # 141 M instructions, paid by those who ignore something
 
-    # Where google-re2 is installed, it would be taken, and it knows no names but those of UTF-8.
+    # Without this, an installed google-re2 would be used, and it supports only names in UTF-8.
     return GitIgnoreSpec.from_lines(patterns, backend="simple")

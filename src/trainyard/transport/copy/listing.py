@@ -1,4 +1,4 @@
-"""What a machine says a download would bring: one file, a folder with its tree, or what a pattern matches.
+"""Lists the files of a download on the machine: one file, a folder with its tree, or the matches of a pattern.
 
 The machine may lie. Its answer is checked field by field, and a match must fit the pattern component by component.
 """
@@ -32,7 +32,7 @@ _KINDS = (b"file", b"folder")
 
 
 class Remote(NamedTuple):
-    """One thing on the machine."""
+    """A file, folder or link on the machine."""
 
     name: bytes
     kind: bytes
@@ -43,7 +43,7 @@ class Remote(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """The answer. `matches` is None but for a pattern."""
+    """The machine's answer. `matches` is set only for a pattern."""
 
     kind: str
     entries: Sequence[Remote] = ()
@@ -52,7 +52,7 @@ class Listing:
 
     @property
     def is_exact(self) -> bool:
-        """Whether sizes and times are known; a machine without GNU find cannot tell them."""
+        """Whether sizes and times are known. A machine without GNU find cannot report them."""
         return bool(self.entries)
 
 
@@ -83,7 +83,7 @@ async def list_source(transport: Transport, source: bytes, *, pattern: bool) -> 
 
 
 def strange(shown: str) -> InvalidError:
-    """For an answer that our script never gives."""
+    """Return the error for an answer that our script never gives."""
     return InvalidError(
         f"the machine's answer about {shown!r} cannot be understood",
         hint="Look at the machine; it does not do what it was told.",
@@ -91,7 +91,7 @@ def strange(shown: str) -> InvalidError:
 
 
 def fits(pattern: bytes, match: bytes) -> bool:
-    """Whether a match is one that the pattern can have: a machine could name any file of its own instead."""
+    """Return whether the pattern can match this name. A hostile machine could name any other file."""
     wanted = [part for part in pattern.split(b"/") if part]
     found = [part for part in match.split(b"/") if part]
     return (
@@ -112,7 +112,7 @@ def _part_fits(pattern: bytes, name: bytes) -> bool:
 
 
 def _lines(packed: bytes, shown: str) -> Iterator[bytes]:
-    """The lines of a gzipped answer, which is not trusted to be short."""
+    """Yield the lines of a gzipped answer, and refuse one that is too long."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         text = unpacker.decompress(packed, MOST_BYTES)

@@ -1,6 +1,6 @@
-"""What there is to copy: a scan of local files and folders, and the lines that a machine's `stat` would print for them.
+"""Scans local files and folders for a copy, and makes the lines that a machine's `stat` would print for them.
 
-Reading the files is `archive.py`'s work; asking a machine is `compare.py`'s.
+`archive.py` reads the files; `compare.py` asks the machines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainyard.transport.copy.ignore import Rules
 from trainyard.transport.copy.target_folder import LONGEST_NAME, shown
 
 ROOT = b"."
-LARGE = 32 * 1024 * 1024  # from here on a file travels alone, in a part that can be resumed
+LARGE = 32 * 1024 * 1024  # a file of this size or more is sent alone and can be resumed
 # A file written as late as this before a scan may be written again without its times changing visibly: file systems
 # store times in steps of up to 2 s (FAT), and a file server's clock need not be ours.
 RACY_NS = 2_000_000_000
@@ -30,7 +30,7 @@ TICK_NS = 20_000_000  # the kernel stamps files with a clock that moves in steps
 
 
 class ManifestEntry(NamedTuple):
-    """One thing to copy. `name` is where it goes, relative to the target folder; `path` is where it is here."""
+    """A file, folder or link to copy. `name` is relative to the target folder; `path` is the local path."""
 
     name: bytes
     path: bytes
@@ -48,20 +48,20 @@ class ManifestEntry(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """It travels alone."""
+        """Whether it is sent alone."""
         return self.size >= LARGE and stat.S_ISREG(self.mode)
 
     def is_racy(self, since_ns: int) -> bool:
-        """May it have changed unnoticed after a scan at `since_ns`? A change of any kind moves ctime."""
+        """Return whether it may have changed unnoticed after a scan at `since_ns`. Any change moves ctime."""
         return self.mtime_ns >= since_ns - RACY_NS or self.ctime_ns >= since_ns - TICK_NS
 
     def line(self) -> bytes:
-        """What `stat` with our format prints for an equal file on a machine."""
+        """The line that `stat` with our format prints for an equal file on a machine."""
         return b"%x %d %d %s" % (self.mode, self.size, self.mtime, self.name)
 
 
 def part_stem(leaf: bytes) -> bytes:
-    """How the names of a file's parts begin; cut, because a name has 255 bytes at most."""
+    """Return the start of the names of a file's partial files, cut because a name has at most 255 bytes."""
     return b".%s.trainyard-part-" % leaf[:100]
 
 
@@ -85,12 +85,12 @@ class Manifest:
         return [folder.name for folder in self.folders if folder.name not in parents and folder.name != ROOT]
 
     def folders_hash(self) -> str:
-        """Stands for the folders and their modes."""
+        """A hash of the folders and their modes."""
         text = b"\0".join(b"%x %s" % (folder.mode, folder.name) for folder in self.folders)
         return hashlib.sha256(text).hexdigest()[:16]
 
     def ignores(self, name: bytes, *, is_folder: bool) -> bool:
-        """A rule of the tree keeps `name` out."""
+        """Return whether a rule of the tree ignores `name`."""
         for prefix, rules in self.rules.items():
             below = name if prefix == ROOT else name.removeprefix(prefix + b"/")
             if prefix == ROOT or below != name:
@@ -125,7 +125,7 @@ def expand(sources: Sequence[Path]) -> tuple[list[Path], bool]:
 
 
 def leaf_name(path: Path) -> str:
-    """The name a source has at the target; `.` and `..` have the name of the folder they mean."""
+    """Return the name of a source at the target. `.` and `..` get the name of the folder they mean."""
     return path.name if path.name not in ("", "..") else path.resolve().name
 
 

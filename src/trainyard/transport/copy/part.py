@@ -1,4 +1,4 @@
-"""A large file that is being downloaded, as far as it has come. Uploads have theirs on the machine, in `sinks.sh`."""
+"""The class PartialFile: a large file during its download. For uploads, `sinks.sh` keeps it on the machine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONTINUE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class PartialFile:
-    """A large file as far as it has come, beside its final name. One process at a time continues it.
+    """The part of a large file that has been downloaded, stored beside its final name. Only one process continues it.
 
-    Its own name ends at random, and it is only ever made new or continued as what we left: a plain file of ours with one
-    name. So nothing that a machine has put there is written through.
+    Its name ends in a random word. It is always made new, or it is a plain file of ours with a single link. So no link
+    that a machine has put there is written through.
     """
 
     def __init__(self, tree: TargetFolder, name: bytes, signature: str) -> None:
@@ -59,12 +59,12 @@ class PartialFile:
             view = view[count:]
 
     def restart(self) -> None:
-        """What is there is of another file."""
+        """Start again, because the content belongs to another version of the file."""
         os.ftruncate(self._file, 0)
         self.offset = 0
 
     def complete(self, mode: int, mtime_ns: int) -> None:
-        """Give it its name, mode and time; other parts of the same file that nobody continues go."""
+        """Give the file its name, mode and time, and remove other unused partial files of it."""
         settle(self._file, mode, mtime_ns)
         folder, leaf = self._tree.parent(self._final)
         rename(folder, self._leaf, leaf, self._tree.path(self._final))
@@ -76,20 +76,20 @@ class PartialFile:
                 os.close(file)
 
     def discard(self) -> None:
-        """Give its space back: the disk is full."""
+        """Delete the partial file, because the disk is full."""
         if not self._is_named:
             folder, _ = self._tree.parent(self._final)
             _unlink(folder, self._leaf)
 
     def close(self) -> None:
-        """Let go; what is not complete stays, to be continued. Nothing is not worth keeping."""
+        """Close the file. An incomplete one stays so that it can be continued, unless it is empty."""
         if not self.offset:
             self.discard()
         os.close(self._file)
 
 
 def part_size(tree: TargetFolder, name: bytes, signature: str) -> int:
-    """How much of a large file is here."""
+    """Return how many bytes of a large file are here."""
     try:
         folder, _ = tree.parent(name, make=False)
     except OSError as error:
@@ -113,7 +113,7 @@ def _leaves(folder: int, stem: str) -> list[bytes]:
 
 
 def _continue(folder: int, leaf: bytes) -> int:
-    """The descriptor of a part that we left and that nobody else is at; -1 for everything else."""
+    """Open a partial file that we left and that no other process uses; return its descriptor, else -1."""
     try:
         file = os.open(leaf, _CONTINUE, dir_fd=folder)
     except OSError:  # a link, or a part that has its name by now
@@ -125,7 +125,7 @@ def _continue(folder: int, leaf: bytes) -> int:
 
 
 def _begin(folder: int, stem: str) -> tuple[bytes, int]:
-    """A new part: its name and its descriptor."""
+    """Make a new partial file; return its name and its descriptor."""
     while True:
         leaf = part_name(stem)
         file = create(folder, leaf)
@@ -134,7 +134,7 @@ def _begin(folder: int, stem: str) -> tuple[bytes, int]:
 
 
 def _hold(folder: int, leaf: bytes, file: int) -> bool:
-    """Keep others from an open part; False, and closed, where somebody was quicker."""
+    """Lock an open partial file. If another process was quicker, close it and return False."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         here = os.stat(leaf, dir_fd=folder, follow_symlinks=False)  # by descriptor

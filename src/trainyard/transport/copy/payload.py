@@ -1,8 +1,7 @@
-"""Bytes that several senders read at once: a file, or memory that looks like one; for a single sender, a stream that is
-made while it is sent. Nothing here knows what they mean.
+"""Bytes to send: a file or memory that several senders read at once, or a stream for one sender, made while it is sent.
 
-A program that is given a payload as its standard input reads it without any work of ours; its position tells how far
-it is. So feeding 32 machines costs the client what `ssh <archive` costs 32 times.
+A program that gets a payload as its standard input reads it without any work of ours, and the file position tells its
+progress. So sending to 32 machines costs the client as much as 32 times `ssh <archive`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import suppress
 from trainyard.lib.errors import DeniedError, NotFoundError
 
 HASH_CHUNK = 1024 * 1024
-STREAM_AHEAD = 1024 * 1024  # how far the maker of a stream may be ahead of its reader
+STREAM_AHEAD = 1024 * 1024  # how far the writer of a stream may be ahead of its reader
 
 
 class Payload:
@@ -69,10 +68,10 @@ class Payload:
 
 
 class Stream:
-    """A payload for one sender, who reads it once: a thread writes it into a pipe as it is read.
+    """A payload for one sender that reads it once. A thread writes it into a pipe.
 
-    Nothing is held in memory, and sending begins with the first byte. `length` is what was announced until all has been
-    read, then what it was.
+    Nothing is held in memory, and sending begins with the first byte. `length` is the announced length until all has
+    been read, then the real one.
     """
 
     start = 0
@@ -84,7 +83,7 @@ class Stream:
         self._is_begun = False
 
     def open(self) -> int:
-        """Begin; the end of the pipe that never blocks. The caller closes it and then waits for `settled`."""
+        """Start the thread and return the non-blocking read end. The caller closes it and then waits for `settled`."""
         reader, writer = os.pipe()
         with suppress(
             OSError, AttributeError
@@ -116,16 +115,16 @@ class Stream:
             os.close(writer)
 
     async def settled(self) -> None:
-        """Wait until the maker has stopped."""
+        """Wait until the thread has stopped."""
         if self._is_begun:
             await asyncio.wait([asyncio.wrap_future(self._made)])
 
     async def ended(self) -> None:
-        """After the last byte: raise what the maker failed with."""
+        """After the last byte, raise the error of the thread if it failed."""
         self.length = await asyncio.wrap_future(self._made)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing, since a stream holds nothing."""
 
 
 def make_payload(write: Callable[[int], int]) -> Payload:

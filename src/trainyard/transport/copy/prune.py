@@ -1,4 +1,4 @@
-"""Removing from a machine what the source does not have; what is ignored at the source is left alone."""
+"""Removes files from a machine that the source does not have. Files that the source ignores stay."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trainyard.transport.copy.manifest import ROOT
 from trainyard.transport.copy.script import compose
 from trainyard.transport.copy.target_folder import refusal
 
-PART = b".trainyard-part-"  # uploads of others that are under way
+PART = b".trainyard-part-"  # belongs to another upload that is running
 
 
 async def prune(machine: str, transport: Transport, plan: Plan) -> list[str]:
-    """Make the copied folders hold nothing but the copy. Returns what was removed."""
+    """Remove everything from the copied folders that is not part of the copy. Returns the removed names."""
     tops = [entry.name for entry in plan.manifest.folders if entry.name in plan.manifest.rules]
     removed: list[str] = []
     for top in tops:
@@ -37,7 +37,7 @@ async def prune(machine: str, transport: Transport, plan: Plan) -> list[str]:
 
 
 def _extras(output: bytes, plan: Plan, prefix: bytes) -> list[bytes]:
-    """Names relative to the folder, none below another."""
+    """Return the superfluous names, relative to the folder; none is below another."""
     wanted = set(plan.manifest.names())
     folders, _, others = output.partition(b"\0\0")
     found = [(name, True) for name in _names(folders)] + [(name, False) for name in _names(others)]
@@ -45,13 +45,13 @@ def _extras(output: bytes, plan: Plan, prefix: bytes) -> list[bytes]:
     kept: set[bytes] = set()
     for name, is_folder in found:
         if PART in name or plan.manifest.ignores(prefix + name, is_folder=is_folder):
-            # A folder that holds something ignored is not superfluous.
+            # A folder that holds an ignored file stays.
             while (name := name.rpartition(b"/")[0]) and name not in kept:
                 kept.add(name)
         elif prefix + name not in wanted and not refusal(name):  # `find` never says `..`
             extra.add(name)
     tops: list[bytes] = []
-    # A folder, then what is below it, then the next: a slash sorts before everything else that a name can hold.
+    # A slash sorts before every other character of a name, so a folder's content follows directly after it.
     for name in sorted(extra - kept, key=lambda name: name.replace(b"/", b"\0")):
         if not tops or not name.startswith(tops[-1] + b"/"):
             tops.append(name)

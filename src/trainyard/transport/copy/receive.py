@@ -1,4 +1,4 @@
-"""The output of one script on one machine into a consumer here. Bulk comes through the system's `ssh`, as in `send.py`."""
+"""Receives the output of a script on a machine. Large outputs come through the system's `ssh`, as in `send.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.transport.copy.payload import Payload, make_payload
 from trainyard.transport.copy.send import BULK, SSH_FAILED, bulk_argv
 
 CHUNK = 1024 * 1024
-BATCH = 1024 * 1024  # so much is gathered before a thread is asked to write it
+BATCH = 1024 * 1024  # so many bytes are gathered before a thread writes them
 
 Consumer = Callable[[bytes], None]
 
@@ -23,9 +23,9 @@ Consumer = Callable[[bytes], None]
 async def drain(
     transport: Transport, script: str, stdin: bytes, consume: Consumer, *, expected: int
 ) -> tuple[int, str]:
-    """Run `script`, hand everything it prints to `consume` (in a thread) and return its status and its complaints.
+    """Run `script` and pass its output to `consume` in a thread. Returns its status and its standard error.
 
-    Cancelling ends the script and waits for the consumer. UnreachableError where the link is lost.
+    Cancelling ends the script and waits for the consumer. UnreachableError if the connection is lost.
     """
     words = bulk_argv(transport, script) if expected > BULK else None
     if words is not None:
@@ -42,7 +42,7 @@ async def drain(
 async def _through_program(
     words: Sequence[str], payload: Payload, consume: Consumer
 ) -> tuple[int, str] | None:
-    """None where ssh itself failed before anything came: the open connection may still do."""
+    """Receive through `ssh`. None if ssh failed before any output; then the open connection may still work."""
     descriptor = payload.open()
     reader, writer = os.pipe()
     try:

@@ -1,4 +1,4 @@
-"""Passing data on from machine to machine: the client sends to the first, each feeds the next.
+"""Relays data from machine to machine: the client sends to the first, and each machine sends to the next.
 
 The stream is pipelined: nobody waits for a whole file. The client starts the receiver on every machine over its own connection
 and hears from each how it went, so a machine that lies does so about itself alone: what it passes on is compared with the

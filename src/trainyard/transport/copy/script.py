@@ -1,4 +1,4 @@
-"""Shell scripts that run on machines: loaded from beside this file, with their variables set in front."""
+"""Loads the shell scripts beside this file and puts their variables in front."""
 
 from __future__ import annotations
 

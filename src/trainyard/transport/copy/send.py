@@ -1,5 +1,5 @@
-"""One payload into one script on one machine, over the open connection. Bulk goes through the system's `ssh`, which
-encrypts on a core of its own and reads the payload without passing it through Python.
+"""Sends one payload to a script on a machine, over the open connection. Large payloads go through the system's `ssh`,
+which encrypts on a core of its own and reads the payload without passing it through Python.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ BULK = 32 * 1024 * 1024
 BULK_IN_ALL = 128 * 1024 * 1024
 CHUNK = 128 * 1024
 POLL_SECONDS = 0.1
-END_SECONDS = 2.0  # a sink whose input has ended needs no longer to tidy up
+END_SECONDS = 2.0  # the time that a script needs to tidy up after the end of its input
 LONGEST_ARGUMENT = 100_000  # Linux refuses a single argument of 128 KiB
 LONGEST_REASON = 500
-LONGEST_OUTPUT = 64 * 1024  # of a script of ours; it says a few lines
-# A machine that takes no byte for so long, or does not come to its end, is given up. What it has to unpack or to put together
-# comes on top, at a speed that a slow disk has.
+LONGEST_OUTPUT = 64 * 1024  # a limit for the output of our scripts, which print only a few lines
+# A machine that takes no byte for so long, or does not finish, is given up. The time to unpack or assemble files at the
+# speed of a slow disk is added.
 STALL_SECONDS = 120.0
 WORK_RATE = 4 * 1024 * 1024
 WATCH_SECONDS = 0.25
@@ -38,7 +38,7 @@ T = TypeVar("T")
 SSH_FAILED = 255
 _FAREWELLS = ("exit status", "failure status", "not recoverable", "exit delayed")
 
-# Preferences, not demands: where the other side lacks them, the rest of the default list is tried.
+# These are only preferred; a host that lacks them gets the rest of the default list.
 QUICK = (
     *("-c", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
     *("-o", "KexAlgorithms=^curve25519-sha256,curve25519-sha256@libssh.org"),
@@ -54,7 +54,7 @@ QUICK = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a script said: its last line with our mark (without it), and its complaints."""
+    """The result of a script: the text after our mark on its last marked line, and its standard error."""
 
     words: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
@@ -62,29 +62,29 @@ class Outcome:
 
     @property
     def is_ok(self) -> bool:
-        """All has arrived."""
+        """Whether everything has arrived."""
         return self.words[:1] == ("ok",)
 
     @property
     def reason(self) -> str:
-        """The last complaint."""
+        """The last error message."""
         return last_complaint(self.errors)
 
 
 def last_complaint(errors: str) -> str:
-    """The line of standard error that says why. GNU tar's last says only that it exits."""
+    """Return the line of standard error with the cause. The last line of GNU tar says only that it exits."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     useful = [line for line in lines if not any(phrase in line for phrase in _FAREWELLS)]
     return printable((useful or lines or ["no reason given"])[-1])
 
 
 def printable(text: str) -> str:
-    """What a machine said, for a message: no control characters, and not more than a few lines."""
+    """Clean a machine's output for a message: no control characters and only a few lines."""
     return "".join(char if char.isprintable() else "?" for char in text[:LONGEST_REASON])
 
 
 class Patience:
-    """Ends what has not moved for so many seconds."""
+    """Ends a transfer that has not moved for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -92,13 +92,13 @@ class Patience:
         self._count = 0
 
     def note(self, count: int) -> None:
-        """So many bytes have gone by now."""
+        """Note how many bytes have been sent so far."""
         if count > self._count:
             self._count = count
             self._moved = time.monotonic()
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it. TimeoutError, and it is cancelled, where nothing moves any more."""
+        """Await the work. If nothing moves any more, cancel it and raise TimeoutError."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
@@ -111,12 +111,12 @@ class Patience:
 
 
 def patience_for(work: int) -> float:
-    """Seconds to wait for a machine that has so many bytes to go through once it has got all."""
+    """Return how many seconds to wait for a machine that must process so many bytes after receiving them."""
     return STALL_SECONDS + work / WORK_RATE
 
 
 async def read_bounded(process: Process) -> bytes:
-    """What a script of ours prints. InvalidError where there is no end of it."""
+    """Return the output of a script of ours. InvalidError if it is too long."""
     output = bytearray()
     async for piece in process.output():
         output += piece
@@ -138,11 +138,11 @@ async def feed(
     in_all: int,
     seconds: float = STALL_SECONDS,
 ) -> Outcome:
-    """Run `script` with the payload as its standard input. `on_bytes` hears how many bytes have gone.
+    """Run `script` with the payload as its standard input. `on_bytes` gets the number of bytes sent.
 
-    `in_all` is how much is being sent altogether, to all machines.
+    `in_all` is the number of bytes that are being sent to all machines together.
 
-    Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError where the link is lost, or
+    Cancelling closes the script's input, so that it can tidy up, and ends it. UnreachableError if the connection is lost or
     nothing moves for `seconds`.
     """
     patience = Patience(seconds)
@@ -178,12 +178,12 @@ async def _feed(
 
 
 def is_bulk(length: int, in_all: int) -> bool:
-    """Whether a payload of `length`, of `in_all` to all machines, is worth a connection of its own."""
+    """Return whether a payload of `length` bytes, of `in_all` for all machines, is worth its own connection."""
     return length > BULK and in_all > BULK_IN_ALL
 
 
 def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
-    """The `ssh` command line that runs `script` on the machine; None where there is none."""
+    """Return the `ssh` command line that runs `script` on the machine; None if there is none."""
     if not isinstance(transport, Attachable) or len(script) > LONGEST_ARGUMENT:
         return None
     words = transport.argv(script, terminal=False)
@@ -196,7 +196,7 @@ def bulk_argv(transport: Transport, script: str) -> Sequence[str] | None:
 async def _through_program(
     words: Sequence[str], payload: Payload, mark: str, on_bytes: Callable[[int], None]
 ) -> Outcome | None:
-    """None where ssh itself failed before it took anything: the open connection may still do."""
+    """Send through `ssh`. None if ssh failed before it took any byte; then the open connection may still work."""
     descriptor = payload.open()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -204,8 +204,8 @@ async def _through_program(
             stdin=descriptor,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            # Ctrl-C in the terminal is ours to pass on. Not a session of its own: Linux would share the processor by
-            # session, ssh would run ahead of tar, and sshd spend half as much again on its buffers.
+            # The process gets its own group, so that only we pass on Ctrl-C. It gets no session of its own: Linux shares the
+            # processor by session, so ssh would run ahead of tar, and sshd would use half as much again on its buffers.
             process_group=0,
         )
         watching = asyncio.ensure_future(_watch(descriptor, payload, on_bytes))
@@ -236,7 +236,7 @@ async def _watch(descriptor: int, payload: Payload, on_bytes: Callable[[int], No
 
 
 async def _communicate(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
-    """What it says, bounded, once it has ended. The streams are there, since we asked for them."""
+    """Return the bounded output and errors of a process once it has ended."""
     if process.stdout is None or process.stderr is None:
         return b"", b""
     async with asyncio.TaskGroup() as group:
@@ -247,7 +247,7 @@ async def _communicate(process: asyncio.subprocess.Process) -> tuple[bytes, byte
 
 
 async def _read_stream(stream: asyncio.StreamReader, most: int) -> bytes:
-    """The end of what comes."""
+    """Return the last bytes of a stream."""
     found = b""
     while piece := await stream.read(CHUNK):
         found = (found + piece)[-most:]
@@ -267,7 +267,7 @@ async def _through_channel(
     try:
         reading = asyncio.ensure_future(read_bounded(process))
         try:
-            # A sink that has failed closes its end; what it said is the better answer.
+            # A script that has failed closes its input. Its own error message is better than ours.
             with suppress(UnreachableError):
                 await _write(process, payload, on_bytes)
             output = await reading
@@ -306,7 +306,7 @@ async def _copy(
 
 
 async def _read(descriptor: int, limit: int) -> bytes:
-    """The next bytes; b'' at the end. Only a stream is ever waited for."""
+    """Return the next bytes; b'' at the end. Only a stream can make it wait."""
     while True:
         try:
             return os.read(descriptor, min(CHUNK, limit))
@@ -315,7 +315,7 @@ async def _read(descriptor: int, limit: int) -> bytes:
 
 
 async def _close(process: Process) -> None:
-    """End of file first: the sink removes what is half done. Then the end for whoever did not listen."""
+    """Send end of file first, so that the script removes partial files; then end it if it still runs."""
     with suppress(UnreachableError, TimeoutError):
         await process.write_eof()
         async with asyncio.timeout(END_SECONDS):

@@ -1,5 +1,5 @@
-"""One header of a tar stream, and the records of long names and attributes before it. Whatever is not exactly as it should
-be is an InvalidError: the stream comes from a machine that nobody vouches for.
+"""Reads one header of a tar stream, with the records of long names and attributes before it. Any deviation from the
+format is an InvalidError, because the stream comes from a machine that is not trusted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from trainyard.lib.errors import InvalidError
 
 NO_ARCHIVE = "the machine sent something that is no archive"
-RECORDS = b"LKxg"  # kinds of members that only say something about the next one
+RECORDS = b"LKxg"  # kinds of members that only describe the next one
 LARGEST = 2**63 - 1
 LATEST = 2**34  # seconds: the year 2514, which every file system here can store or clip
 _CONTENT = b"07\0" + RECORDS

@@ -1,4 +1,4 @@
-"""A folder here that a download fills. Everything in it is reached by descriptors of folders, one component at a time and
+"""The local folder that a download fills. All access goes through descriptors of folders, one component at a time and
 never through a link, so that no name and no link of a machine leads out of it.
 
 The folder itself may be a link: the user named it.
@@ -32,7 +32,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def refusal(name: bytes) -> str:
-    """Why a name must not be written below a folder; '' where it may."""
+    """Return why a name must not be written below a folder; '' if it may."""
     if name.startswith(b"/") or b".." in name.split(b"/") or b"\0" in name:
         return "would land outside of the target and was refused"
     if len(name) > LONGEST_NAME:
@@ -61,7 +61,7 @@ class TargetFolder:
         self._open: OrderedDict[bytes, int] = OrderedDict()
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         for descriptor in (*self._open.values(), *([self._top] if self._top >= 0 else [])):
             os.close(descriptor)
         self._open.clear()
@@ -72,7 +72,7 @@ class TargetFolder:
         return self.root + b"/" + name if name else self.root
 
     def lstat(self, name: bytes) -> os.stat_result | None:
-        """What stands under a name; None where there is nothing, or nothing that can be reached without a link."""
+        """Return the status of a name; None if it does not exist or can only be reached through a link."""
         try:
             folder, leaf = self.parent(name, make=False)
             return os.stat(leaf, dir_fd=folder, follow_symlinks=False)  # by descriptor

@@ -1,4 +1,4 @@
-"""Files and folders onto machines: plan, ask every machine what it lacks, send that, each byte read once."""
+"""Uploads files and folders to machines: asks every machine which files it lacks, and reads each byte only once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from trainyard.transport.copy.script import compose, machine_path
 from trainyard.transport.copy.send import Outcome, patience_for
 
 ATTEMPTS = (
-    3  # a link is lost, two uploads to one shared home trip over each other: ask again and send the rest
+    3  # after a lost connection, or if two uploads to a shared home collide: ask again and send the rest
 )
-AT_ONCE = 64  # machines that are sent to at the same time; each may be a process here
-# Of machines on this computer, those that put files together from blocks at the same time. Their work is copying and
-# hashing by our own processors; more of them at once would only hold more memory.
+AT_ONCE = 64  # so many machines are sent to at the same time; each may be a process here
+# So many machines on this computer assemble files from blocks at the same time. They copy and hash on our own
+# processors; more of them at once would only use more memory.
 HERE_AT_ONCE = 2 * (os.cpu_count() or 2)
 
 
@@ -41,14 +41,14 @@ async def upload(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> CopyReport:
-    """Copy `sources` to every machine; only what differs there travels. Doing it again is cheap, and resumes.
+    """Copy `sources` to every machine, sending only the differences. Repeating an upload is cheap and resumes it.
 
     Relative targets and `~` mean the machine's home; no target means the home itself. One folder with a target becomes
     the target (merging with what is there); one file becomes the target, or goes inside it where it is a folder or is
-    written with a slash at the end; several sources, and what a pattern matches, go inside. Parents are made.
+    written with a slash at the end; several sources, and the matches of a pattern, go inside. Parents are made.
 
     Machines that fail do not stop the others: their errors come as one TaskErrors, or alone if there is one.
-    Cancelling ends the far sides; what has arrived stays and is not sent again.
+    Cancelling ends the remote scripts. Files that have arrived stay and are not sent again.
     """
     plan = await asyncio.to_thread(_plan, sources, target, options)
     work = _Upload(plan, dict(targets), progress, peers)
@@ -83,13 +83,13 @@ def _plan(sources: Sequence[Path], target: str, options: CopyOptions) -> Plan:
 
 
 def _key(paths: Sequence[Path], where: bytes) -> str:
-    """Names the stamp of this upload on a machine: our clock and our files, that target."""
+    """Return the name of this upload's stamp on a machine, made from this computer, the sources and the target."""
     parts = [os.fsencode(os.uname().nodename), where, *(os.fsencode(path.absolute()) for path in paths)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:20]
 
 
 def _inside(plan: Plan) -> Plan:
-    """The plan for machines where a file's target turned out to be a folder."""
+    """Return the plan for machines on which the target of a file is a folder."""
     entry = plan.manifest.files[0]
     moved = entry._replace(name=entry.path.rpartition(b"/")[2])
     manifest = scan([], plan.options)
@@ -100,7 +100,7 @@ def _inside(plan: Plan) -> Plan:
 
 @dataclass
 class _Upload:
-    """One upload under way."""
+    """A running upload."""
 
     plan: Plan
     machines: dict[str, Transport]
@@ -136,11 +136,11 @@ class _Upload:
                 raise result
 
     def raise_failures(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the failures, if there are any."""
         for error in self.failures.values():
             if not isinstance(error, Exception):
                 raise error
-        # What is wrong with a local file is one error, however many machines wait for it.
+        # An error about a local file is raised once, not once for each machine.
         distinct = {id(error): error for error in self.failures.values()}
         errors = [error for error in distinct.values() if isinstance(error, Exception)]
         if len(errors) == 1:
@@ -172,7 +172,7 @@ class _Upload:
             return
         if may_relay and self.peers is not None and total > relay.RELAY and self.peers.can_relay(names):
             if left := await self._relay(names, items, total, self.peers):
-                # What they have by now is not what they had: ask again.
+                # The files on the machines have changed meanwhile, so ask again.
                 await self.run(left, attempts, may_relay=False)
             return
         stock = Stock(items, len(names))
@@ -190,7 +190,7 @@ class _Upload:
             await self.run(again, attempts - 1, may_relay=False)
 
     async def _stamp(self, name: str) -> None:
-        # Without it the next upload compares contents again; that is all.
+        # Without the stamp the next upload only has to compare contents again.
         script = compose("sinks.sh", "stamp.sh", mark=new_id(), key=self.plan.key, stamp=self.plan.stamp)
         await self.machines[name].run(script)
 
@@ -231,7 +231,7 @@ class _Upload:
     async def _relay(
         self, names: list[str], items: Sequence[Delivery], total: int, peers: Peers
     ) -> list[str]:
-        """Send along a chain; returns who has to be served directly."""
+        """Send along a chain. Returns the machines that must be sent to directly."""
         chain = list(names)
         failed: list[str] = []
         meter = _Meter(self.progress, chain, total)
@@ -252,7 +252,7 @@ class _Upload:
     async def _pass_on(
         self, chain: Sequence[str], item: Delivery, peers: Peers, meter: _Meter
     ) -> dict[str, str]:
-        """One item along a chain; returns who did not get it, and why."""
+        """Send one item along a chain. Returns the machines that did not get it, with the reasons."""
         payload = await asyncio.to_thread(item.make_shared)
         try:
             if item.length <= relay.RELAY:
@@ -270,7 +270,9 @@ class _Upload:
                 seconds=patience_for(item.work),
             )
         except Error:
-            reasons = dict.fromkeys(chain, "")  # the first does not answer: everybody directly
+            reasons = dict.fromkeys(
+                chain, ""
+            )  # the first machine does not answer, so all are sent to directly
         finally:
             payload.close()
         if chain[0] not in reasons:
@@ -282,7 +284,7 @@ class _Upload:
         return reasons
 
     async def _send_small(self, chain: Sequence[str], item: Delivery, payload: Payload) -> dict[str, str]:
-        """An item that is not worth a chain, to everybody directly; returns who did not get it."""
+        """Send an item that is not worth a chain to all machines directly. Returns those that did not get it."""
         sends = [item.send(self.machines[name], payload, lambda _count: None) for name in chain]
         failed: dict[str, str] = {}
         for name, result in zip(chain, await gather_all(sends), strict=True):
@@ -297,7 +299,7 @@ class _Upload:
         return failed
 
     async def prune(self) -> None:
-        """Remove what the source does not have from the machines that are up to date."""
+        """Remove files that the source does not have from the machines that are up to date."""
         names = [name for name in self.machines if name not in self.failures]
         results = await gather_all([prune(name, self.machines[name], self.plan) for name in names])
         for name, result in zip(names, results, strict=True):
@@ -329,7 +331,7 @@ class _TryAgain(Exception):  # noqa: N818  # never leaves this module
 
 @dataclass
 class _Meter:
-    """Bytes of one transfer after another → progress that never goes back."""
+    """Sums the bytes of several transfers into one progress that never goes back."""
 
     progress: Progress | None
     machines: list[str]
@@ -338,7 +340,7 @@ class _Meter:
     shown: int = -1
 
     def on_bytes(self, count: int) -> None:
-        """So much of the current item has gone."""
+        """Count bytes of the current item."""
         done = min(self.before + count, self.total)
         if self.progress is None or done <= self.shown:
             return
@@ -347,12 +349,12 @@ class _Meter:
             self.progress.update(name, done, self.total)
 
     def finish(self, length: int) -> None:
-        """The current item is through."""
+        """Count the current item as sent."""
         self.before += length
 
 
 def _groups(needs: dict[str, Findings], count: int) -> list[tuple[list[str], Findings]]:
-    """Machines with the same need, in the order given; there are `count` files in all."""
+    """Group machines that need the same files, in the given order. `count` is the number of all files."""
     groups: dict[object, tuple[list[str], Findings]] = {}
     for name, findings in needs.items():
         is_all = len(findings.files) == count
