@@ -61,7 +61,12 @@ class SelfStop:
 
         async def one(task: Task) -> str:
             terms = "".join(f"{name}={quote(value)}\n" for name, value in {"me": task.name, **facts}.items())
-            words = {"client": self.client, "terms": terms, "program": program.text, "script": _script()}
+            words = {
+                "client": self.client,
+                "terms": terms,
+                "program": program.text,
+                "script": _body("session_alive.sh") + _body("self_stop.sh"),
+            }
             head = "".join(f"{name}={quote(value)}\n" for name, value in words.items())
             done = await task.transport.run(head + _body("self_stop_set.sh"))
             said = (done.stdout or done.stderr).decode(errors="replace").strip()
@@ -117,10 +122,6 @@ class SelfStop:
     async def _tell(self, script: str) -> None:
         running = [task for task in self.job.tasks if task.machine.state is MachineState.RUNNING]
         await on_each(running, lambda task: task.transport.run(script))
-
-
-def _script() -> str:
-    return _body("session_alive.sh") + _body("self_stop.sh")
 
 
 @cache

@@ -262,7 +262,7 @@ class _Finder:
 
     def _count(self, part: Part, count: int, nodes: int) -> list[Taken] | None:
         """Exactly `count` replicas on these nodes."""
-        if self._spread(part, nodes):
+        if part.most > 1 and self._is_spread(nodes):
             return self._evenly(part, count, nodes)
         one = self._one_node(part.shape, count, nodes)
         if one is not None:
@@ -328,9 +328,6 @@ class _Finder:
             spread is Spread.SPREAD and self.cluster.by_pool.get(pool, 0) & nodes
             for pool, spread in self.spreads.items()
         )
-
-    def _spread(self, part: Part, nodes: int) -> bool:
-        return part.most > 1 and self._is_spread(nodes)
 
     def _take(self, part: Part, node: int, count: int) -> list[Taken]:
         taken = []

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 from trainyard.backends.aliyun.access.network import TAG
 from trainyard.backends.aliyun.api.client import Client
 from trainyard.backends.aliyun.api.paging import BATCH, fetch_all
 from trainyard.backends.aliyun.api.wire import Answer, Parameter, number, parse_time, rows, tags, text, texts
-from trainyard.backends.aliyun.costs import PRICE_TAG, Rates, money, price_text, read_rates, spent
+from trainyard.backends.aliyun.costs import PRICE_TAG, money, price_text, read_rates, spent
 from trainyard.backends.aliyun.launch.catalogue import SPOT, Candidate, Disk
 from trainyard.lib.errors import ConflictError, InvalidError
 from trainyard.spec.hardware import short_model
@@ -292,7 +291,8 @@ def _costs(row: Answer, own: Mapping[str, str], *, state: MachineState, now: dat
         is_charged_in_full=is_charged_in_full,
         now=now,
     )
-    name, current = text(row, "InstanceName"), _rate_now(rates, is_stopped and not is_charged_in_full)
+    name = text(row, "InstanceName")
+    current = rates.stopped if is_stopped and not is_charged_in_full else rates.running
     note = ""
     if is_charged_in_full:
         note = f"{name} is stopped but goes on costing {money(current)} {rates.currency} an hour: its type cannot stop costing"
@@ -308,10 +308,6 @@ def _costs(row: Answer, own: Mapping[str, str], *, state: MachineState, now: dat
         "price_per_hour_now": money(current),
         "spent": money(amount),
     }
-
-
-def _rate_now(rates: Rates, is_stopped: bool) -> Decimal:
-    return rates.stopped if is_stopped else rates.running
 
 
 def check_fit(machine: Machine, spec: MachineSpec) -> None:

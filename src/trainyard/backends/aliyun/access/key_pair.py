@@ -118,7 +118,7 @@ async def delete_key_pair(client: Client, name: str) -> None:
 
 def _find(there: tuple[KeyPair, ...], public: str) -> KeyPair | None:
     mine = fingerprint(public)
-    return next((key for key in there if _plain(key.fingerprint) == mine), None)
+    return next((key for key in there if key.fingerprint.replace(":", "").lower() == mine), None)
 
 
 def _ours(known: KeyPair, path: Path, public: str) -> KeyPair:
@@ -140,10 +140,6 @@ def _read(row: Answer) -> KeyPair:
 def fingerprint(public_line: str) -> str:
     """As the provider shows it, without colons: MD5 of the key itself (RFC 4716)."""
     return hashlib.md5(b64decode(public_line.split()[1]), usedforsecurity=False).hexdigest()
-
-
-def _plain(shown: str) -> str:
-    return shown.replace(":", "").lower()
 
 
 def _keys_on_disk() -> ModuleType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from fnmatch import fnmatchcase
 
 from trainyard.emulators.aliyun import ledger
@@ -243,12 +242,8 @@ def _empty(world: World, call: Call, region: str, *, size: int, snapshots: list[
         version=call.text("ImageVersion"),
         status="Creating",
         snapshots=snapshots,
-        due=_ready(world, call.now),
+        due=call.now + world.options.duration("image"),
     )
-
-
-def _ready(world: World, now: datetime) -> datetime:
-    return now + world.options.duration("image")
 
 
 def copy_image(world: World, call: Call) -> dict[str, Value]:
