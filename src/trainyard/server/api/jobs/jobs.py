@@ -44,7 +44,7 @@ Key = Annotated[
     str, Header(max_length=255, description="Do it once, however often it is sent with this text.")
 ]
 Language = Annotated[
-    Literal["en", "zh"] | None,
+    Literal["", "en", "zh"],
     Query(description="Of the sentences. Without it, what Accept-Language prefers."),
 ]
 IfMatch = Annotated[str | None, Header(alias="If-Match", description="Only if it is still this version.")]
@@ -173,7 +173,7 @@ async def submit_jobs(request: Request, batch: JobBatch, idempotency_key: Key = 
 
 
 @router.post("/explanations", responses=described(Explanation))
-async def explain_spec(request: Request, spec: WorkloadSpec, language: Language = None) -> Response:
+async def explain_spec(request: Request, spec: WorkloadSpec, language: Language = "") -> Response:
     """Say what would happen to a job now: where it would run, or what it would wait for. Nothing is kept."""
     actor = await actor_of(request)
     said = await parts_of(request).services.jobs.dry_run(
@@ -245,7 +245,7 @@ async def delete_job(request: Request, job_id: Id) -> Response:
 
 
 @router.get("/{job_id}/explanation", responses=described(Explanation))
-async def explain_job(request: Request, job_id: Id, language: Language = None) -> Response:
+async def explain_job(request: Request, job_id: Id, language: Language = "") -> Response:
     """Say why a job waits: position, what holds it, what would help, when it may start; or why it has failed."""
     actor = await actor_of(request)
     parts = parts_of(request)
