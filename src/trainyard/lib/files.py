@@ -27,19 +27,14 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o600) -> None:
         raise
 
 
-def make_private(path: Path) -> None:
-    """Make a folder and those above it that are missing, each for this account alone, whatever the umask says."""
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
+def open_append(path: Path) -> int:
+    """A descriptor for appending to a file; a new one is for this account alone."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def open_private(path: Path) -> TextIO:
     """Open a file for appending; a new one is for this account alone."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")
+    return os.fdopen(open_append(path), "a")
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from trainyard.engines.engine_set import EngineSet, ExecClientSet
 from trainyard.engines.registry import open_engines, open_exec_clients
 from trainyard.lib.clock import Clock, SystemClock
 from trainyard.lib.errors import ConflictError, Error
-from trainyard.lib.files import make_private, open_private, write_atomic
+from trainyard.lib.files import open_private, write_atomic
 from trainyard.lib.ids import new_id
+from trainyard.lib.private_folder import make_private
 from trainyard.scheduling import Policy
 from trainyard.server.api.application import create_api
 from trainyard.server.api.dlc.dispatch import DlcDispatch

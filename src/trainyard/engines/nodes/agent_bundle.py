@@ -15,7 +15,13 @@ from trainyard.spec.launching import launch_lines
 
 FOLDER = Path(__file__).with_name("agent")
 # Modules of the package that the program has too; they need nothing of it but each other.
-SHARED = ("lib/process_tree.py", "lib/read_file.py", "lib/remove_tree.py", "spec/exit_reasons.py")
+SHARED = (
+    "lib/private_folder.py",
+    "lib/process_tree.py",
+    "lib/read_file.py",
+    "lib/remove_tree.py",
+    "spec/exit_reasons.py",
+)
 PACKAGE = "trainyard_agent"
 EPOCH_OF_ZIP = (1980, 1, 1, 0, 0, 0)  # the same modules are the same bytes
 

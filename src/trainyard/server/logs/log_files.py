@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.lib.errors import ConflictError, InvalidError
-from trainyard.lib.files import make_private
+from trainyard.lib.files import open_append
+from trainyard.lib.private_folder import make_private
 from trainyard.server.disk_space import NO_ROOM, disk_full
 from trainyard.server.logs.log_masks import Mask, MaskedEnd
 
@@ -204,10 +205,10 @@ class LogStore:
         segments = self._segments(*key)
         start = segments[-1][0] if segments else 0
         try:
-            handle = _open_append(self._segment_path(key, start))
+            handle = open_append(self._segment_path(key, start))
         except FileNotFoundError:
             make_private(self._folder(key[0]))
-            handle = _open_append(self._segment_path(key, start))
+            handle = open_append(self._segment_path(key, start))
         writing = _Writing(handle, start, _size(segments), -1, 0.0, 0, 0.0)
         if segments:
             writing.first_time = writing.last_time = os.fstat(handle).st_mtime
@@ -221,8 +222,8 @@ class LogStore:
 
     def _turn(self, key: tuple[str, int, str], writing: _Writing, offset: int) -> None:
         """Begin another segment, and cut the middle of a log that is too long."""
-        os.close(_open_append(self._more_path(key)))  # first: who does not find it looks no further
-        handle = _open_append(self._segment_path(key, offset))
+        os.close(open_append(self._more_path(key)))  # first: who does not find it looks no further
+        handle = open_append(self._segment_path(key, offset))
         os.close(writing.handle)
         writing.handle, writing.start = handle, offset
         segments = self._segments(*key)
@@ -233,7 +234,7 @@ class LogStore:
                 self._segment_path(key, start).unlink()
 
     def _open_times(self, key: tuple[str, int, str], writing: _Writing) -> None:
-        writing.times = _open_append(self._times_path(key))
+        writing.times = open_append(self._times_path(key))
         records = _repair_times(writing.times, writing.size)
         if not records:
             os.write(writing.times, _TIME.pack(0, writing.first_time))
@@ -491,10 +492,6 @@ def _size(segments: list[tuple[int, int]]) -> int:
 
 def _marker(missing: int) -> bytes:
     return f"\n[trainyard: {missing} bytes of output are not kept here]\n".encode()
-
-
-def _open_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _repair_times(handle: int, size: int) -> list[tuple[int, float]]:

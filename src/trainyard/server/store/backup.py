@@ -16,7 +16,8 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 
 from trainyard.lib.errors import ConflictError, DiskFullError, InvalidError, NotFoundError, UnsupportedError
-from trainyard.lib.files import make_private, open_private
+from trainyard.lib.files import open_private
+from trainyard.lib.private_folder import make_private
 from trainyard.server.disk_space import telling_no_room
 from trainyard.server.settings import ServerSettings
 from trainyard.server.store.database import NO_ROOM_NAMES

@@ -51,10 +51,27 @@ class _RefusedError(Exception):
     """Raised into the parser, which then stops."""
 
 
-class LimitedHttp(HttpToolsProtocol):
-    """HTTP/1.1 with limits."""
+class _SlowReaders(asyncio.Protocol):
+    """Tells the limits when the reader of a connection is slower than we are."""
 
     limits: ClassVar[ConnectionLimits]
+    place: ConnectionPlace | None
+
+    def pause_writing(self) -> None:
+        """The reader is slower than we are."""
+        if self.place is not None:
+            self.limits.stuck(self.place)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self.place is not None:
+            self.limits.flows(self.place)
+        super().resume_writing()
+
+
+class LimitedHttp(_SlowReaders, HttpToolsProtocol):
+    """HTTP/1.1 with limits."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -153,25 +170,9 @@ class LimitedHttp(HttpToolsProtocol):
         if isinstance(taker, LimitedWebSocket):
             taker.place, self.place = self.place, None
 
-    # -- of the transport
 
-    def pause_writing(self) -> None:
-        """The reader is slower than we are."""
-        if self.place is not None:
-            self.limits.stuck(self.place)
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        if self.place is not None:
-            self.limits.flows(self.place)
-        super().resume_writing()
-
-
-class LimitedWebSocket(WebSocketsSansIOProtocol):
+class LimitedWebSocket(_SlowReaders, WebSocketsSansIOProtocol):
     """A WebSocket on the place of the request that opened it."""
-
-    limits: ClassVar[ConnectionLimits]
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -182,18 +183,6 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         if self.place is not None:
             self.limits.leave(self.place)
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """The reader is slower than we are."""
-        if self.place is not None:
-            self.limits.stuck(self.place)
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-        if self.place is not None:
-            self.limits.flows(self.place)
-        super().resume_writing()
 
 
 class TlsHandshake(asyncio.Protocol):

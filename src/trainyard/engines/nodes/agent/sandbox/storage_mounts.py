@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from trainyard.lib import process_tree
+from trainyard.lib.private_folder import make_private
 
 from . import storage_owner
 from .sandbox_user import TaskUser
@@ -82,7 +83,7 @@ class StorageMounts:
         is_made = bool(options.get("create"))
         if is_made:
             try:
-                _make_private(base)
+                make_private(base)
             except OSError as error:
                 raise RefusalError(
                     f"the folder {base} of the storage at {target} cannot be made: {error.strerror}"
@@ -183,17 +184,6 @@ def _is_at(pid: int, target: str, wanted: os.stat_result) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
-
-
-def _make_private(path: str) -> None:
-    """Make a folder and those above it that are missing, each for our account alone, whatever the umask says."""
-    missing = []
-    while not os.path.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
 
 
 def _parts(source: str, options: dict[str, Any]) -> tuple[str, str]:
