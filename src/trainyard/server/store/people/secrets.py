@@ -1,4 +1,4 @@
-"""Secrets of users and of workspaces: sealed values by name. Who may have one is secrets/service.py's."""
+"""Secrets of users and of workspaces: sealed values by name. Who may have one is people/secrets.py's."""
 
 from __future__ import annotations
 
