@@ -1,1 +1,1 @@
-"""Where machines come from. Provider words stay behind their provider's module."""
+"""Backends: where machines come from. A provider's own terms stay inside its package."""

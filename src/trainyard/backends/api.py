@@ -1,6 +1,6 @@
-"""Four verbs that every backend has, and the capabilities that some have. Passed by `backends/contract.py`.
+"""The Backend protocol: the methods that every backend has, and the capabilities that some have.
 
-A backend never waits for readiness, retries or polls on its own account: `runtime/` does.
+A backend never waits for readiness, retries or polls by itself; `runtime/` does. `backends/contract.py` tests backends.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from trainyard.transport.api import Transport
 
 
 class Backend(Protocol):
-    """Where machines come from."""
+    """Makes, lists, reaches and releases machines."""
 
     name: ClassVar[str]
 
     async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
         """Ask for machines with these names; return as soon as they are promised, in the order of `names`.
 
-        A name that already has a machine gets that machine (a stopped one is started): calling twice is calling
-        once. A machine of that name that does not fit `spec` is a ConflictError. All or none: on an error nothing
-        that this call made is left behind.
+        A name that already has a machine gets that machine, so the call can be repeated; a stopped machine is started.
+        A machine of that name that does not fit `spec` is a ConflictError. All or none: after an error nothing that
+        this call made is left behind.
         """
         ...
 
@@ -35,11 +35,11 @@ class Backend(Protocol):
         ...
 
     async def release(self, machines: Sequence[Machine]) -> None:
-        """Give machines back for good, whatever runs there. One that is gone already is no error."""
+        """Give machines back for good, even if commands run on them. It is no error if one is gone already."""
         ...
 
     def transport(self, machine: Machine) -> Transport:
-        """The way to a machine; the same object for the same machine, so that connections are shared."""
+        """Return the transport to a machine: always the same object, so that connections are shared."""
         ...
 
     async def aclose(self) -> None:
@@ -52,11 +52,11 @@ class Stoppable(Protocol):
     """Machines can be stopped with their files kept, and started again."""
 
     async def stop(self, machines: Sequence[Machine]) -> None:
-        """End what runs and keep the files. Stopping what is stopped is no error."""
+        """End all processes and keep the files. Stopping a stopped machine is no error."""
         ...
 
     async def start(self, machines: Sequence[Machine]) -> None:
-        """Promise that they run again. Starting what runs is no error."""
+        """Let the machines start again; does not wait for it. Starting a running machine is no error."""
         ...
 
 
@@ -65,7 +65,7 @@ class Renamable(Protocol):
     """A machine can change its name. ConflictError where the new name is taken."""
 
     async def rename(self, machine: Machine, name: str) -> Machine:
-        """Give it another name; returns it as it is now."""
+        """Give the machine another name; returns its new description."""
         ...
 
 
@@ -76,19 +76,19 @@ class Firewalled(Protocol):
     async def admit_address(
         self, machines: Sequence[Machine], address: str = "", *, services: Sequence[str] = ()
     ) -> str:
-        """Let an address or a range (this client's own if empty) reach ssh, and services if named; returns it.
+        """Let an address or a range (this client's own if empty) reach ssh, and services if named. Returns the address.
 
-        No machines: whatever firewalls of ours there are.
+        Without machines, it applies to all firewalls of ours.
         """
         ...
 
 
 @runtime_checkable
 class Mountable(Protocol):
-    """Shared storage can be mounted on machines; returns where."""
+    """Shared storage can be mounted on machines."""
 
     async def mount(self, machines: Sequence[Machine]) -> str:
-        """Mount it where it is not mounted yet; returns the folder."""
+        """Mount the storage on the machines that lack it; returns the folder."""
         ...
 
 
@@ -97,11 +97,11 @@ class Catalogued(Protocol):
     """The backend knows which machine types and images it offers; rows for `querygpu` and `queryimage`."""
 
     async def machine_types(self) -> Sequence[dict[str, str]]:
-        """What can be asked for, one row a type."""
+        """Return one row for each machine type on offer."""
         ...
 
     async def images(self) -> Sequence[dict[str, str]]:
-        """What machines can be made from, one row an image."""
+        """Return one row for each image on offer."""
         ...
 
 
@@ -112,29 +112,29 @@ class Priced(Protocol):
     async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
         """What `acquire` would do now, and what it would cost. Makes and changes nothing.
 
-        CapacityError where nobody has such machines; other errors as `acquire` would raise them.
+        CapacityError if no zone has such machines; other errors as `acquire` would raise them.
         """
         ...
 
 
 @runtime_checkable
 class Repriced(Protocol):
-    """What a machine costs may change while one has it."""
+    """The price of a machine may change while it runs."""
 
     async def rates(self, machines: Sequence[Machine]) -> Mapping[str, Sequence[tuple[datetime, Decimal]]]:
-        """By id, what an hour costs since it is no longer the price of the purchase: from when on, the oldest first.
+        """Return by id the later prices of an hour, each with the time from which it holds, the oldest first.
 
-        Machines whose price has not changed, or never does, are left out or have none.
+        Machines that still have the price of their purchase are left out or have an empty list.
         """
         ...
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """The backend knows what a machine of a type has, before it is made."""
+    """The backend knows the size of a machine type before a machine is made."""
 
     async def figures(self, types: Sequence[str]) -> Mapping[str, Figures]:
-        """By type; one that nobody sells is not in the answer."""
+        """Return the sizes by type. A type that is not sold is left out."""
         ...
 
 
@@ -143,44 +143,44 @@ class Leashed(Protocol):
     """Machines that were asked for with `max_hours` are released by their provider unless a client renews that."""
 
     async def hold(self, machines: Sequence[Machine]) -> None:
-        """Renew it for these now and from now on, as long as this client lives; those without such a time stay as they are."""
+        """Renew the release time now and regularly while this client lives. Machines without one stay as they are."""
         ...
 
 
 @runtime_checkable
 class Surveyed(Protocol):
-    """Machines of other people, and in other places than the usual one, can be seen."""
+    """Machines of other users and in other regions can be listed."""
 
     async def survey(self, *, everybody: bool = False, everywhere: bool = False) -> Sequence[Machine]:
-        """Our machines, or everybody's; here, or wherever the account may have some."""
+        """List our machines or everybody's, in our region or in all regions of the account."""
         ...
 
 
 @runtime_checkable
 class Cleanable(Protocol):
-    """Things remain when machines are gone, and can be removed."""
+    """Machines leave things behind at the provider that can be removed."""
 
     async def leftovers(self) -> Sequence[Leftover]:
-        """What of ours nobody uses, in the order in which it can be removed. Removes nothing."""
+        """List our unused things in the order in which they can be removed. Removes nothing."""
         ...
 
     async def remove(self, leftovers: Sequence[Leftover]) -> Sequence[Leftover]:
-        """Remove what was listed; returns what somebody has begun to use meanwhile. Gone already is no error."""
+        """Remove the listed things. Returns those that are in use again. It is no error if one is gone already."""
         ...
 
 
 @runtime_checkable
 class Disposable(Protocol):
-    """A machine that is released is gone with its files, so nothing has to be taken off it first."""
+    """A released machine is gone with its files, so nothing has to be removed from it first."""
 
     files_go_too: ClassVar[bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgram:
-    """A program for machines: given ids, it stops those machines, and says in one sentence why it cannot.
+    """A program that runs on a machine and stops the machines with the given ids. On failure it prints one sentence.
 
-    `text` is Python 3.6 without packages. After `arguments` it takes the ids; `--check` in front only asks whether it could.
+    `text` is Python 3.6 without packages. The ids follow `arguments`. With `--check` in front it only tests its rights.
     """
 
     text: str
@@ -189,8 +189,8 @@ class StopProgram:
 
 @runtime_checkable
 class SelfStopping(Protocol):
-    """Machines can stop themselves, without any client, where they were given the right to."""
+    """Machines can stop themselves without a client if they were given the right to."""
 
     def stop_program(self, machines: Sequence[Machine]) -> StopProgram:
-        """What these machines, of one job, are to run."""
+        """Return the program for these machines, which belong to one job."""
         ...

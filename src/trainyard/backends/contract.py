@@ -1,4 +1,4 @@
-"""What every backend must pass. Shipped, so that whoever writes a backend subclasses it and knows whether it is right.
+"""Tests that every backend must pass. They are shipped, so that authors of backends can subclass them.
 
     class TestMine(BackendContract):
         capabilities = frozenset({Stoppable})
@@ -6,7 +6,7 @@
         def open_backend(self) -> Backend:
             return MyBackend(...)          # each call: another client of the same place
 
-Runs under pytest with `asyncio_mode = auto`. What one backend promises beyond `backends/api.py` is tested beside it.
+Runs under pytest with `asyncio_mode = auto`. Further promises of a single backend have tests of their own.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ LOOK_AGAIN_SECONDS = 0.05
 
 
 class BackendContract:
-    """One test per promise. Each works under a job name of its own and releases what it made."""
+    """One test per promise. Each uses its own job name and releases its machines."""
 
-    spec: ClassVar[MachineSpec] = MachineSpec()  # what the tests ask for
+    spec: ClassVar[MachineSpec] = MachineSpec()  # the spec of the tests' machines
     other_spec: ClassVar[MachineSpec | None] = None  # one that a machine made with `spec` does not fit
-    scarce: ClassVar[tuple[MachineSpec, int] | None] = None  # a wish of which one can be had, but not so many
+    scarce: ClassVar[tuple[MachineSpec, int] | None] = (
+        None  # a spec and a number: one such machine is available, but not so many
+    )
     capabilities: ClassVar[frozenset[type]] = frozenset()
     stops_before_rename: ClassVar[bool] = False  # whether only a stopped machine can be renamed
     ready_seconds: ClassVar[float] = 30.0  # from promised to running
     keeps_processes_apart: ClassVar[bool] = True  # whether stop can be seen to end what ran
 
     def open_backend(self) -> Backend:
-        """A new client of the place whose machines are tested."""
+        """Return a new client of the backend under test."""
         raise NotImplementedError
 
     async def test_machines_come_in_the_order_of_their_names_when_acquired(self) -> None:

@@ -1,4 +1,4 @@
-"""How to reach a machine, as plain text that can be kept in a table: made from a machine, and a machine made from it."""
+"""Converts a machine's address to plain text for a database, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DETAILS = ("ssh_port", "host_key")
 
 
 def pack(machine: Machine) -> Mapping[str, str]:
-    """What a transport to this machine needs to know. Kept, it saves asking the provider."""
+    """Return the facts that a transport to this machine needs. Storing them saves a call to the provider."""
     found = {
         "name": machine.name,
         "id": machine.id,
@@ -24,7 +24,7 @@ def pack(machine: Machine) -> Mapping[str, str]:
 
 
 def unpack(packed: Mapping[str, str], *, backend: str, name: str) -> Machine:
-    """The machine that `pack` was given, as far as a transport needs it. `name` is used where none was kept."""
+    """Rebuild the machine of `pack` as far as a transport needs it. `name` is used if none was stored."""
     return Machine(
         name=packed.get("name", name),
         id=packed["id"],

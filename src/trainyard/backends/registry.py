@@ -1,4 +1,4 @@
-"""Backend names → classes, imported on use. Plugins register under the entry-point group `trainyard.backends`."""
+"""Finds backend classes by name and imports them on use. Plugins use the entry-point group `trainyard.backends`."""
 
 from __future__ import annotations
 

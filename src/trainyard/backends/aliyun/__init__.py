@@ -1,1 +1,1 @@
-"""Machines of Alibaba Cloud. The vendor's words (instance, zone, vSwitch) stay behind this door."""
+"""The Alibaba Cloud backend. The vendor's terms (instance, zone, vSwitch) stay inside this package."""

@@ -1,6 +1,6 @@
-"""The leash on money: the provider releases machines by itself when no client has renewed their time for `max_hours`.
+"""Limits costs: the provider releases machines by itself if no client has renewed them for `max_hours`.
 
-A client that lives renews; one that died, or a laptop that was closed, does not.
+A live client renews them; a client that died or a closed laptop does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONCURRENT = 8
 
 
 async def renew(client: Client, ids: Sequence[str], max_hours: float) -> list[str]:
-    """Let the provider release these machines `max_hours` from now, never if 0; returns those that are still there."""
+    """Set the release time to `max_hours` from now, or to never if 0. Returns the machines that still exist."""
     moment = release_time(max_hours, client.clock.now()) if max_hours else None
 
     async def one(instance_id: str) -> bool:
@@ -55,12 +55,12 @@ class AutoRelease:
             self._task = asyncio.ensure_future(self._renew_all())
 
     def let_go(self, ids: Sequence[str]) -> None:
-        """They are released, or stopped on purpose."""
+        """Stop renewing these, because they were released or stopped on purpose."""
         for each in ids:
             self._hours.pop(each, None)
 
     async def aclose(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._hours.clear()
         await end_task(self._task)
         self._task = None

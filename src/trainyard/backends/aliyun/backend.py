@@ -1,7 +1,7 @@
-"""The verbs of the Alibaba Cloud backend. The truth about machines is in their names and tags; nothing is kept here.
+"""The class AliyunBackend. All state of machines is in their names and tags at the provider.
 
-The pieces: `client.py` (calls), `prerequisites.py` (network and key), `planning.py` (what to ask for), `launching.py` (making),
-`power.py` (stopping and deleting), `ecs.py` (instances as machines), `connect.py` (reaching them).
+The parts: `api/` (calls), `access/` (network, keys, ssh), `launch/` (planning and launching machines), `power.py` (stopping
+and deleting), `ecs.py` (instances as machines).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class AliyunBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """How the registry makes one. Makes no call."""
+        """Make a backend for the registry. Makes no call."""
         return cls(settings)
 
     # -- the four verbs --------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class AliyunBackend:
             (self._known_hosts_folder / machine.id).unlink(missing_ok=True)
 
     def transport(self, machine: Machine) -> InstanceTransport:
-        """The way to the machine's public address. A machine whose address has changed gets a new one."""
+        """Return the transport to the machine's public address, a new one if the address has changed."""
         host = machine.public_address or machine.address or machine.id
         way = self._ways.get(machine.id)
         if way is not None and machine.state is MachineState.RUNNING and way.address.host != host:
@@ -147,7 +147,7 @@ class AliyunBackend:
         return way
 
     async def aclose(self) -> None:
-        """Let go of connections; machines stay as they are. May be used again after it."""
+        """Close the connections. Machines stay as they are, and the backend may be used again."""
         ways = [*self._ways.values(), *self._old_ways]
         self._ways.clear()
         self._old_ways.clear()
@@ -169,7 +169,7 @@ class AliyunBackend:
             ids = [machine.id for machine in part]
             await self._note_spending(client, ids)
             await power.stop(client, ids)
-            # Whoever stops a machine wants its files back one day: it is not released meanwhile.
+            # A stopped machine must keep its files, so it is not released meanwhile.
             self._auto_release.let_go(ids)
             await renew(client, [machine.id for machine in part if "release_time" in machine.details], 0)
             for machine in await self._fetch_in(client):
@@ -282,7 +282,7 @@ class AliyunBackend:
         return await fetch_rates(self.client, machines)
 
     async def plan(self, spec: MachineSpec, names: Sequence[str]) -> Plan:
-        """What `acquire` would do now: which machines are there, where the others would be looked for, at what price."""
+        """Return what `acquire` would do now: existing machines, the zones to try for the others, and prices."""
         there = one_of_each(await self._fetch())
         have = [there[name] for name in names if name in there]
         for machine in have:
@@ -341,7 +341,7 @@ class AliyunBackend:
     async def _make_ready(
         self, launcher: Launcher, spec: MachineSpec, names: Sequence[str], made: LaunchResult
     ) -> list[Machine]:
-        """Start those that are stopped, and put all on the leash."""
+        """Start the stopped machines and set the release time of all."""
         there = one_of_each(made.there)
         names = [name for name in names if name in there]
         if await self._start(self.client, [there[name] for name in names]):
@@ -367,7 +367,7 @@ class AliyunBackend:
             return LaunchResult(have)
 
     async def _start(self, client: Client, machines: Sequence[Machine]) -> list[str]:
-        """Start those that do not run; those that were started when one could not be are stopped again."""
+        """Start the machines that do not run. If one cannot be started, stop the started ones again."""
         still = [
             machine.id
             for machine in machines
@@ -392,7 +392,7 @@ class AliyunBackend:
         return await fetch_machines(client, user=self.settings.user, login=login, everybody=everybody)
 
     async def _note_spending(self, client: Client, ids: Sequence[str]) -> None:
-        """Write on machines what they have cost, before the provider forgets when they ran."""
+        """Write the costs so far into tags, before the provider forgets when the machines ran."""
         now = self.clock.now()
         found = {
             machine.id: spent_text(Decimal(machine.details["spent"]), now)
@@ -436,7 +436,7 @@ class AliyunBackend:
             raise TaskErrors(f"{len(errors)} of {len(machines)} machines have no shared storage", errors)
 
     async def _check_sight(self) -> None:
-        """Whether an empty list means that there is nothing: to who may not look, the provider shows nothing."""
+        """Check that we may list machines. Without the right the provider returns an empty list."""
         if not self._has_sight:
             await check_list_permission(self.client)
             self._has_sight = True
@@ -450,7 +450,7 @@ class AliyunBackend:
 
     @asynccontextmanager
     async def _alone(self, names: Sequence[str]) -> AsyncIterator[None]:
-        """No other client of this person makes machines of these jobs meanwhile."""
+        """Hold a lock, so that no other client of this user makes machines of these jobs meanwhile."""
         jobs = sorted({job_of(name) or name for name in names})
         folder, host = self.client.folder / "locks", self.client.host("ecs")
         async with AsyncExitStack() as stack:
@@ -497,7 +497,7 @@ class AliyunBackend:
         return await reader.read(machine.id, patience=patience)
 
     def _identity_files(self, machine: Machine) -> tuple[Path, ...]:
-        """Our own key, made if missing, and the one that the family's tools made, where it is."""
+        """Return our own key, made if missing, and the key of earlier tools if there is one."""
         name = key_name(self.settings.cloud.prefix, self.settings.user)
         own = self.client.folder / "keys" / f"{name}.pem"
         family = self.settings.cloud.user_home / ".ncluster" / f"{name}-{machine.region}.pem"
@@ -506,7 +506,7 @@ class AliyunBackend:
         return tuple(path for path in (own, family) if path.exists())
 
     async def _admit_key(self, machine: Machine) -> bool:
-        """Put our key into a machine that was made from another computer; whether that was possible."""
+        """Put our key into a machine that was made from another computer. Returns whether that succeeded."""
         name = key_name(self.settings.cloud.prefix, self.settings.user)
         own = self.client.folder / "keys" / f"{name}.pem"
         if not own.exists():
@@ -519,7 +519,7 @@ class AliyunBackend:
         return True
 
     def _patience(self, machine: Machine) -> float:
-        """Seconds for which silence of a machine is put down to its booting."""
+        """Return for how many seconds a silent machine may still be booting."""
         if machine.started is None:
             return BOOT.total_seconds()
         return max(0.0, (machine.started + MINUTE + BOOT - self.clock.now()).total_seconds())

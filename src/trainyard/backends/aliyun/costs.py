@@ -1,6 +1,6 @@
-"""What machines cost, from what was written on them: prices when they were bought, and what had been spent at a stop.
+"""Computes the costs of machines from their tags: the price at the purchase, and the amount spent until a stop.
 
-Pure. Prices come from `catalogue.py`; nothing here asks anybody, so listing machines costs no calls.
+Pure: listing machines costs no further calls. The prices in the tags come from `catalogue.py`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def price_text(price: Price | None) -> str:
 
 
 def read_rates(tags: Mapping[str, str]) -> Rates | None:
-    """What the tag says; None where there is none, or none that can be read."""
+    """Parse the price tag; None if it is missing or cannot be read."""
     words = tags.get(PRICE_TAG, "").split()
     if len(words) != 3:
         return None
@@ -48,7 +48,7 @@ def read_rates(tags: Mapping[str, str]) -> Rates | None:
 
 
 def spent_text(amount: Decimal, moment: datetime) -> str:
-    """What has been spent by a moment, as the tag holds it."""
+    """Format the amount spent until a moment, for the tag."""
     return f"{amount:.4f} {format_time(moment)}"
 
 
@@ -62,7 +62,7 @@ def spent(
     is_charged_in_full: bool,
     now: datetime,
 ) -> Decimal | None:
-    """What a machine has cost so far; None where nobody wrote down when it was stopped."""
+    """Return the cost of a machine so far; None if the time of its stop was not recorded."""
     amount, moment = _read_spent(tags)
     if is_stopped:
         if is_charged_in_full:

@@ -1,6 +1,6 @@
-"""Machines as Alibaba Cloud sees them: names and tags, what a launch asks for, and an instance as a Machine.
+"""Converts between machines and ECS instances: names, tags, the parameters of a launch, instance to Machine.
 
-Pure but for `fetch_machines`. Finding capacity and launching is `launching.py`'s, stopping and deleting `power.py`'s.
+Pure except for `fetch_machines`. `launch/` finds capacity and launches; `power.py` stops and deletes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether we speak to the emulator on this computer, and what of it differs from the cloud: how machines are logged in to."""
+"""Detects the emulator on this computer and how to log in to its machines, which differs from the cloud."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOPBACK = re.compile(r"localhost\b|127\.|\[::1\]")
 
 
 async def fetch_login(host: str) -> Login:
-    """How machines of this endpoint are logged in to."""
+    """Return how to log in to machines of this endpoint."""
     if not _LOOPBACK.match(host):
         return Login()
     return await in_thread(lambda: _ask(host))

@@ -1,4 +1,4 @@
-"""What of our network nobody uses any more: found, listed, and removed only by a call of its own.
+"""Finds the unused parts of our network, and removes them on an explicit call.
 
 Only things with our tag count. They cost nothing while they lie there; quotas are what they use up.
 """
@@ -28,7 +28,7 @@ _DELETE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """One thing that nobody uses."""
+    """One unused thing."""
 
     kind: str
     id: str
@@ -37,13 +37,13 @@ class Idle:
 
 
 async def find_idle(client: Client) -> tuple[Idle, ...]:
-    """What of ours nobody uses in this region, in the order in which it can be removed."""
+    """Find our unused things in this region, in the order in which they can be removed."""
     interfaces = await fetch_all(client, "ecs", "DescribeNetworkInterfaces")
     used = {text(row, "VSwitchId") for row in interfaces} | {text(row, "VpcId") for row in interfaces}
     used |= {group for row in interfaces for group in texts(row, "SecurityGroupIds.SecurityGroupId")}
     instances = await fetch_all(client, "ecs", "DescribeInstances")
     if not instances:
-        await check_list_permission(client)  # else all would look idle to who may not see the machines
+        await check_list_permission(client)  # without the right to list machines everything would look idle
     keys = {text(row, "KeyPairName") for row in instances}
     for row in instances:
         used |= set(texts(row, "SecurityGroupIds.SecurityGroupId"))
@@ -75,14 +75,14 @@ async def find_idle(client: Client) -> tuple[Idle, ...]:
 
 
 async def _is_empty(client: Client, vpc_id: str, removable: set[str]) -> bool:
-    """Whether all that is left in a VPC goes as well; somebody else's group in it keeps it."""
+    """Return whether everything left in a VPC can be removed too. A group of another owner prevents that."""
     inside = {group.id for group in await fetch_groups(client, vpc_id=vpc_id, only_ours=False)}
     inside |= {vswitch.id for vswitch in await fetch_vswitches(client, vpc_id)}
     return inside <= removable
 
 
 async def remove(client: Client, idle: Sequence[Idle]) -> tuple[Idle, ...]:
-    """Remove what was listed; returns what stayed because somebody has begun to use it. Gone already is no error."""
+    """Remove the listed things. Returns those that are in use again. It is no error if one is gone already."""
     kept: list[Idle] = []
     for each in sorted(idle, key=lambda one: KINDS.index(one.kind)):
         try:

@@ -1,4 +1,4 @@
-"""What remains when machines are gone, for `trainyard cleanup`: the idle network (`cleanup.py`), and disks of ours."""
+"""Things that remain when machines are gone, for `trainyard cleanup`: unused network (`leftover_network.py`) and disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK = "disk"
 
 
 async def find(client: Client) -> list[Leftover]:
-    """What of ours nobody uses in this region, what costs money first."""
+    """Find our unused things in this region; those that cost money come first."""
     tag: Sequence[Parameter] = [{"Key": TAG, "Value": MACHINE}]
     mounted = await _mounted(client)
     disks = await fetch_all(client, "ecs", "DescribeDisks", {"Tag": tag, "Status": "Available"})
@@ -52,7 +52,7 @@ async def _mounted(client: Client) -> set[str]:
 
 
 async def remove(client: Client, leftovers: Sequence[Leftover]) -> list[Leftover]:
-    """Remove what was listed; returns what somebody uses again."""
+    """Remove the listed things. Returns those that are in use again."""
     kept: list[Leftover] = []
     for disk in (each for each in leftovers if each.kind == DISK):
         try:

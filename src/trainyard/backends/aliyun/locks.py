@@ -1,6 +1,6 @@
-"""Locks between the clients of one person, so that two of them do not make the same thing at once. Freed at death.
+"""Locks between the clients of one user, so that two of them do not make the same thing at once. Freed at exit.
 
-Between people, and between computers, it is the provider that decides.
+Between users and between computers the provider decides.
 """
 
 from __future__ import annotations

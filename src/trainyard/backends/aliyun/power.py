@@ -1,7 +1,7 @@
 """Starting, stopping and deleting instances for good, through states in which the provider refuses them.
 
-All take ids of one region, and are no error for what is already so. A stop waits until it is done, as only then the
-provider tells whether it still charges; a start does not wait.
+All functions take ids of one region and may be repeated. A stop waits until it is done, because only then the provider
+says whether it still charges. A start does not wait.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TAGGED_A_CALL = 50
 
 
 async def fetch_statuses(client: Client, ids: Sequence[str]) -> dict[str, str]:
-    """Id → Running, Stopped …; what is gone is not in it."""
+    """Return the status by id: Running, Stopped … Deleted instances are left out."""
     rows = await fetch_by_ids(client, "ecs", "DescribeInstances", ids)
     return {text(row, "InstanceId"): text(row, "Status") for row in rows}
 
 
 async def delete(client: Client, ids: Sequence[str], *, is_fresh: bool = False) -> None:
-    """Delete instances, whatever runs there, and wait until they are gone.
+    """Delete instances, even if commands run on them, and wait until they are gone.
 
     `is_fresh`: made a moment ago, so that "there is no such instance" may mean: not yet.
     """

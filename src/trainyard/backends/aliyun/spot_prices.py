@@ -1,6 +1,6 @@
-"""What spot machines cost after their first hour, which is theirs at the price of the purchase: the market's price, as it moves.
+"""Prices of spot machines after their first hour. The first hour has the price of the purchase; then the market's holds.
 
-What was asked for at the purchase stands in tags, read by `costs.py`; here the provider is asked what has become of it.
+`costs.py` reads the price of the purchase from tags; this module asks the provider for the later ones.
 """
 
 from __future__ import annotations

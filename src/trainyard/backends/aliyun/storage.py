@@ -1,6 +1,6 @@
-"""Shared storage: a NAS file system of the user's own, made if missing, with a way into the network of the machines.
+"""Shared storage: the user's own NAS file system, made if missing, with a mount target in the machines' network.
 
-Files live on until somebody deletes the file system; no verb of ours does. Mounting is done on the machines (`mount.sh`).
+Trainyard never deletes the file system, so files stay until the user does. `mount.sh` mounts it on the machines.
 """
 
 from __future__ import annotations
@@ -109,6 +109,6 @@ def _purpose(client: Client, name: str) -> str:
 
 
 def mount_script(storage: Storage) -> str:
-    """What mounts it on a machine; may run again at any time."""
+    """Return the script that mounts the storage on a machine. It may run again at any time."""
     head = f"domain={quote(storage.domain)}\nfolder={FOLDER}\nlink={LINK}\n"
     return head + SCRIPT.read_text(encoding="utf-8")

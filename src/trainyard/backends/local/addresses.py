@@ -1,4 +1,4 @@
-"""Loopback addresses for machines, so that equal ports of two machines do not collide. Pure."""
+"""Chooses loopback addresses for machines, so that equal ports of two machines do not collide. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _COUNT = 1 << 16
 def free_addresses(count: int, *, used: Collection[str], seed: str) -> list[str]:
     """`count` addresses 127.77.x.y that are not `used`.
 
-    Counting starts at a place that depends on `seed` (the folder of machines), so that two people on one computer,
-    who do not see each other's machines, hardly ever meet.
+    The first address depends on `seed` (the folder of machines). So two users of one computer, who do not see each
+    other's machines, rarely choose the same address.
     """
     start = int.from_bytes(hashlib.sha256(seed.encode(errors="surrogateescape")).digest()[:1], "big") << 8
     taken = set(used)

@@ -1,7 +1,7 @@
-"""The verbs of the local backend. A machine is a folder and a keeper; there is no other state anywhere.
+"""The class LocalBackend. A machine is a folder and a keeper process; there is no other state.
 
-The pieces: `folder.py` (files), `processes.py` (who runs, ending them), `provisioning.py` (bringing machines up), `locks.py`.
-Nothing here waits for readiness or retries.
+The parts: `folder.py` (files), `processes.py` (finding and ending processes), `provisioning.py` (starting machines) and
+`locks.py`. Nothing here waits for readiness or retries.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LocalBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """How the registry makes one."""
+        """Make a backend for the registry."""
         return cls(settings)
 
     async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
@@ -110,13 +110,13 @@ class LocalBackend:
         await finish(asyncio.to_thread(self._sweep))
 
     async def stop(self, machines: Sequence[Machine]) -> None:
-        """End everything on the machines: SIGTERM, a grace period, SIGKILL. Files stay, devices become free."""
+        """End all processes of the machines: SIGTERM, a grace period, SIGKILL. Files stay; devices become free."""
         self._ensure_root()
         async with self._locks.hold(machine.name for machine in machines):
             await self._end(_once(map(self._get_same, machines)), STOPPING)
 
     async def start(self, machines: Sequence[Machine]) -> None:
-        """Bring stopped machines back; CapacityError where their devices are taken meanwhile. All or none."""
+        """Start stopped machines, all or none. CapacityError if their devices are taken meanwhile."""
         devices = await self._find_devices()
         names = [machine.name for machine in machines]
         self._ensure_root()
@@ -130,7 +130,7 @@ class LocalBackend:
             await self._bring_up(wishes, MachineSpec(), devices)
 
     async def rename(self, machine: Machine, name: str) -> Machine:
-        """Move the folder of a stopped machine; what runs could not be told that its home has moved."""
+        """Move the folder of a stopped machine. A running process could not be told that its home has moved."""
         check_name(name)
         self._ensure_root()
         async with self._locks.hold((machine.name, name), common=True):
@@ -209,7 +209,7 @@ class LocalBackend:
         return machine
 
     def _is_running(self, name: str) -> bool:
-        """Whether a machine of that name runs and nobody is ending it."""
+        """Return whether a machine of that name runs and is not being ended."""
         folder = self._folder(name)
         record = self._check_here(folder)
         return record is not None and folder.find_keeper() is not None and not record.ending
@@ -235,7 +235,7 @@ class LocalBackend:
             )
 
     def _check_here(self, folder: MachineFolder) -> Record | None:
-        """What a machine says that can run on this computer, None without such a machine; else ConflictError."""
+        """Return the record of a machine of this computer; None if it is absent. ConflictError if it runs elsewhere."""
         try:
             record = folder.load_record()
         except DamagedError as error:
@@ -269,7 +269,7 @@ class LocalBackend:
         return folder
 
     async def _end(self, folders: Sequence[MachineFolder], ending: str) -> None:
-        """End all that runs there; noted first, so that whoever comes after our death carries on."""
+        """End all processes there. The intention is written down first, so that another client can finish it."""
         roots = roots_of(folders)
         records = {}
         for folder in folders:
@@ -291,7 +291,7 @@ class LocalBackend:
                     )
 
     async def _finish_endings(self, names: Iterable[str]) -> None:
-        """Carry on where a client died in the middle of a stop or a release."""
+        """Finish the stops and releases during which a client died."""
         endings: dict[str, list[MachineFolder]] = {STOPPING: [], RELEASING: []}
         for name in names:
             folder = self._folder(name)
@@ -337,7 +337,7 @@ class LocalBackend:
             remove_machine(folder.discard())
 
     def _sweep(self) -> None:
-        """Delete what a client that died while deleting has left."""
+        """Delete the remains of machines whose client died while it deleted them."""
         for rubbish in self._root.glob(".released-*"):
             with suppress(DeniedError):
                 remove_machine(rubbish)

@@ -1,4 +1,4 @@
-"""What a folder says about its machine, as the backend lists it."""
+"""Describes a machine from its folder."""
 
 from __future__ import annotations
 

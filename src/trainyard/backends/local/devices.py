@@ -1,4 +1,4 @@
-"""Accelerators of this computer: which there are, who holds them, and handing out the free ones. One machine each."""
+"""The accelerators of this computer: finds them and hands out free ones. A device belongs to one machine at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Devices:
 
 
 def find_devices(*, gpus: int | None, npus: int | None, search_path: str) -> Devices:
-    """Ask the vendors' tools; a declared number goes before what they say, with the models they know."""
+    """Ask the vendors' tools. A configured number overrides theirs; the model names are still theirs."""
     return Devices(
         _declared(DeviceKind.GPU, gpus, _find_gpus(search_path)),
         _declared(DeviceKind.NPU, npus, _find_npus(search_path)),
@@ -41,9 +41,9 @@ def find_devices(*, gpus: int | None, npus: int | None, search_path: str) -> Dev
 
 
 def wish_of(spec: MachineSpec, devices: Devices) -> DeviceRequest:
-    """What `spec` asks for on this computer.
+    """Return the devices that `spec` asks for on this computer.
 
-    A wish that is only implied by the type is dropped where the computer has no GPU at all, so that any script can be
+    Devices that only the machine type implies are dropped if the computer has no GPU at all, so that any script can be
     tried on a laptop.
     """
     if spec.gpus is not None:
@@ -115,7 +115,7 @@ def _find_npus(search_path: str) -> list[Device]:
 
 
 def _ask(search_path: str, tool: str, *arguments: str) -> str:
-    """What a vendor's tool says; nothing where it is missing or fails, as it does without its driver."""
+    """Return the output of a vendor's tool; '' if it is missing or fails, as it does without its driver."""
     program = shutil.which(tool, path=search_path)
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""What processes on a local machine find in their environment and in a new home.
+"""The environment variables of processes on a local machine, and the start-up files of its new home.
 
 A machine inherits the client's environment, so that paths, proxies and toolkits work as they do in the client's own
 shell; without the client's secrets, sessions and settings, which no other machine would get either.
@@ -28,18 +28,18 @@ _FOREIGN = re.compile(
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the client's environment machines get."""
+    """Return the variables of the client's environment that machines get."""
     kept = {name: value for name, value in environ.items() if not _is_dropped(name)}
     return {"PATH": DEFAULT_PATH, "LANG": "C.UTF-8", **kept}
 
 
 def dropped(environ: Mapping[str, str]) -> list[str]:
-    """What of the client's environment machines do not get; names only."""
+    """Return the names of the client's variables that machines do not get."""
     return sorted({"TMUX", "TMUX_PANE", *filter(_is_dropped, environ)})
 
 
 def own_variables(user: str, path: str, folder: MachineFolder, record: Record) -> dict[str, str]:
-    """What every process of a machine finds in its environment, on top of what it inherits; `path` is that PATH."""
+    """Return the machine's own variables, which are added to the inherited ones. `path` is the inherited PATH."""
     tmp = str(folder.tmp)
     return {
         "HOME": str(folder.home),

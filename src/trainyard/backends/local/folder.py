@@ -1,4 +1,4 @@
-"""The folder of a local machine: what is in it, what `machine.json` says, and removing it without touching anything else.
+"""The folder of a local machine: its paths, its record `machine.json`, and its safe removal.
 
     <name>/machine.json    what was asked for and handed out; replaced, never changed
            keeper          number and start of the keeper; the machine runs while that process lives
@@ -35,7 +35,7 @@ KEEPER = "TRAINYARD_KEEPER"  # the FIFO on which scripts can be handed to the ke
 # Where tmp/ is a link to, when its own path is too long for sockets.
 SHORT_TMP = "/tmp/trainyard-"
 LONGEST_TMP = 58  # a unix socket's path has 107 bytes; tmux adds 17 and a label, Python's listeners 34
-STOPPING = "stopping"  # whoever finds it carries on with the stop
+STOPPING = "stopping"  # a client that finds it finishes the stop
 RELEASING = "releasing"
 
 
@@ -45,7 +45,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What `machine.json` says."""
+    """The content of `machine.json`."""
 
     id: str
     address: str
@@ -87,12 +87,12 @@ class MachineFolder:
 
     @property
     def keeper_file(self) -> Path:
-        """Who the keeper is."""
+        """The file that identifies the keeper."""
         return self.path / "keeper"
 
     @property
     def keeper_script(self) -> Path:
-        """What the keeper executes."""
+        """The script that the keeper executes."""
         return self.path / "keeper.sh"
 
     def exists(self) -> bool:
@@ -149,7 +149,7 @@ class MachineFolder:
             return
         remove(own)
         while True:
-            # The link first: whoever finds what a death in between leaves knows what to delete.
+            # The link comes first. If this client dies in between, another one then knows what to delete.
             own.symlink_to(f"{SHORT_TMP}{os.urandom(5).hex()}")
             if _made(self.tmp):
                 return
@@ -177,14 +177,14 @@ class MachineFolder:
                 )
 
     def discard(self) -> Path:
-        """Take the folder out of sight at once; `remove` does the rest."""
+        """Rename the folder so that it is no longer listed; `remove` deletes it."""
         rubbish = self.path.with_name(f".released-{self.name}-{os.urandom(6).hex()}")
         self.path.rename(rubbish)
         return rubbish
 
 
 def roots_of(folders: Iterable[MachineFolder]) -> Roots:
-    """By what the processes of these machines are known."""
+    """Return how to recognise the processes of these machines."""
     keepers = set()
     marks = set()
     for folder in folders:
@@ -198,7 +198,7 @@ def roots_of(folders: Iterable[MachineFolder]) -> Roots:
 
 
 def remove(path: Path) -> None:
-    """Delete a folder of ours; links are deleted, never followed. Two may do it at once."""
+    """Delete a folder of ours. Links are deleted, never followed. Two clients may do it at once."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return
@@ -211,7 +211,7 @@ def remove(path: Path) -> None:
 
 
 def remove_machine(path: Path) -> None:
-    """Delete what was a machine, with the temporary folder that stood elsewhere, if that is still ours."""
+    """Delete a discarded machine and its temporary folder elsewhere, if that is still ours."""
     tmp = MachineFolder(path).tmp
     if str(tmp).startswith(SHORT_TMP) and tmp.parent == Path(SHORT_TMP).parent and _is_private(tmp):
         remove(tmp)

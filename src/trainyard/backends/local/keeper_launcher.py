@@ -1,4 +1,4 @@
-"""Starts keepers. A program of its own, run as `python -I -S launcher.py`, because forking wants a process without threads.
+"""Starts keepers. It is a separate program (`python -I -S`), because forking needs a process without threads.
 
 Each keeper leads a session, is the reaper of all orphans below it (the flag survives exec, not fork), and belongs to
 nobody: it outlives the client. Reads one JSON request; writes a line per keeper that could not start, else nothing;
@@ -21,7 +21,7 @@ REPORT_DESCRIPTOR = 10  # out of the way of the one above
 
 
 def become_keeper(prctl: Callable[..., int], keeper: dict[str, str], env: dict[str, str]) -> None:
-    """Turn this process into a keeper. Returns never."""
+    """Turn this process into a keeper. Never returns."""
     os.setsid()
     if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "this kernel has no child subreapers")
@@ -42,7 +42,7 @@ def become_keeper(prctl: Callable[..., int], keeper: dict[str, str], env: dict[s
 
 
 def register(pid_file: str, boot: str) -> None:
-    """Write down who this process is: number, start in clock ticks since boot, and which boot."""
+    """Write down the identity of this process: its id, its start in clock ticks since boot, and the boot id."""
     with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:  # noqa: PTH123  # pathlib costs a third of the start
         started = stat.read().rpartition(")")[2].split()[19]
     with open(f"{pid_file}.new", "w", encoding="utf-8") as file:  # noqa: PTH123

@@ -1,4 +1,4 @@
-"""Starting the keepers of machines (what a keeper is: `keeper.sh`; why by another program: `launcher.py`)."""
+"""Starts the keepers of machines through `keeper_launcher.py`. `keeper.sh` explains what a keeper is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transport asks before it does anything: does the machine run, and with which environment."""
+"""Checks before each use of a transport that the machine runs, and gets its environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.lib.process_tree import ProcessId
 
 
 class LivenessCheck:
-    """Gives the environment of one machine while that machine runs; two small reads where nothing has changed."""
+    """Returns the environment of one machine while it runs, with two small reads if nothing has changed."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class LivenessCheck:
         self._env: Mapping[str, str] = {}
 
     def enter(self) -> Mapping[str, str]:
-        """The machine's own variables; UnreachableError where it is stopped, gone, or another by now."""
+        """Return the machine's own variables. UnreachableError if it is stopped, gone or replaced."""
         keeper = self._folder.find_keeper()
         if keeper is not None and keeper == self._keeper:
             return self._env

@@ -1,8 +1,8 @@
-"""Locks between clients: one per machine, one for handing out names, addresses and devices. Freed by the kernel at death.
+"""Locks between clients: one per machine, and one for names, addresses and devices. The kernel frees them at exit.
 
-All are bytes of one file (a byte per name), so that a thousand machines cost one descriptor and leave no litter. They
-are taken in one order, the common one first, so that nobody waits in a circle. Waiting is a look every few
-milliseconds: a blocked thread per waiter would exhaust the pool that the holder needs to finish.
+Each lock is a byte of one file, so that a thousand machines need one descriptor and leave no files behind. They are
+taken in a fixed order, the common one first, so that no deadlock can arise. Waiting polls every few milliseconds: a
+blocked thread per waiter would exhaust the pool that the holder needs to finish.
 """
 
 from __future__ import annotations

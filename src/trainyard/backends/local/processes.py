@@ -1,4 +1,4 @@
-"""The processes of local machines: which they are, and how to end all of them. Trees in general are lib/process_tree.py's."""
+"""Finds and ends all processes of local machines. lib/process_tree.py handles process trees in general."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainyard.lib.read_file import read_file
 FIRST_PAUSE = 0.005  # seconds between two looks at the dying; doubles
 LONGEST_PAUSE = 0.1
 FREEZE_LIMIT = 100_000  # more processes than that are not frozen in one go
-QUIET_LOOKS = 5  # who has just moved from a dying parent to the keeper is missed by one look in thirty
+QUIET_LOOKS = 5  # one look in thirty misses a process that has just moved from a dying parent to the keeper
 KILL_SECONDS = (
     10.0  # SIGKILL takes effect at once, unless the process sits in the kernel (a dead network disk)
 )
@@ -36,14 +36,14 @@ KILL_SECONDS = (
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What makes a process one of a machine's: to descend from a keeper, or to carry a mark in its environment."""
+    """Identifies the processes of machines: descendants of a keeper, or a mark in their environment."""
 
     keepers: frozenset[ProcessId]
     marks: frozenset[bytes]
 
 
 def find_members(roots: Roots) -> set[ProcessId]:
-    """Every living process of the machines, except their keepers, ourselves and whom we descend from."""
+    """Return every living process of the machines, except the keepers, this process and its ancestors."""
     table = find_processes()
     keepers = {
         keeper.pid for keeper in roots.keepers if keeper.pid in table and table[keeper.pid].id == keeper
@@ -56,16 +56,17 @@ def find_members(roots: Roots) -> set[ProcessId]:
 async def end_all(roots: Roots, *, grace_seconds: float, clock: Clock) -> None:
     """End every process of the machines: SIGTERM, a grace period, SIGKILL; the keepers last.
 
-    Keepers stay until the rest is gone, because orphans of a dead keeper could not be found any more. Cancelling
-    leaves running what has not ended yet, and calling again carries on. DeniedError where somebody will not go.
+    Keepers stay until all other processes are gone, because orphans of a dead keeper could not be found any more.
+    Cancelling leaves the remaining processes running, and calling again continues. DeniedError if a process cannot be
+    ended.
     """
     if members := find_members(roots):
         for process in members:
             send(process, signal.SIGTERM)
-            send(process, signal.SIGCONT)  # who is stopped could not hear it
+            send(process, signal.SIGCONT)  # a stopped process would not handle SIGTERM
         await _wait_for_end(roots, members, clock.monotonic() + grace_seconds, clock)
     for keeper in roots.keepers:
-        send(keeper, signal.SIGSTOP)  # from here it starts nothing any more
+        send(keeper, signal.SIGSTOP)  # from here on the keeper starts no process
     deadline = clock.monotonic() + KILL_SECONDS
     while members := _freeze_and_find(roots):
         frozen = freeze(members, partial(_freeze_and_find, roots))
@@ -79,13 +80,13 @@ async def end_all(roots: Roots, *, grace_seconds: float, clock: Clock) -> None:
 
 
 async def _wait_for_end(roots: Roots, asked: AbstractSet[ProcessId], deadline: float, clock: Clock) -> None:
-    """Wait until nobody is left or the time is up; tell interactive shells in their own way."""
+    """Wait until no process is left or the time is up. Interactive shells get SIGHUP."""
     told: set[ProcessId] = set()
 
     def somebody_is_left() -> bool:
         alive = {process for process in asked if is_alive(process)}
-        # An interactive shell ignores SIGTERM and obeys SIGHUP; but it passes that on to its children, so it is told
-        # only when nobody is left who may be saving a checkpoint.
+        # An interactive shell ignores SIGTERM and obeys SIGHUP, which it passes on to its children. So it gets SIGHUP
+        # only when no other process is left that may be saving a checkpoint.
         if all(_ignores(process.pid, signal.SIGTERM) for process in alive):
             for process in alive - told:
                 send(process, signal.SIGHUP)
@@ -114,8 +115,8 @@ def _freeze_and_find(roots: Roots) -> set[ProcessId]:
 def _freeze_below(roots: AbstractSet[int]) -> None:
     """Stop the trees of these processes by their lists of children.
 
-    Reading everybody takes milliseconds, in which a process that forks and ends all the time has moved on; this takes
-    a tenth of one.
+    Reading all processes takes milliseconds, and a process that forks and exits all the time escapes meanwhile. This
+    takes a tenth of a millisecond.
     """
     spared = ancestors(os.getpid(), find_processes())
     seen: set[int] = set()

@@ -1,6 +1,6 @@
-"""Bringing machines up: new folders, devices and addresses handed out, keepers started. Blocking; run in a thread.
+"""Creates and starts machines: folders, devices, addresses, keepers. Blocking; run in a thread.
 
-Whoever calls holds the common lock, and undoes what `created` and `started` name if it fails.
+The caller holds the common lock. On a failure it undoes the machines in `created` and `started`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Provisioning:
         self._devices = devices
         self._now = now
         self.created: list[MachineFolder] = []
-        self.started: dict[MachineFolder, Record] = {}  # with what they said before
+        self.started: dict[MachineFolder, Record] = {}  # each with its earlier record
 
     def bring_up(self, wishes: Mapping[str, DeviceRequest], others: Sequence[MachineFolder]) -> None:
-        """Create those that do not exist, start the keepers of all."""
+        """Create the machines that do not exist, and start the keepers of all."""
         for remains in self._root.glob(
             ".new-*"
-        ):  # nobody else creates while we hold the lock: its maker died
+        ):  # no other client creates machines while we hold the lock, so its creator died
             remove_machine(remains)
         held = {}
         used = set()
@@ -106,7 +106,7 @@ class Provisioning:
         )
 
     def _create(self, folder: MachineFolder, record: Record) -> None:
-        """Make the folder under a hidden name and show it whole, so that a death in between leaves no half machine."""
+        """Make the folder under a hidden name, then rename it, so that a crash leaves no incomplete machine."""
         draft = MachineFolder(self._root / f".new-{record.id}")
         try:
             self._fill(draft, record, lives_at=folder.path)
@@ -136,7 +136,7 @@ class Provisioning:
 
 
 def _still_uses(folder: MachineFolder, record: Record) -> bool:
-    """Whether its devices are in use: it runs, or its keeper was killed and programs go on without it."""
+    """Return whether its devices are in use: it runs, or its keeper was killed and programs run on."""
     if folder.find_keeper():
         return True
     return record.boot == boot_id() and bool(find_members(roots_of([folder])))

@@ -1,4 +1,4 @@
-"""A remote shell between the machines of one computer: programs in a machine's bin/, variables that make MPI use them.
+"""A remote shell between the machines of one computer: programs in a machine's bin/ and variables for MPI.
 
 What they do is in `rsh.sh`. OpenMPI needs no option on its command line for it: it takes an address 127.77.x.y for
 another host, and everything else is said by variables (found out with OpenMPI 4.1).
@@ -29,7 +29,7 @@ def install(folder: Path) -> None:
 
 
 def variables(folder: Path, path: str) -> dict[str, str]:
-    """What processes of the machine at `folder` get; `path` is the PATH they would have without."""
+    """Return the variables for the machine at `folder`. `path` is its PATH without this module."""
     bin_folder = folder / "bin"
     # OpenMPI cuts a program's path at blanks and colons; then it is found by name on PATH, else wherever PATH leads.
     prefix = "" if any(char.isspace() or char in ":," for char in str(bin_folder)) else f"{bin_folder}/"

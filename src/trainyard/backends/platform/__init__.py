@@ -1,1 +1,1 @@
-"""Machines that the platform's server gives out: places in its queue, reached through it."""
+"""The platform backend: machines that a platform's server provides through its queue."""

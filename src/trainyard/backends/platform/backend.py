@@ -1,7 +1,7 @@
-"""The verbs of the platform backend: to acquire is to submit a job that holds places, to release is to cancel it.
+"""The class PlatformBackend: to acquire machines is to submit a job that holds them, to release them is to cancel it.
 
-What a job of machines looks like is gang.py's; the way to one is `transport/gateway.py`. Nothing is kept here that the
-server does not know, but connections.
+`machine_job.py` describes such a job; `transport/gateway.py` reaches its machines. All state but connections is on the
+server.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from trainyard.transport.gateway import GatewayTransport
 LIVE = tuple(state for state in State if state not in FINAL)
 PAGE = 200
 AT_ONCE = 16
-TRIES = 5  # somebody else may take some of the names each time
+TRIES = 5  # another client may take some of the names each time
 READY = "ready"  # a node that answers
-STALE_SECONDS = 2.5  # so old may be what the server says about its room
-NOTE_SECONDS = 10.0  # for a machine to hear that its files are not wanted any more
+STALE_SECONDS = 2.5  # the server's answer about free room may be so old
+NOTE_SECONDS = 10.0  # the time limit for telling a machine to remove its files
 
 _ALL = "echo all > ../released"
 _ONE = (
@@ -74,7 +74,7 @@ class PlatformBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """How the registry makes one."""
+        """Make a backend for the registry."""
         return cls(load_login(settings), workspace=settings.workspace, patient=settings.is_patient)
 
     @property
@@ -84,7 +84,7 @@ class PlatformBackend:
         return self._opened
 
     async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
-        """Find the machines of these names, and submit one job for the others. They wait in the queue like any job."""
+        """Find the machines of these names and submit one job for the missing ones, which waits like any job."""
         for name in names:
             check_name(name, "machine name")
         if len(set(names)) < len(names):
@@ -118,7 +118,7 @@ class PlatformBackend:
         return sorted(found.values(), key=lambda machine: sort_key(machine.name))
 
     async def release(self, machines: Sequence[Machine]) -> None:
-        """Cancel their jobs. Some machines of a job that runs may leave it; their places are free when all have left."""
+        """Cancel their jobs. Single machines may leave a running job; their places are free when all have left."""
         for job, ids in _by_job(machines).items():
             gang = await self._find_gang(job)
             if gang is None:
@@ -131,7 +131,7 @@ class PlatformBackend:
                 await self._release_some(leaving)
 
     async def stop(self, machines: Sequence[Machine]) -> None:
-        """Pause their jobs: everything on them ends, files stay on the node, and places are given up."""
+        """Pause their jobs: all processes end, files stay on the node, and the places are given up."""
         await self._wish(await self._whole(machines, "stop"), Desired.PAUSE)
 
     async def start(self, machines: Sequence[Machine]) -> None:
@@ -139,7 +139,7 @@ class PlatformBackend:
         await self._wish(await self._whole(machines, "start"), Desired.RUN)
 
     def transport(self, machine: Machine) -> GatewayTransport:
-        """The way to the machine, through the server."""
+        """Return the transport to the machine, through the server."""
         way = self._ways.get(machine.id)
         if way is None:
             job, _, member = machine.id.partition("/")
@@ -162,7 +162,7 @@ class PlatformBackend:
     async def _hold(
         self, spec: MachineSpec, names: Sequence[str], made: set[str]
     ) -> Mapping[str, MachineJob]:
-        """Find or make gangs until every name has one. `made` is what is ours alone so far."""
+        """Find or make jobs until every name has one. `made` collects the jobs that this call has made."""
         for _ in range(TRIES):
             gangs = await self._gangs()
             held: dict[str, MachineJob] = {}
@@ -170,7 +170,7 @@ class PlatformBackend:
                 for machine in gang.machines():
                     if machine.id not in self._left:
                         held.setdefault(machine.name, gang)
-            # Where two asked for some of the same names at once, the older job has them.
+            # If two clients asked for the same names at once, the older job has them.
             beaten = {
                 gang.job.id for gang in gangs if any(held.get(name, gang) is not gang for name in gang.names)
             } & made
@@ -204,7 +204,7 @@ class PlatformBackend:
         )
 
     async def _refuse_hopeless(self, wanted: WorkloadSpec) -> None:
-        """CapacityError where no queue is long enough. A platform that misses nodes just now may have room later."""
+        """Raise CapacityError if waiting cannot help. A platform that lacks nodes now may have room later."""
         told = await self._client.jobs.dry_run(wanted)
         if told.reason != Code.NEVER_FITS:
             return
@@ -225,7 +225,7 @@ class PlatformBackend:
     # -- asking
 
     async def _gangs(self) -> list[MachineJob]:
-        """All gangs of ours that live, the oldest first."""
+        """Return all our live jobs, the oldest first."""
         found: list[MachineJob] = []
         async for job in self._client.jobs.list(
             kind=KIND, user="me", state=[*LIVE], limit=PAGE, order="oldest"
@@ -255,7 +255,7 @@ class PlatformBackend:
         return gang_of(JobDetail(**fresh, spec=known.spec))
 
     async def _told(self, gangs: Iterable[MachineJob]) -> list[MachineJob]:
-        """With the queue's own words for those that wait."""
+        """Add the queue's explanation to the jobs that wait."""
 
         async def told(gang: MachineJob) -> MachineJob:
             if gang.job.state not in {State.WAITING, State.HELD} or gang.job.desired is not Desired.RUN:
@@ -284,7 +284,7 @@ class PlatformBackend:
     # -- changing
 
     async def _release_all(self, gang: MachineJob, machines: Sequence[Machine]) -> None:
-        """Tell the machines that their files may go, as far as they hear it; then cancel the job."""
+        """Tell the reachable machines to remove their files, then cancel the job."""
         running = [machine for machine in machines if machine.state is MachineState.RUNNING]
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTE_SECONDS):
@@ -310,7 +310,7 @@ class PlatformBackend:
         self._left.update(machine.id for machine in machines)
 
     async def _whole(self, machines: Sequence[Machine], verb: str) -> list[str]:
-        """The jobs of these machines, which must be all that each has."""
+        """Return the jobs of these machines. Each job must be named with all of its machines."""
         jobs = []
         for job, ids in _by_job(machines).items():
             gang = await self._find_gang(job)
@@ -343,7 +343,7 @@ def _by_job(machines: Iterable[Machine]) -> dict[str, set[str]]:
 
 
 def _by_owner(names: Sequence[str]) -> list[list[str]]:
-    """Names of one job together; a machine of no job by itself."""
+    """Group names by their job. A machine without a job is a group of its own."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(job_of(name) or f"={name}", []).append(name)

@@ -1,7 +1,7 @@
-"""A job of machines as the platform keeps it: wishes and names → a workload, and back. Pure; requests are backend.py's.
+"""Converts machine specs and names to a workload of the platform, and back. Pure; backend.py sends the requests.
 
-Machines of one job are one workload, a gang: worker-0 has the first name that was asked for, and so on. Which names those
-are is told by its tags, so that any computer of the same user finds them.
+The machines of one job are one workload: worker-0 has the first name that was asked for, and so on. Its tags hold the
+names, so that any computer of the same user finds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROLE = "worker"
 NAME_TAG, NUMBERS_TAG, TYPE_TAG = "trainyard.name", "trainyard.tasks", "trainyard.type"
 TAG_LENGTH = 250
 PLACES = ".trainyard/places"
-GRACE_SECONDS = 30  # for the files of a machine that is given back to be removed
+GRACE_SECONDS = 30  # the time for removing the files of a released machine
 PLACE = Path(__file__).with_name("place.sh").read_text(encoding="utf-8")
 _SHAPE = re.compile(r"(?P<cpu>[0-9]+(?:\.[0-9]+)?)c(?P<memory>[0-9]+)g\Z")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*\Z")
@@ -46,11 +46,11 @@ class MachineJob:
 
     @property
     def is_live(self) -> bool:
-        """Whether it has machines, or will have."""
+        """Whether it has machines or will have some."""
         return self.job.desired is not Desired.CANCEL
 
     def machines(self) -> list[Machine]:
-        """Its machines as they are now. One that has left is none any more."""
+        """Return its current machines, without those that have left."""
         by_rank = {task.rank: task for task in self.tasks}
         found = []
         for rank, name in enumerate(self.names):
@@ -96,12 +96,12 @@ class MachineJob:
 
 
 def place_of(job: str, member: str) -> str:
-    """The folder of a machine on its node, from the home of the node's user."""
+    """Return the folder of a machine on its node, relative to the home of the node's user."""
     return f"{PLACES}/{job}.{member}"
 
 
 def gang_of(job: JobDetail) -> MachineJob | None:
-    """The names that a workload holds; None where it holds no machines of ours."""
+    """Return the machine job of a workload; None if the workload holds no machines of ours."""
     name = job.spec.tags.get(NAME_TAG, "")
     if job.kind != KIND or not name:
         return None
@@ -112,7 +112,7 @@ def gang_of(job: JobDetail) -> MachineJob | None:
 
 
 def workload(spec: MachineSpec, names: Sequence[str], *, workspace: str) -> WorkloadSpec:
-    """What to submit for these names, which are of one job."""
+    """Return the workload to submit for these names, which belong to one job."""
     job = job_of(names[0])
     tags = {NAME_TAG: job or names[0], TYPE_TAG: spec.type[:TAG_LENGTH]}
     if job:
@@ -133,13 +133,16 @@ def workload(spec: MachineSpec, names: Sequence[str], *, workspace: str) -> Work
 
 
 def key_of(spec: WorkloadSpec, generation: str) -> str:
-    """The key that makes two who ask for the same at once get the same. `generation` is what was there before."""
+    """Return the idempotency key, so that two equal requests at once give one job.
+
+    `generation` is the id of the earlier job with these names.
+    """
     text = json.dumps([encode(spec), generation], sort_keys=True)
     return f"machines-{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def check_fits(spec: MachineSpec, gang: MachineJob, name: str) -> None:
-    """ConflictError where a machine of that name is not what is asked for."""
+    """Raise ConflictError if the machine of that name does not fit the spec."""
     has, wants = gang.job.spec, _role(spec, 1)
     hint = "Use another name, or release it first: `trainyard kill`."
     if spec.type and spec.type != has.tags.get(TYPE_TAG, ""):

@@ -1,1 +1,1 @@
-"""Hosts that you can ssh to, as machines."""
+"""The ssh backend: hosts that you can log in to by ssh, used as machines."""

@@ -1,7 +1,7 @@
-"""One call of `acquire`: which names have machines, which hosts are free and fit, taking them all or none.
+"""Implements `acquire`: finds the machines of names, chooses free hosts that fit, and takes all or none.
 
-Two clients that want the same names at once are pointed at the same hosts in the same order, so that the host decides:
-whoever comes second finds a lease of the name it wants, and uses that.
+Two clients that want the same names at once try the same hosts in the same order, so the host decides: the second
+client finds a lease with the name that it wants, and uses it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Held = dict[str, tuple[Host, Lease]]
 
 
 async def acquire(fleet: HostConnections, spec: MachineSpec, names: Sequence[str]) -> Held:
-    """Find or take a host for every name. On any error, cancellation included, what was taken is given back."""
+    """Find or take a host for every name. On any error or cancellation the taken hosts are given back."""
     inventory = fleet.inventory()
     look = await fleet.look(inventory, probing=bool(spec.gpus or spec.npus), wanted=names)
     held = _find_held(look, spec, names)
@@ -70,7 +70,7 @@ def _find_held(look: HostsReport, spec: MachineSpec, names: Sequence[str]) -> He
 
 
 def check_fit(lease: Lease, spec: MachineSpec) -> None:
-    """ConflictError where a machine that exists is not what is asked for."""
+    """Raise ConflictError if an existing machine does not fit the spec."""
     hint = f"Choose another name, or run `trainyard kill {lease.name}` first."
     if spec.type and spec.type != lease.type:
         raise ConflictError(
@@ -89,7 +89,7 @@ def _shortage(facts: HostFacts, spec: MachineSpec) -> str:
 
 
 def _refuse_doubtful(look: HostsReport, missing: Sequence[str]) -> None:
-    """A machine on a silent host is not made a second time elsewhere: it may still be at work."""
+    """Refuse to make a machine again if its host is silent, because it may still be running there."""
     for host, lease, error in look.lost():
         if lease.name in missing:
             raise UnreachableError(
@@ -99,7 +99,7 @@ def _refuse_doubtful(look: HostsReport, missing: Sequence[str]) -> None:
 
 
 class _Attempt:
-    """What one call has taken and started so far, so that it can be undone."""
+    """The hosts that one call has taken and started so far, so that it can undo that."""
 
     def __init__(self, fleet: HostConnections, inventory: Inventory, spec: MachineSpec) -> None:
         self._fleet = fleet
@@ -112,7 +112,7 @@ class _Attempt:
         self._reasons: dict[str, str] = {}
 
     async def take_all(self, names: Sequence[str], look: HostsReport) -> Held:
-        """Lease a host for each name; CapacityError, with all reasons, where there are not enough."""
+        """Lease a host for each name. CapacityError with all reasons if there are not enough."""
         if not names:
             return {}
         free = deque(self._fitting(look))
@@ -131,7 +131,7 @@ class _Attempt:
         return self._taken
 
     async def start_stopped(self, held: Held) -> None:
-        """Start those that are stopped."""
+        """Start the stopped machines."""
         for name, (host, lease) in held.items():
             if lease.state != STOPPED:
                 continue
@@ -140,14 +140,14 @@ class _Attempt:
                 raise ConflictError(f"the machine {name!r} was released meanwhile", hint="Call again.")
 
     async def undo(self) -> None:
-        """Give back what was taken, stop what was started. What cannot be reached is remembered and ended later."""
+        """Give taken hosts back and stop started machines. Leases on silent hosts are remembered and ended later."""
         await gather_all([self._give_back(lease_id, host) for lease_id, host in self._tried.items()])
         await gather_all(
             [leases.set_state(self._way(host), host, lease.id, STOPPED) for host, lease in self._started]
         )
 
     def _fitting(self, look: HostsReport) -> list[Host]:
-        """The free hosts that suit the spec, in the order of the inventory; why others do not is noted."""
+        """Return the free hosts that fit the spec, in the order of the inventory. Notes why others do not fit."""
         labelled = any(host.type == self._spec.type for host in self._inventory.hosts.values())
         fitting = []
         for name, answer in look.answers.items():
@@ -167,7 +167,7 @@ class _Attempt:
         return fitting
 
     async def _take(self, name: str, host: Host, spare: deque[Host], wanted: Sequence[str]) -> None:
-        """Lease `host` for `name`, or the next one that is spare, until one is ours or none is left."""
+        """Lease `host` for `name`. If it is taken, try the spare hosts until one is ours or none is left."""
         while True:
             lease_id = new_id()
             self._tried[lease_id] = host
@@ -197,7 +197,7 @@ class _Attempt:
             host = spare.popleft()
 
     async def _settle(self) -> None:
-        """Where another client made a machine of the same name, the older one is it."""
+        """If another client made a machine of the same name, keep the older one."""
         for name, (host, lease) in self._met.items():
             check_fit(lease, self._spec)
             ours = self._taken.get(name)
@@ -212,7 +212,7 @@ class _Attempt:
             await leases.revoke(
                 self._way(host), host, lease_id, who=f"{self._fleet.settings.owner}, taken back"
             )
-        except Error:  # it may be taken, or may yet be; it is ended when the host answers again
+        except Error:  # the lease may exist now or later; it is ended when the host answers again
             cache = self._fleet.cache
             cache.note({host.name: caching.doubtful(cache.seen(host), lease_id)})
 

@@ -1,7 +1,7 @@
-"""The verbs of the ssh backend. A machine is a host under a lease; there is no other state anywhere.
+"""The class SshBackend. A machine is a host under a lease; there is no other state.
 
-The pieces: `inventory.py` (which hosts), `lease.py` (who holds them), `fleet.py` (asking them all), `acquire.py` (taking
-them), `hosts.py` (verbs about hosts). Nothing here waits for readiness or retries.
+The parts: `inventory.py` (the list of hosts), `lease.py` (who holds a host), `host_connections.py` (asking all hosts),
+`acquire.py` (taking hosts) and `hosts.py` (operations on hosts). Nothing here waits for readiness or retries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SshBackend:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """How the registry makes one."""
+        """Make a backend for the registry."""
         return cls(settings)
 
     async def acquire(self, spec: MachineSpec, names: Sequence[str]) -> Sequence[Machine]:
@@ -84,7 +84,7 @@ class SshBackend:
         await self._each(machines, self._start, "started")
 
     async def rename(self, machine: Machine, name: str) -> Machine:
-        """Rename a stopped machine; what runs could not be told that its folder has moved."""
+        """Rename a stopped machine. A running process could not be told that its folder has moved."""
         check_name(name, "machine name")
         inventory = self.fleet.inventory()
         async with hold(self.fleet.settings.home / "cache" / "ssh-names", {machine.name, name}):
@@ -110,7 +110,7 @@ class SshBackend:
         return describe(host, renamed, MachineState.STOPPED)
 
     def transport(self, machine: Machine) -> MachineTransport:
-        """The way to the machine, over the one connection to its host."""
+        """Return the transport to the machine, over the shared connection to its host."""
         host, inventory = self._place(machine)
         env = {
             MARK: f"{machine.name}:{machine.id}",
@@ -164,7 +164,7 @@ class SshBackend:
         ours = lease if lease and lease.id == machine.id else None
         if ours:
             _refuse_foreign(host, ours)
-        # Also where the lease was broken: what is left of the machine is ours to end.
+        # Also if the lease was broken, because the remaining processes are ours to end.
         await leases.end_processes(way, machine.id, grace_seconds=self._grace)
         if ours:
             name = check_name(ours.name, "machine name")
@@ -179,7 +179,7 @@ class SshBackend:
     async def _each(
         self, machines: Sequence[Machine], verb: Callable[[Machine], Coroutine[Any, Any, None]], done: str
     ) -> None:
-        """All at once; the healthy finish, then the failures are told together."""
+        """Act on all machines at once. The failures are raised together at the end."""
         unique = list({machine.id: machine for machine in machines}.values())
         results = await map_bounded(verb, unique, limit=MOST_AT_ONCE)
         errors = [result for result in results if isinstance(result, Error)]

@@ -1,7 +1,7 @@
-"""A cache on the client: what was last seen of hosts. May be deleted at any time; nothing in it is the truth.
+"""The client's cache of the last known state of hosts. It may be deleted at any time.
 
-Two things need it: listing a machine whose host is silent as lost, instead of not at all; and showing what hosts have
-without asking them again. The truth about leases is on the hosts, see `lease.py`.
+It is needed to list a machine whose host is silent as lost, and to show the hardware of hosts without asking them
+again. The leases themselves are on the hosts, see `lease.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainyard.backends.ssh.probe import HostFacts
 from trainyard.lib.files import lock, write_atomic
 from trainyard.spec.machine import Device, DeviceKind
 
-MOST_DOUBTFUL = 8  # such leases are rare; old ones were never taken
+MOST_DOUBTFUL = 8  # such leases are rare; old ones can be dropped
 SILENT_FOR = timedelta(minutes=10)  # how long a silent host is given less time to answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedHost:
-    """What was last seen of one host."""
+    """The last known state of one host."""
 
     target: str = ""  # a host that was given another address is another host
     facts: HostFacts | None = None
@@ -55,7 +55,7 @@ class Cache:
             return {}
 
     def seen(self, host: Host) -> CachedHost:
-        """What is remembered of one host."""
+        """Return the cached state of one host."""
         return self.seen_all([host])[host.name]
 
     def seen_all(self, hosts: Iterable[Host]) -> dict[str, CachedHost]:
@@ -79,7 +79,7 @@ class Cache:
                 write_atomic(self._path, text)
 
     def forget(self, name: str) -> None:
-        """The host is no longer ours to remember."""
+        """Remove the host from the cache."""
         with suppress(OSError), lock(self._path.with_name(f".{self._path.name}.lock")):
             entries = {key: asdict(seen) for key, seen in self.load().items() if key != name}
             write_atomic(self._path, json.dumps(entries, default=_plain))
@@ -91,13 +91,13 @@ def doubtful(seen: CachedHost, lease_id: str) -> CachedHost:
 
 
 def answered(seen: CachedHost, lease: Lease | None, facts: HostFacts | None = None) -> CachedHost:
-    """What to remember of a host that has answered."""
+    """Return the cache entry for a host that has answered."""
     ours = lease if lease and lease.is_mine else None
     return replace(seen, lease=ours, silent_since=None, facts=facts or seen.facts)
 
 
 def kept_silent(seen: CachedHost, now: datetime) -> CachedHost:
-    """What to remember of a host that has not answered; since when is kept for a while, then counted anew."""
+    """Return the cache entry for a host that has not answered. The start of the silence expires after a while."""
     since = seen.silent_since
     return replace(seen, silent_since=since if since and now - since < SILENT_FOR else now)
 

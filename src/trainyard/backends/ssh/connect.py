@@ -1,7 +1,7 @@
-"""The way to a host: one ssh connection for its leases and for the machine on it.
+"""Transports to a host and to the machine on it, over one shared ssh connection.
 
-How addresses, keys and connections work is `transport/ssh.py`'s matter. Here an inventory entry becomes an address, and
-a machine gets a transport that marks its processes and refuses work while the machine is stopped.
+An inventory entry becomes an address here. The transport of a machine marks its processes and refuses work while the
+machine is stopped. `transport/ssh.py` handles keys and connections.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _KEEP = Path(__file__).with_name("keep.sh").read_text()
 
 @dataclass(frozen=True)
 class _Kept:
-    """A shell on the host that waits to be told what to become."""
+    """An idle shell on the host that is kept for the next script."""
 
-    mark: str  # among its arguments, so that whoever ends the machine finds it
+    mark: str  # one of its arguments, so that ending the machine finds it
     place: PooledConnection
     session: CommandSession
     release: Callable[[object], None]  # of its place, when it ends
@@ -43,7 +43,7 @@ class _Kept:
 
 
 class HostTransport(SshTransport):
-    """The way to a host, for our own scripts: what runs over it belongs to no machine."""
+    """The transport to a host for our own scripts. Its processes belong to no machine."""
 
     def __init__(self, host: Host, inventory: Inventory) -> None:
         super().__init__(address_of(host, inventory), name=host.name)
@@ -57,13 +57,13 @@ class HostTransport(SshTransport):
 
     @property
     def is_closed(self) -> bool:
-        """Whether somebody has closed it; it stays so."""
+        """Whether it was closed. It cannot be opened again."""
         return self._pool.is_closed
 
     async def run_and_keep(self, script: str, *, machine: str, timeout: float) -> tuple[int, bytes]:
-        """Run `script` as `run` does; its status and output. Its shell stays for the next one of the machine.
+        """Run `script` as `run` does; return status and output. The shell is kept for the machine's next script.
 
-        A shell is most of what a short script costs. `machine` is the mark of the machine that it stays for.
+        Starting a shell is most of the cost of a short script. `machine` is the mark of the machine that it is kept for.
         """
         await self.drop_kept()
         token, mark = new_id(), f"{MARK}={machine}"
@@ -86,7 +86,7 @@ class HostTransport(SshTransport):
         return int(said[end + len(ending) :]), bytes(said[:end])
 
     def take_kept(self, env: Mapping[str, str]) -> tuple[PooledConnection, CommandSession] | None:
-        """The shell that was kept for the machine with this environment, told to read statements; None where there is none."""
+        """Return the kept shell of the machine with this environment, ready for statements; None if there is none."""
         kept, become = self._kept, f"{exports(env)}exec /bin/sh -s\n"
         if (
             kept is None
@@ -102,7 +102,7 @@ class HostTransport(SshTransport):
         return kept.place, kept.session
 
     async def drop_kept(self) -> None:
-        """Let the shell go that nobody has asked for: at the end of its input it ends."""
+        """End the kept shell if it was not used, by closing its input."""
         kept, self._kept = self._kept, None
         if kept is not None and not kept.session.closed.done():
             kept.session.write_eof()
@@ -115,7 +115,7 @@ class HostTransport(SshTransport):
 
 
 class MachineTransport(SshTransport):
-    """The way to a machine, over the host's connections. Every process gets the machine's mark, see processes.sh."""
+    """The transport to a machine over the host's connections. It marks every process, see processes.sh."""
 
     def __init__(self, host: HostTransport, *, env: Mapping[str, str]) -> None:
         super().__init__(host.address, name=host.name, env=env)
@@ -124,11 +124,11 @@ class MachineTransport(SshTransport):
         self._refusal = ""
 
     def is_apart_from(self, host: HostTransport) -> bool:
-        """Whether it goes over connections that are no longer the host's."""
+        """Return whether it uses connections that are no longer the host's."""
         return self._pool is not host.pool
 
     def refuse(self, reason: str) -> None:
-        """Run nothing from now on, and say why; an empty reason opens the way again."""
+        """Refuse all work with this reason from now on. An empty reason allows work again."""
         self._refusal = reason
 
     async def run(
@@ -179,7 +179,7 @@ class MachineTransport(SshTransport):
 
 
 class Runner(Protocol):
-    """The little of a transport that the scripts of this package need."""
+    """The part of a transport that the scripts of this package need."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""All hosts as this client sees them: the connections to them, one look at all, and the cache of earlier looks."""
+"""The client's connections to all hosts, and a survey that asks all hosts at once and updates the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPATIENT_SECONDS = 5.0  # for a host that was silent a moment ago, so that not 
 
 @dataclass(frozen=True, slots=True)
 class HostsReport:
-    """One look at all hosts, in the order of the inventory: what each answered, and why the silent ones did not."""
+    """The answers of all hosts, in the order of the inventory, and the errors of silent ones."""
 
     inventory: Inventory
     answers: Mapping[str, Survey]
@@ -33,7 +33,7 @@ class HostsReport:
     remembered: Mapping[str, CachedHost]
 
     def leased(self) -> list[tuple[Host, Lease]]:
-        """The hosts that somebody holds; a host under two names in the inventory comes once."""
+        """The hosts that are leased. A host with two names in the inventory is listed once."""
         found: dict[str, tuple[Host, Lease]] = {}
         for name, answer in self.answers.items():
             if answer.lease is not None:
@@ -104,7 +104,7 @@ class HostConnections:
         return found
 
     def set_refusal(self, lease_id: str, reason: str) -> None:
-        """Close the way to a machine that is stopped, or open it again."""
+        """Refuse work on a stopped machine, or allow it again."""
         if found := self._machines.get(lease_id):
             found.refuse(reason)
 
@@ -113,7 +113,7 @@ class HostConnections:
         self._machines.pop(lease_id, None)
 
     def remember(self, held: Iterable[tuple[Host, Lease]]) -> None:
-        """These hosts are ours; if they fall silent, their machines are listed as lost."""
+        """Remember that these hosts are ours, so that their machines are listed as lost if the hosts fall silent."""
         held = list(held)
         seen = self.cache.seen_all(host for host, _ in held)
         self.cache.note(
@@ -140,7 +140,7 @@ class HostConnections:
     ) -> HostsReport:
         """Look at all hosts (or some) at once. A host that does not answer is a value, not an error.
 
-        `wanted` are names of machines that will be used next: the way to one that we hold already is kept warm.
+        `wanted` names machines that will be used next. A shell is kept ready for each of them that we hold already.
         """
         names = [name for name in inventory.hosts if only is None or name in only]
         remembered = self.cache.seen_all(inventory.hosts[name] for name in names)
@@ -197,7 +197,7 @@ class HostConnections:
         self.cache.note(changes)
 
     async def aclose(self) -> None:
-        """Close all connections; what runs on hosts runs on."""
+        """Close all connections. Processes on the hosts run on."""
         machines, self._machines = list(self._machines.values()), {}
         ways, self._ways, self._retired = [*self._ways.values(), *self._retired], {}, []
         await gather_all([machine.aclose() for machine in machines])

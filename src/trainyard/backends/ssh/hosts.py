@@ -1,6 +1,6 @@
-"""Verbs about hosts, for `trainyard hosts`: add, list, check, accept, remove, and breaking a lease on purpose.
+"""The operations of `trainyard hosts`: add, list, check, accept and remove hosts, and break a lease.
 
-Machines on hosts are `backend.py`'s matter. Asking a person whether to go on is the command line's.
+`backend.py` handles machines on hosts. The command line asks for confirmation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainyard.transport.ssh import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What is known of a host now. `error` says why it does not answer; then facts and lease are as last seen."""
+    """The state of a host. If it does not answer, `error` says why, and facts and lease are from the cache."""
 
     host: Host
     facts: HostFacts | None = None
@@ -51,13 +51,13 @@ class HostReport:
 
 
 async def add_host(settings: Settings, host: Host, *, replace: bool = False) -> HostReport:
-    """Put a host into the inventory, then check it. It stays there also when the check fails: see the report."""
+    """Put a host into the inventory, then check it. The host stays there even if the check fails."""
     await asyncio.to_thread(inventories.add, settings.hosts_file, host, replace=replace)
     return await check_host(settings, host.name)
 
 
 async def list_hosts(settings: Settings) -> Sequence[HostReport]:
-    """All hosts with who holds them now, asked at once; what they have is as last probed."""
+    """Ask all hosts at once who holds them. Their hardware is as last probed."""
     async with _fleet(settings) as (fleet, inventory):
         look = await fleet.look(inventory)
         reports = []
@@ -94,7 +94,7 @@ async def check_host(settings: Settings, name: str) -> HostReport:
 async def remove_host(settings: Settings, name: str, *, force: bool = False) -> None:
     """Take a host out of the inventory; ConflictError while we hold it, or may hold it, unless forced.
 
-    Nothing on the host changes: a lease that is left there can be ended by whoever has the host in an inventory.
+    Nothing on the host changes. A lease that is left there can be ended by any user whose inventory has the host.
     """
     async with _fleet(settings) as (fleet, inventory):
         inventory.host(name)
@@ -125,9 +125,9 @@ async def accept_host(settings: Settings, name: str, fingerprint: str) -> HostKe
 
 
 async def break_lease(settings: Settings, name: str, *, lease_id: str = "") -> Lease:
-    """End whatever lease the host is under, and return what it was; with `lease_id`, that one only.
+    """End the current lease of the host and return it. With `lease_id`, end only that one.
 
-    What runs there is ended too where the lease is this account's; of other accounts we can end no processes.
+    If the lease is this account's, its processes are ended too. We cannot end processes of other accounts.
     """
     async with _fleet(settings) as (fleet, inventory):
         host = inventory.host(name)

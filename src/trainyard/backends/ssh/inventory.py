@@ -1,7 +1,7 @@
-"""The inventory: which hosts there are, in a TOML file that people write and `trainyard hosts` edits.
+"""The inventory: a TOML file with all hosts. Users write it, and `trainyard hosts` edits it.
 
 Edits change text, not data, so that comments and the order of other hosts stay as their author left them.
-What was learnt about a host is not here but in `cache.py`; who holds it is on the host itself, see `lease.py`.
+Facts about a host are in `cache.py`. The lease is on the host itself, see `lease.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Leases: who holds a host, kept on the host itself by lease.sh, so that two people with two laptops agree.
+"""Leases: who holds a host. lease.sh keeps them on the host itself, so that users with several computers agree.
 
-A lease belongs to a unix account: whoever may log in as that account may use, rename and give back the machine. Others
-see it, and may end it on purpose. Which host to take for whom is decided in `acquire.py`.
+A lease belongs to a unix account. Every user of that account may use, rename and give back the machine; other accounts
+see the lease and may end it on purpose. `acquire.py` decides which host to take.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEASE = Path(__file__).with_name("lease.sh").read_text()
 _PROCESSES = Path(__file__).with_name("processes.sh").read_text()
 _FOLDER = Path(__file__).with_name("folder.sh").read_text()
 
-# What lease.sh exits with.
+# The exit codes of lease.sh.
 _HELD, _NOT_HELD, _NOT_WRITABLE, _BROKEN_DIR = 3, 4, 5, 6
 
 
@@ -58,14 +58,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one look at a host gave: the lease it is under, else None; and the facts where they were asked for."""
+    """The answer of a host: its lease or None, and its facts if they were asked for."""
 
     lease: Lease | None
     facts: HostFacts | None = None
 
 
 class TakenError(ConflictError):
-    """Somebody was quicker; `lease` is theirs."""
+    """Another client was quicker; `lease` is its lease."""
 
     def __init__(self, message: str, lease: Lease) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class TakenError(ConflictError):
 
 
 async def survey(transport: Runner, host: Host, *, probing: bool = False) -> Survey:
-    """Look at a host. With `probing`, a free one is asked what it is in the same breath."""
+    """Ask a host for its lease. With `probing`, a free host is also probed in the same script."""
     script, limit = _survey_script(host, probing=probing)
     text = await _run(transport, script, limit, expected=(0, _HELD))
     lease = _parse(text)
@@ -81,7 +81,7 @@ async def survey(transport: Runner, host: Host, *, probing: bool = False) -> Sur
 
 
 async def survey_again(way: HostTransport, host: Host, seen: Lease, *, probing: bool = False) -> Survey:
-    """Look at a host that was ours when last seen. Where it still is, the shell that looked stays for the machine."""
+    """Ask a host that was ours for its lease. If it still is ours, the shell is kept for the machine."""
     script, limit = _survey_script(host, probing=probing)
     try:
         status, text = await way.run_and_keep(script, machine=f"{seen.name}:{seen.id}", timeout=limit)
@@ -131,7 +131,7 @@ async def take(
 async def end(
     transport: Runner, host: Host, lease_id: str, *, who: str, removing_folder_of: str = ""
 ) -> bool:
-    """End a lease; False where it is over already. On wish the machine's own folder goes first."""
+    """End a lease. Returns False if it is over already. With `removing_folder_of`, removes the folder first."""
     script = _call(_LEASE, *_place(host), "end", lease_id, who)
     if removing_folder_of:
         script = f"({_call(_FOLDER, 'remove', removing_folder_of)}); ({script})"
@@ -139,7 +139,7 @@ async def end(
 
 
 async def revoke(transport: Runner, host: Host, lease_id: str, *, who: str) -> None:
-    """End a lease that we asked for and never got an answer about; after this it is not held, and will not be."""
+    """End a lease whose request was never answered. After this it does not exist and cannot come to exist."""
     await _run(transport, _call(_LEASE, *_place(host), "revoke", lease_id, who), LEASE_SECONDS, expected=(0,))
 
 
@@ -152,7 +152,7 @@ async def set_name(transport: Runner, host: Host, lease_id: str, *, old: str, ne
     """Give the machine another name, its folder too; False where the lease is over."""
     move = _call(_FOLDER, "move", old, new)
     note = _call(_LEASE, *_place(host), "note", lease_id, "name", new)
-    # The folder first: dying in between leaves the old name, and the next rename moves nothing but carries on.
+    # The folder comes first. After a crash in between the lease has the old name, and renaming again finishes.
     return await _status(transport, f"({move}) && ({note})") == 0
 
 

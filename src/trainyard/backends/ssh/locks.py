@@ -1,6 +1,6 @@
-"""Locks between the clients of one person: two of them that ask for the same names at once do so one after the other.
+"""Locks between the clients of one user, so that two requests for the same names run one after the other.
 
-They make it quick and plain, not right: between people it is the hosts that decide. Freed by the kernel at death.
+They only save time. Between users the hosts decide. The kernel frees the locks when a client exits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a host is: asked with one script, parsed into facts, judged into problems. Nothing is kept here: see `cache.py`."""
+"""Probes a host with one script, parses the answer into facts and judges problems. `cache.py` stores the facts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLOCK = re.compile(r"\d+(\.\d+)?")
 
 
 class Problem(NamedTuple):
-    """Something that stands in the way (`error`) or may surprise (`warning`)."""
+    """A problem of a host: an `error` prevents its use, a `warning` may surprise."""
 
     severity: str
     sentence: str
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What the probe found. Empty and zero mean: not found out."""
+    """The facts that the probe found. Empty and zero mean unknown."""
 
     home: str = ""
     user: str = ""

@@ -1,1 +1,1 @@
-"""How machines are reached: network, firewall, keys, host keys, and the connection itself."""
+"""Access to machines: network, firewall, keys, host keys, and the connection."""

@@ -1,4 +1,4 @@
-"""Cloud Assistant: a script on machines without ssh. It lets in the key of another computer, and reads host keys."""
+"""Cloud Assistant runs scripts on machines without ssh. It adds the keys of other computers and reads host keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADMIT = Path(__file__).with_name("admit.sh")
 
 
 async def admit_key(client: Client, instance_id: str, public_line: str) -> None:
-    """Let a public key in for root. Twice is once."""
+    """Add a public key for root. May be repeated."""
     await run_script(client, instance_id, f"key={quote(public_line)}\n{_ADMIT.read_text(encoding='utf-8')}")
 
 

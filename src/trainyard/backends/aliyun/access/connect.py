@@ -1,4 +1,4 @@
-"""The way to a machine of Alibaba Cloud: ssh to its public address, with the host key that the provider tells.
+"""The transport to a machine of Alibaba Cloud: ssh to its public address, with the host key from the provider.
 
 The key is asked of the provider once (`host_keys.py`) and kept in a file; a machine that shows another one is refused
 unless the provider tells that one too, as after a new system disk. Its sshd answers some seconds after the provider
@@ -58,7 +58,7 @@ class KnownKey:
 
 
 class InstanceTransport(SshTransport):
-    """A way to one instance. It refuses work while the machine is stopped."""
+    """The transport to one instance. It refuses work while the machine is stopped."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class InstanceTransport(SshTransport):
         self._is_booted = False
 
     def refuse(self, reason: str) -> None:
-        """Open no connection from now on, and say why; an empty reason opens the way again."""
+        """Refuse connections with this reason from now on. An empty reason allows them again."""
         self._refusal = reason
 
     def expect(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The key that opens our machines: made here, its public half known to the provider in each region that is used.
+"""The ssh key of our machines: made on this computer and registered with the provider in each region that is used.
 
 RSA, as the provider takes no ed25519. The private half never leaves this computer. A name that the provider knows with
 somebody else's key (the same user name on another computer) is left alone: ours gets a name of its own then.

@@ -1,7 +1,7 @@
-"""The network machines are put into: a VPC, and a vSwitch in each zone that is used. Made if missing.
+"""The network of the machines: a VPC, and a vSwitch in each zone that is used. Made if missing.
 
 Names and ranges are those of the family's tools: 192.168.0.0/16, a /20 for each zone, named after the zone's last letter.
-Who may reach the machines is `groups.py`'s matter, what is idle `cleanup.py`'s.
+`security_groups.py` decides who may reach the machines; `leftover_network.py` finds unused parts.
 """
 
 from __future__ import annotations
@@ -273,10 +273,10 @@ async def settle(
     look: Callable[[], Awaitable[Sequence[N]]],
     remove: Callable[[], Awaitable[None]],
 ) -> N:
-    """Of several things of one name, the first first, the one that all computers use; ours is removed if it is not it.
+    """Choose one of several things with the same name, sorted by age, for all computers. Remove ours if it loses.
 
-    Ours is listed by now. Who does not see it has settled on theirs, so whoever sees another's gives its own up. Where
-    both may see each other the first of them waits whether the other goes.
+    Ours is listed by now. A client that does not see it has chosen its own, so a client that sees another's gives up
+    its own. If both may see each other, the client with the first one waits for the other to give up.
     """
     deadline = client.clock.monotonic() + RIVAL_SECONDS
     while True:

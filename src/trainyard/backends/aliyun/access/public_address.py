@@ -1,4 +1,4 @@
-"""Under which address the world sees this computer: what ssh is opened for."""
+"""Finds the public address of this computer, to which ssh is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Security groups: who may reach the machines. Ours is made if missing; nothing is open in it but what was admitted.
+"""Security groups, which decide who may reach the machines. Ours is made if missing and admits nothing by default.
 
 Safer than the family's tools, whose group is open to the world on some ports: ssh is opened to the caller's own address,
 services only if asked for. Members of a group reach each other.
@@ -187,7 +187,7 @@ def _is_old(rule: Rule, now: datetime) -> bool:
 
 
 async def revoke(client: Client, group: Group, rules: Sequence[Rule]) -> None:
-    """Take rules back. One that is gone already is no error."""
+    """Remove rules. It is no error if one is gone already."""
     ids = [rule.id for rule in rules if rule.id]
     for batch in batches(ids):
         parameters: dict[str, Parameter] = {"SecurityGroupId": group.id, "SecurityGroupRuleId": batch}
@@ -208,7 +208,7 @@ async def admit(
     protocol: str = "TCP",
     description: str = "trainyard",
 ) -> None:
-    """Let these ranges in, to ssh unless other ports are named. Saying it twice is saying it once."""
+    """Admit these ranges to ssh, or to the ports that are named. May be repeated."""
     permissions: list[Parameter] = [
         {
             "IpProtocol": protocol,

@@ -1,1 +1,1 @@
-"""Calls to Alibaba Cloud: who asks, where, how values look, what goes wrong, and when to try again."""
+"""Calls to Alibaba Cloud: credentials, endpoints, the format of values, errors and retries."""

@@ -1,7 +1,7 @@
 """Calls to Alibaba Cloud: `await client.call("ecs", "DescribeInstances", {...})`.
 
-Here keys, endpoints, retries, the journal and the table of errors come together. Nothing blocks the event loop, and the
-vendor's package is imported by the first call. What the actions mean is for the modules above (`network.py`, …).
+The client combines keys, endpoints, retries, the journal and the table of errors. Nothing blocks the event loop, and the
+first call imports the vendor's package. Other modules (`network.py`, …) know the actions.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _WITHOUT_REGION = frozenset(
 
 
 def kind_of(action: str) -> Kind:
-    """What sending this action twice would do; an action that nobody has thought about is unsafe."""
+    """Return what sending this action twice would do. An action that is not in the tables is unsafe."""
     if action.startswith(("Describe", "List", "Get")) or action in _REPEATABLE:
         return Kind.SAFE
     return Kind.TOKEN if action in _TOKEN else Kind.UNSAFE

@@ -1,6 +1,6 @@
-"""From a grant to keys: assuming roles, asking the machine or an address, and renewing in time. Keys stay in memory.
+"""Gets keys from a grant: assumes roles, asks the machine or an address, and renews keys in time. Keys stay in memory.
 
-Which grant counts is `profiles.py`'s; its docstring has the order.
+`profiles.py` chooses the grant.
 """
 
 from __future__ import annotations

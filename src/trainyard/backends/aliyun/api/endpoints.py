@@ -1,4 +1,4 @@
-"""Where each product of Alibaba Cloud answers, by region; and the variables that send all of it elsewhere."""
+"""The endpoints of Alibaba Cloud's products by region, and the variables that override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong on the provider's side, and what a person reads about it.
+"""Failures of calls to the provider, and their translation into our errors.
 
 `Refused` and `Unanswered` are what one sending can end in; they never leave this package. `explain` turns them into our
 errors by the table in `error_codes.py`; the failure stays as `__cause__`, so that `code_of(error)` can steer what comes next.
@@ -96,7 +96,7 @@ Failure: TypeAlias = Refused | Unanswered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Which call it was, for the sentence."""
+    """The call that failed, for the error message."""
 
     product: str
     action: str
@@ -129,7 +129,7 @@ def code_of(error: BaseException) -> str:
 
 
 def may_have_happened(failure: Failure) -> bool:
-    """Whether the effect may have taken place although this sending failed."""
+    """Return whether the call may have had its effect although this attempt failed."""
     if isinstance(failure, Unanswered):
         return failure.is_sent
     return failure.status >= 500 and not is_throttled(failure.code)
@@ -182,7 +182,7 @@ def find_row(code: str) -> Row | None:
 
 
 def explain(failure: Failure, context: Context) -> Error:
-    """Our error for a failure: one sentence that names the thing, and one that says what to do."""
+    """Translate a failure into our error: one sentence that names the thing, and one that says what to do."""
     error = (
         _explain_silence(failure, context) if isinstance(failure, Unanswered) else _explain(failure, context)
     )
@@ -240,7 +240,7 @@ def _explain(failure: Refused, context: Context) -> Error:
 
 
 def _explain_unknown(failure: Refused, context: Context) -> Error:
-    """A code that no table knows still says which call, in the provider's words, and where to read on."""
+    """Explain an unknown code by the call, the provider's message and a link."""
     kinds: dict[int, type[Error]] = {
         401: DeniedError,
         403: DeniedError,

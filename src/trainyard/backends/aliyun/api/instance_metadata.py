@@ -1,4 +1,4 @@
-"""What a machine of Alibaba Cloud can ask about itself: its role's keys, and whether it is about to be taken back.
+"""Reads the metadata service of an Alibaba Cloud machine: its role's keys, and a notice that it will be taken back.
 
 Plain HTTP to an address of the link; never through a proxy. Blocking functions, called in threads.
 """

@@ -1,4 +1,4 @@
-"""All pages of a list, and ids in batches: the provider gives ten rows unless asked for more, and never all."""
+"""Fetches all pages of a list, and splits ids into batches, because the provider never returns all rows at once."""
 
 from __future__ import annotations
 

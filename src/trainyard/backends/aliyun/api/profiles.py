@@ -1,6 +1,6 @@
-"""Where keys for Alibaba Cloud may be written down, and which of them counts. Only reading; no network.
+"""Finds keys for Alibaba Cloud in the environment and in configuration files. No network.
 
-The order, the first that is there wins:
+The first of these that exists is used:
 
     1. ALIYUN_ACCESS_KEY_ID and ALIYUN_ACCESS_KEY_SECRET, with ALIYUN_SECURITY_TOKEN for temporary keys
     2. the same with ALIBABA_CLOUD_ in front; with ALIBABA_CLOUD_ROLE_ARN beside them, that role is assumed
@@ -10,7 +10,7 @@ The order, the first that is there wins:
     6. the RAM role of the machine we run on
     7. ALIBABA_CLOUD_CREDENTIALS_URI
 
-Turning a grant into keys, where that takes a call, is `credentials.py`'s.
+`credentials.py` turns a grant into keys if that needs a call.
 """
 
 from __future__ import annotations

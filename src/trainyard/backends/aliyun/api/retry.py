@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long to insist."""
+    """How long and how often to retry."""
 
     total_seconds: float = 300.0  # with all waits; some throttled minutes fit in
     tries: int = 60  # of any kind, whatever the clock says
@@ -90,7 +90,7 @@ def _backoff(tried: int, first: float, longest: float, chance: float) -> float:
 
 @dataclass(slots=True)
 class ThrottleGate:
-    """What throttling of one action tells the other calls of that action: wait as well, then go one by one."""
+    """Makes all calls of a throttled action wait and then go out one by one."""
 
     _closed_until: dict[object, float] = field(default_factory=dict)
     _next_place: dict[object, float] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class ThrottleGate:
 
 @dataclass(slots=True)
 class Attempt:
-    """What is known of a call while it goes on, for who cancels it half-way."""
+    """The state of a running call, for a caller that cancels it."""
 
     may_have_happened: bool = False
 

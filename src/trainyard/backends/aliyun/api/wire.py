@@ -1,6 +1,6 @@
-"""How values look on Alibaba's wire: flattened parameters, nested lists in answers, times with or without seconds.
+"""The format of values in Alibaba's API: flattened parameters, nested lists in answers, times with or without seconds.
 
-Pure rearranging; sending is `client.py`'s, and what the vendor's package needs to know `vendor_client.py`'s.
+Pure conversions. `client.py` sends requests.
 """
 
 from __future__ import annotations

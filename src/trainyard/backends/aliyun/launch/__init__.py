@@ -1,1 +1,1 @@
-"""Making machines: what is asked for, where it can be had, and what each machine boots with."""
+"""Launches machines: plans the request, finds zones with stock, and prepares what each machine boots with."""

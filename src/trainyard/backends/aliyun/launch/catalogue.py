@@ -1,4 +1,4 @@
-"""What can be had: types with their figures, stock by zone, prices, and the places to try for a wish, best first.
+"""The provider's offers: machine types, stock by zone, prices, and the best candidates for a request.
 
 Stock is what the provider says, and a launch may still be refused: the caller goes on to the next candidate and tells
 `SoldOutPlaces`, which leaves a place out for some minutes. Asking is here; ordering is pure (`rank`).

@@ -1,4 +1,4 @@
-"""Types with GPUs, where they can be had and what they cost: what `querygpu` shows. Figures are `catalogue.py`'s."""
+"""GPU machine types with their zones and prices, for `querygpu`. `catalogue.py` fetches the types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What machines are made from: by id, by name, by family, or by kind (ubuntu, centos, aliyun, aiacc).
+"""Finds the image for machines by id, name, family or kind (ubuntu, centos, aliyun, aiacc).
 
 Ids with a date vanish when newer ones come; scripts that name one get the newest of the same system, and are told.
 """

@@ -1,4 +1,4 @@
-"""What was asked for and not yet seen: each create's token and exact parameters, on disk before the call goes out.
+"""The journal of unconfirmed creates: token and exact parameters of each, on disk before the call is sent.
 
 A client that dies between the call and its answer leaves an entry; the next run repeats it with the same token, which
 makes nothing twice. Entries hold user data, so the folder is for its owner's eyes only. Calling is `client.py`'s.

@@ -1,7 +1,7 @@
-"""Making machines: places are tried in order until one has all that are missing; all or none, whatever happens.
+"""Launches machines, all or none: tries zones in order until one has all missing machines.
 
-Every launch is journalled before it is sent, and tagged with its token. What a dead client has left behind is found by
-`settle`; what this call made is taken back when it fails or is cancelled.
+Every launch is journalled before it is sent, and tagged with its token. `settle` finds the machines of a client that
+died. If a call fails or is cancelled, its machines are released.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MOST_NAMED = 4  # of places with the same refusal
 
 
 class LaunchResult(NamedTuple):
-    """What came of making machines: all of ours, and the ids of those that this call has made and kept."""
+    """The result of a launch: all our machines, and the ids of those that this call has made and kept."""
 
     there: Sequence[Machine]
     ids: frozenset[str] = frozenset()
@@ -150,14 +150,14 @@ class Launcher:
         return LaunchResult(there, frozenset(machine.id for machine in there if machine.id in made))
 
     async def take_back(self, names: Sequence[str]) -> None:
-        """Release whatever this call has made, also what it never had an answer about."""
+        """Release everything that this call has made, including launches that were never answered."""
         entries = self._own_entries(names)
         if entries:
             with self._telling([name for entry in entries for name in _names_of(entry)]):
                 _raise_first(await gather_all([self._undo(entry) for entry in entries]))
 
     async def give_back(self, made: LaunchResult) -> None:
-        """Release what this call has made and kept, but not what it found."""
+        """Release the machines that this call has made and kept, but not those that it found."""
         names = [machine.name for machine in made.there if machine.id in made.ids]
         if names:
             with self._telling(names):

@@ -1,4 +1,4 @@
-"""What `querygpu` and `queryimage` show, as rows; and a wish's candidates as a plan. Asking is `gpu_offers.py`'s and `planning.py`'s."""
+"""Makes the rows of `querygpu` and `queryimage`, and a Plan from launch candidates."""
 
 from __future__ import annotations
 

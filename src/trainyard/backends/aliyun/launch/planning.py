@@ -1,4 +1,4 @@
-"""From a MachineSpec to what Alibaba Cloud is asked for: types, disks, image, and the places to try. Asks, makes nothing."""
+"""Turns a MachineSpec into a launch plan: types, disks, image and the zones to try. Makes no machines."""
 
 from __future__ import annotations
 

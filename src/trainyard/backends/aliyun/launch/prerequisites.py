@@ -1,4 +1,4 @@
-"""All that machines stand on before the first can be made: network, security group, key. In as few calls as it takes.
+"""Makes the things that machines need first: network, security group and key, in as few calls as possible.
 
 The vSwitch is not among it: which zone it is for is known only when a candidate is tried (`network.ensure_vswitch`).
 """
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prerequisites:
-    """What a machine is put on."""
+    """The network, group and key for machines."""
 
     vpc: Vpc
     group: Group

@@ -1,10 +1,11 @@
-"""Agreeing on one machine where several computers have made machines of one name at the same time.
+"""Chooses one machine if several computers have made machines of the same name at the same time.
 
-The provider lets two machines have one name, so the clients settle it among themselves. A client looks for rivals only
-after its own machine is listed: so of two clients at least one sees the other's. Whoever sees none marks its own as kept,
-and whatever is kept stays. Where both see each other the older stays: the maker of the younger marks it as given up
-before it deletes it, which may take long, and the older is kept then. Nobody tells its user of a machine that is not kept,
-also who has merely found it: until then its maker may take it back.
+The provider lets two machines have the same name, so the clients decide among themselves. A client looks for other
+machines of the name only after its own is listed, so of two clients at least one sees the other's machine. A client that
+sees none marks its own machine as kept, and a kept machine stays. If both see each other, the older machine stays: the
+client with the younger one marks it as given up before it deletes it, which may take long, and then the older one is
+kept. A client reports only kept machines to its user, even if it has merely found them, because until then their maker
+may delete them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a data disk begins as: a snapshot, by its id or by its name."""
+"""Finds the snapshot for a data disk by its id or name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine is told before its first boot: who may log in, and the script in `boot.sh`.
+"""Makes the user data for a machine's first boot: the keys that may log in, and the script `boot.sh`.
 
 Every process of the machine can read it for as long as the machine lives, so it holds no secret. The machine makes its
 host keys itself and shows the public halves on its console. Written as JSON, which is YAML, which cloud-init reads.
