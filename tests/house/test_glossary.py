@@ -40,7 +40,7 @@ ORDINARY_TEXT = """
     manual masked masking match matching measured membership meter middleware missing model mountable mounted
     moved mpi name named nearby need network new not note noted of on one open option order outcome output
     overview owned page paging paramiko part partial pass password past patch path patience pattern payload
-    people piece pipe place placed plain pooled port precondition preempt prefixer preparable priced printable problem
+    people piece pipe place placed plain pooled port precondition preempt prefixer preparable priced printable private problem
     program progress prometheus protocol prune put pytorch query rate ray read reader receive refusal remote
     remove renamable report reporter repriced response restart result retain room root route routing row rule
     runner running said sampler scheduling schema scp screen script sealed sealing search seat seen segment send
