@@ -124,7 +124,8 @@ class Engine(Protocol):
     async def launch(self, launches: Sequence[Launch]) -> Mapping[str, Error | None]:
         """Start all tasks of many attempts. attempt_id → what went wrong, or None once its nodes have taken it.
 
-        Launching twice is launching once. UnreachableError names the node that did not answer: repeat, or `end`.
+        Launching twice is launching once. UnreachableError: a node did not answer; repeat, or `end`. Every error that is a
+        node's has its name in `values["node"]`.
         ConflictError where the attempt was ended before. Other errors are a refusal (no room on a disk, a working
         folder that cannot be). What other nodes have taken stays taken: `end` after an error that is not repeated.
         """

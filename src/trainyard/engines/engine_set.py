@@ -249,7 +249,9 @@ def _both(one: TasksByNode | Error, other: TasksByNode | Error) -> TasksByNode |
 
 
 def _stranger(node: str) -> NotSentError:
-    return NotSentError(f"the node {node} is not one of this platform", hint="Add it again.")
+    return NotSentError(
+        f"the node {node} is not one of this platform", hint="Add it again.", values={"node": node}
+    )
 
 
 def _no_exec(engine: str) -> UnsupportedError:

@@ -82,8 +82,9 @@ async def test_a_gang_is_refused_when_it_lies_on_nodes_of_several_engines(two: T
 
 async def test_a_node_that_no_engine_knows_is_not_reachable(two: Two):
     assert [two.engines.is_reachable(node) for node in ("a", "c", "x")] == [True, True, False]
-    with pytest.raises(NotSentError, match="x is not one of this platform"):
+    with pytest.raises(NotSentError, match="x is not one of this platform") as caught:
         await launch_one(two.engines, launch_on("x"))
+    assert caught.value.values["node"] == "x"
     with pytest.raises(UnreachableError):
         await end_one(two.engines, "w1.1", ["a", "x"], grace_seconds=0)
 
