@@ -51,7 +51,6 @@ MOST_NUMBER = 1e15  # a time in seconds and a count of bytes are far below
 TASKS = "tasks"
 ENDED = "ended"
 CONTACT = "contact"
-OLD_STATE = "state.old"  # of a folder that was another task's, see folder_pool.py
 RESERVE = "reserve"
 RESERVE_BYTES = 1024 * 1024  # also room for the next version of this program, see agent.sh
 
@@ -140,19 +139,13 @@ class TaskFolder:
         """The path of one of its files."""
         return f"{self.path}/{name}"
 
-    def create(self, order: dict[str, Any], *, is_there: bool = False) -> int:
-        """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left.
-
-        `is_there`: the folder was another task's, see folder_pool.py.
-        """
+    def create(self, order: dict[str, Any]) -> int:
+        """Take an order. Returns the locked state file; OSError where the disk is full, and then nothing is left."""
         try:
-            if not is_there:
-                _make_folder(self.path)
+            _make_folder(self.path)
             _write_new(self.file("command"), order.pop("command").encode(errors="surrogateescape") + b"\n")
             _write_new(self.file("task.json"), json.dumps(order).encode())
-            state = self._take_old_state() if is_there else -1
-            if state < 0:
-                state = self.lock(creates=True)  # last: with it the order is taken
+            state = self.lock(creates=True)  # last: with it the order is taken
         except OSError:
             self.remove()
             raise
@@ -164,24 +157,10 @@ class TaskFolder:
             raise
         return state
 
-    def _take_old_state(self) -> int:
-        """The state of the folder's last task, empty and locked, at its place; -1 where that cannot be."""
-        try:
-            handle = self.lock(name=OLD_STATE)  # whose supervisor may be about to close it
-        except OSError:
-            return -1
-        try:
-            os.ftruncate(handle, 0)
-            os.rename(self.file(OLD_STATE), self.file("state"))
-        except OSError:
-            os.close(handle)
-            raise
-        return handle
-
-    def lock(self, *, creates: bool = False, name: str = "state") -> int:
+    def lock(self, *, creates: bool = False) -> int:
         """Open the state file and lock it; BlockingIOError while a supervisor has it."""
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if creates else 0)
-        handle = os.open(self.file(name), flags, 0o600)
+        handle = os.open(self.file("state"), flags, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -20,7 +20,6 @@ from ..exec_command import find_shell
 from ..sandbox.capabilities import Capabilities
 from .broken_folders import set_aside
 from .folder import ENDED, TASKS, TaskFolder, all_folders, boot_seconds, find_tombstone, note, write_tombstone
-from .folder_pool import FolderPool
 from .program_start import SIGNALS
 from .supervisor import Supervisor, base_environment, clear_orphaned, end_marked, mark_of
 from .supervisor_pool import SupervisorPool, serve
@@ -87,7 +86,6 @@ class Tasks:
         self._forgotten: dict[str, None] = {}  # attempts, the oldest first
         self._env = base_environment()
         self._capabilities = Capabilities()
-        self._folder_pool = FolderPool()
         self.supervisor_pool = SupervisorPool()
         self._trash = Trash()
         self.refusal = ""  # why no task is taken now, see disk_limit.py
@@ -185,8 +183,7 @@ class Tasks:
             }
             folder = TaskFolder(attempt, wanted["name"])
             try:
-                is_there = len(launch["tasks"]) == 1 and self._folder_pool.give(folder)
-                state = folder.create(order, is_there=is_there)
+                state = folder.create(order)
                 task = Task(folder, order, is_old=False)
                 self._add(task)
                 self._supervise(task, state)
@@ -268,13 +265,11 @@ class Tasks:
             del self._forgotten[next(iter(self._forgotten))]
         known = self.by_attempt.get(attempt, {})
         gone = [task for task in known.values() if task.is_cleared]
-        is_single = len(known) == 1
         for task in gone:
             del self.by_key[attempt, task.folder.name]
             del self.by_attempt[attempt][task.folder.name]
             self._end_visits(task)
-            if not (is_single and self._folder_pool.keep(task.folder)):
-                self._discard(task.folder)
+            self._discard(task.folder)
         if not self.by_attempt.get(attempt):
             self.by_attempt.pop(attempt, None)
             self._unwritten.pop(attempt, None)
