@@ -35,6 +35,7 @@ from trainyard.server.cluster.machine_lifecycle import MachineFacts, Step
 from trainyard.server.cluster.pool_provider import PoolProvider, row_name, said_of
 from trainyard.server.leader.leader_lease import LeaderTerm, LeadLostError
 from trainyard.server.leader.pool_demand import PoolChannel
+from trainyard.server.leader.pool_notes import NOTHING, pool_event, tell_pool, was_told, why_of
 from trainyard.server.records.nodes import NodeDesired, NodeRecord
 from trainyard.server.records.pools import MachineRecord, PoolRecord, Stage
 from trainyard.server.store import events
@@ -59,8 +60,6 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 15.0, 600.0
 # The same after a machine that came and was of no use: what was wrong with it will be wrong with the next.
 VAIN_PAUSE_SECONDS = 600.0
 LONGEST_VAIN_PAUSE_SECONDS = LONGEST_PAUSE_SECONDS * VAIN_PAUSE_SECONDS / FIRST_PAUSE_SECONDS
-# What a pool says that could buy.
-NOTHING = Said("", "")
 # Errors after which nothing was bought, for certain. After others it is asked again under the same names.
 REFUSALS = (CapacityError, InvalidError, UnsupportedError)
 
@@ -177,12 +176,14 @@ class Pools:
                 pools.save_machine(c, step.machine)
                 _change_node(c, step, self._node_of(step, view), now)
                 if step.code:
-                    events.append(c, _event(step.machine.pool, step.code, _why(step), now, step.machine))
+                    events.append(
+                        c, pool_event(step.machine.pool, step.code, why_of(step), now, step.machine)
+                    )
                 if step.learnt is not None:
                     self._learn(c, step, now)
                 if step.is_failure:
                     first = VAIN_PAUSE_SECONDS if step.is_vain else FIRST_PAUSE_SECONDS
-                    self._note_failure(c, step.machine.pool, _why(step), now, first=first)
+                    self._note_failure(c, step.machine.pool, why_of(step), now, first=first)
                 if step.is_success:
                     pools.learn(c, step.machine.pool, failures=0)
 
@@ -219,8 +220,8 @@ class Pools:
         known = pool.shapes.get(row.machine_type)
         if known is not None and known.devices and not learnt.devices:
             why = say("pool.devices_missing", machine=row.name, type=row.machine_type)
-            events.append(c, _event(pool.name, "devices_missing", why, now, row))
-            _tell_pool(c, pool.name, why)
+            events.append(c, pool_event(pool.name, "devices_missing", why, now, row))
+            tell_pool(c, pool.name, why)
         price = known.price if known is not None else row.price
         pools.learn(
             c, pool.name, shapes={**pool.shapes, row.machine_type: replace(learnt, price=price or row.price)}
@@ -233,11 +234,11 @@ class Pools:
         pool = next((one for one in pools.list_pools(c) if one.name == name), None)
         if pool is None:
             return
-        if not _was_told(pool, why):
-            events.append(c, _event(name, "cannot_buy", why, now))
+        if not was_told(pool, why):
+            events.append(c, pool_event(name, "cannot_buy", why, now))
         longest = LONGEST_PAUSE_SECONDS if first == FIRST_PAUSE_SECONDS else LONGEST_VAIN_PAUSE_SECONDS
         pause = min(first * 2 ** min(pool.failures, 10), longest)
-        _tell_pool(c, name, why)
+        tell_pool(c, name, why)
         pools.learn(c, name, failures=pool.failures + 1, retry_at=now + pause)
 
     async def _expire(self, view: PoolRows, now: float) -> None:
@@ -266,7 +267,7 @@ class Pools:
                     cost = pools.costs(c, now).get(name, 0.0)
                     pools.remove(c, name)
                     total = f"{cost:.2f} {currency}".strip()
-                    events.append(c, _event(name, "pool_removed", say("pool_removed", cost=total), now))
+                    events.append(c, pool_event(name, "pool_removed", say("pool_removed", cost=total), now))
 
                 await self._term.write(work)
                 self._wakeups.wake(EVENTS)
@@ -326,10 +327,10 @@ class Pools:
         def work(c: Connection) -> None:
             pools.learn(c, pool.name, shapes=shapes, currency=currency)
             if cured:
-                _tell_pool(c, pool.name, NOTHING)
-            if why is not None and not _was_told(pool, why):
-                _tell_pool(c, pool.name, why)
-                events.append(c, _event(pool.name, "types_left_out", why, self._now()))
+                tell_pool(c, pool.name, NOTHING)
+            if why is not None and not was_told(pool, why):
+                tell_pool(c, pool.name, why)
+                events.append(c, pool_event(pool.name, "types_left_out", why, self._now()))
 
         await self._term.write(work)
         self._places.look_again()
@@ -356,9 +357,9 @@ class Pools:
 
         def work(c: Connection) -> None:
             known = next((one for one in pools.list_pools(c) if one.name == name), None)
-            if known is not None and not _was_told(known, why):
-                _tell_pool(c, name, why)
-                events.append(c, _event(name, "cannot_buy", why, self._now()))
+            if known is not None and not was_told(known, why):
+                tell_pool(c, name, why)
+                events.append(c, pool_event(name, "cannot_buy", why, self._now()))
 
         await self._term.write(work)
 
@@ -402,9 +403,9 @@ class Pools:
                     price=f"{row.price:.2f}",
                     currency=pool.currency,
                 )
-                events.append(c, _event(pool.name, "machine_bought", bought_it, began, row))
+                events.append(c, pool_event(pool.name, "machine_bought", bought_it, began, row))
             pools.remove_machines(c, missing)
-            _tell_pool(c, pool.name, NOTHING)
+            tell_pool(c, pool.name, NOTHING)
             pools.learn(c, pool.name, retry_at=None)  # of use it is when a job runs there
 
         await self._term.write(work)
@@ -472,7 +473,9 @@ class Pools:
         await self._pool_provider.release(backend, [machine])
         pool = machine.labels.get("pool", "")
         why = say("stray_released", machine=machine.name, id=machine.id)
-        await self._term.write(lambda c: events.append(c, _event(pool, "stray_released", why, self._now())))
+        await self._term.write(
+            lambda c: events.append(c, pool_event(pool, "stray_released", why, self._now()))
+        )
         self._wakeups.wake(EVENTS)
 
     async def _follow(self, view: PoolRows, now: float) -> None:
@@ -526,7 +529,7 @@ class Pools:
             done = replace(row, rates=known.rates).released(now, row.message)
             pools.save_machine(c, done)
             why = say("machine_released", cost=f"{done.cost:.4f}", why=done.message)
-            events.append(c, _event(done.pool, "machine_released", why, now, done))
+            events.append(c, pool_event(done.pool, "machine_released", why, now, done))
 
         await self._term.write(work)
         self._wakeups.wake(EVENTS)
@@ -585,27 +588,3 @@ def _unlisted(row: MachineRecord, listed: Sequence[Machine]) -> Sequence[Machine
 def _is_stray(machine: Machine, row: MachineRecord | None) -> bool:
     """Whether no row knows of it: none of its name, or one that has another machine."""
     return row is None or bool(row.machine_id and row.machine_id != machine.id)
-
-
-def _event(pool: str, code: str, why: Said, now: float, machine: MachineRecord | None = None) -> Event:
-    data: dict[str, object] = dict(why.values) if not why.code else {**why.values, "text": why.code}
-    if machine is not None:
-        own = {"machine": machine.name, "id": machine.machine_id, "cost": round(machine.cost, 4)}
-        data = {**own, **data}
-    return Event(
-        time=now, subject=Subject.POOL, subject_id=pool, code=code, message=why.message, data=data or None
-    )
-
-
-def _why(step: Step) -> Said:
-    return Said(step.reason, step.message, step.values)
-
-
-def _tell_pool(c: Connection, name: str, why: Said) -> None:
-    """Note why a pool could not buy."""
-    pools.learn(c, name, message=why.message, reason=why.code, facts=dict(why.values) or None)
-
-
-def _was_told(pool: PoolRecord, why: Said) -> bool:
-    """Whether the pool says this already, so that an event would only repeat it."""
-    return (pool.reason, dict(pool.facts or {})) == (why.code, dict(why.values))

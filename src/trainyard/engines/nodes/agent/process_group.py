@@ -20,7 +20,7 @@ from trainyard.lib import process_tree
 from trainyard.spec.exit_reasons import NOT_FOUND, NOT_STARTED
 
 from . import kernel
-from .tasks.supervisor import signal_name
+from .signals import signal_name
 
 PIECE = 65536  # as much as a pipe holds
 SHOWN_BYTES = (

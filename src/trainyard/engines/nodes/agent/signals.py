@@ -1,4 +1,4 @@
-"""Whether somebody asked us to go, and a way to wait that misses neither that nor the end of a child."""
+"""Signals by name; and whether somebody asked us to go, with a way to wait that misses neither that nor the end of a child."""
 
 from __future__ import annotations
 
@@ -33,3 +33,11 @@ class EndSignal:
 
 def _wake(_number: int, _frame: object) -> None:
     """A signal that is only to wake us."""
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM and the like; those of the real-time range have only numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"

@@ -31,6 +31,7 @@ from ..sandbox import cgroups, storage_mounts, view
 from ..sandbox.capabilities import Capabilities
 from ..sandbox.gated_start import GatedStart
 from ..sandbox.sandbox_user import TaskUser, user_of
+from ..signals import signal_name
 from .folder import (
     LONGEST_MESSAGE,
     TaskFolder,
@@ -399,9 +400,8 @@ class Supervisor:
     def _program_ended(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = SIGNAL_BASE + number if number else os.WEXITSTATUS(status)
-        if (
-            self.view and SIGNAL_BASE < code <= SIGNAL_BASE + LAST_SIGNAL
-        ):  # all that bubblewrap tells of a signal
+        # All that bubblewrap tells of a signal.
+        if self.view and SIGNAL_BASE < code <= SIGNAL_BASE + LAST_SIGNAL:
             number = code - SIGNAL_BASE
         self.was_told = self.deadline is not None and not self.over
         reason, message = self._reason(code, number)
@@ -502,14 +502,6 @@ class Supervisor:
             note(self.state, *lines, {"at": "cleared"})
 
 
-def signal_name(number: int) -> str:
-    """SIGTERM and the like; those of the real-time range have only numbers."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "a real-time signal"
-
-
 def mark_of(order: dict[str, Any]) -> bytes:
     """What every process of a task begins with in its environment."""
     return f"{kernel.MARK}={order['mark']}".encode()
@@ -553,10 +545,9 @@ def end_marked(mark: bytes, session: int, spared: set[int], *, grace: float = LE
     number, deadline = signal.SIGTERM if grace else signal.SIGKILL, boot_seconds() + grace
     while found := [
         pid
-        for pid in process_tree.all_pids()
+        for pid, row in process_tree.find_processes().items()
         if pid not in spared
-        and process_tree.start_time(pid)
-        and (_is_in(pid, session) or mark in process_tree.environment_of(pid))
+        and ((session and row.session == session) or mark in process_tree.environment_of(pid))
     ]:
         for pid in found:
             with contextlib.suppress(OSError):
@@ -566,11 +557,6 @@ def end_marked(mark: bytes, session: int, spared: set[int], *, grace: float = LE
         if boot_seconds() > deadline:
             number = signal.SIGKILL
         time.sleep(KILL_AGAIN_SECONDS)
-
-
-def _is_in(pid: int, session: int) -> bool:
-    fields = process_tree.stat_fields(pid) if session else None
-    return fields is not None and int(fields[3]) == session
 
 
 def clear_orphaned(folder: TaskFolder, state: int, order: dict[str, Any]) -> None:
