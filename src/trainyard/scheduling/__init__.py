@@ -1,6 +1,6 @@
-"""Who runs next, where, and why not yet: pure decisions, no I/O, no clock, no randomness.
+"""The scheduler: decides which workload runs next, on which nodes, and why others wait. No I/O, clock or randomness.
 
-`schedule(snapshot, now)` decides once; `Scheduler` does the same from event to event, for those who decide often.
+`schedule(snapshot, now)` decides once. `Scheduler` keeps its state between events, for callers that decide often.
 """
 
 from trainyard.scheduling.cycle import schedule

@@ -1,8 +1,8 @@
-"""Who may pass those who have a reservation: whoever is gone before they could start, or takes what they can spare.
+"""Backfill: a workload may overtake a reservation if it ends before that starts, or if the reservation can spare its room.
 
-Within a cycle room only shrinks and reservations only join, so what is known here stays true until the cycle ends; and whoever
-delays some reservations delays any more of them. Between cycles a kind remembers which ones it would delay, until a node
-that got room may undo it. Making reservations is reservations.py's work.
+Within a cycle room only shrinks and reservations are only added, so results stay true until the cycle ends, and a workload
+that delays some reservations also delays any larger set of them. Between cycles a request class remembers which ones it
+would delay, until a node gets room. reservations.py makes reservations.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Backfill:
     def __init__(self, cluster: Cluster, policy: Policy, passed: Mapping[str, int]) -> None:
         self.cluster = cluster
         self.policy = policy
-        self.passed = passed  # who was passed → devices held by those who did
+        self.passed = passed  # overtaken gang → devices held by the workloads that overtook it
         self.now = 0.0
         self.made: list[Reservation] = []  # all there are, in the order of their making
         self.whole = False  # whether one of them waits for whole nodes
-        self.version = 0  # rises whenever somebody else may have to wait
+        self.version = 0  # rises whenever another workload may have to wait
         self._alive: set[int] = set()
         self._hard = cluster.keep  # what stays free for claims
         self._starts: list[float] = []  # of those that keep room, rising
@@ -57,7 +57,7 @@ class Backfill:
         self._longest = {}
 
     def note(self, reservation: Reservation) -> None:
-        """Let a reservation count from now on."""
+        """Add a reservation."""
         self.made.append(reservation)
         if not reservation.keep:
             return
@@ -73,12 +73,12 @@ class Backfill:
         self.version += 1
 
     def mode(self, entry: QueueEntry) -> Mode:
-        """The reservations that a workload would outlive."""
-        # A node is lost to whoever waits for all of it by a single one that stays: there limits count.
+        """Return the reservations that a workload would outlive."""
+        # One workload that stays on a node blocks a gang that waits for the whole node, so limits count there.
         return self._modes[bisect_left(self._starts, self.now + (entry.limit if self.whole else entry.stay))]
 
     def keep(self, mode: Mode) -> None:
-        """Let what these reservations need stay free, besides what claims need, until another is kept."""
+        """Keep the needs of these reservations free, besides those of claims, until the next call."""
         kept = self._keeps.get(mode)
         if kept is None:
             keep = merge_all([self._hard, *(one.keep for one in self.made if one.number in mode)])
@@ -86,11 +86,11 @@ class Backfill:
         self.cluster.keep, self.cluster.closed = kept
 
     def end(self) -> None:
-        """Nobody more is let pass: from now on there may be more room again."""
+        """End the cycle's backfill. From now on there may be more room again."""
         self.cluster.closed = NONE_CLOSED
 
     def may_pass(self, kind: RequestClass, mode: Mode, *, is_brief: bool) -> bool:
-        """Whether all whom one of a kind would delay can spare what it takes; for whoever is soon gone, they spare more."""
+        """Return whether all delayed reservations can spare the devices of this class. They spare more for brief runs."""
         if not kind.devices:
             return False
         spares = self._spares.get(mode)
@@ -106,13 +106,13 @@ class Backfill:
         return min(map(sub, spare, held)), min(map(sub, brief, held))
 
     def was_passed(self) -> None:
-        """Somebody was let pass: there is less to spare."""
+        """Note that a workload overtook, so that there are fewer devices to spare."""
         self._spares = {}
         self._longest = {}
         self.version += 1
 
     def longest(self, kind: RequestClass) -> float:
-        """How long one of a kind may stay at most, as far as is known: longer, and it would delay a reservation."""
+        """Return the longest run of this class that, as far as is known, delays no reservation."""
         longest = self._longest.get(kind)
         if longest is None:
             longest = self._longest[kind] = self._find_longest(kind) if self._starts else INFINITY
@@ -133,14 +133,17 @@ class Backfill:
         return max(soonest, bounds[0], min(bounds[1], self.policy.brief))
 
     def _bound(self, kind: RequestClass, place: int, *, is_brief: bool) -> float:
-        """Until when those who delay the first `place` reservations, or more, may pass on what is spared."""
+        """Return until when workloads that delay the first `place` reservations or more may use spared devices."""
         for outlived in range(place, len(self._modes)):
             if not self.may_pass(kind, self._modes[outlived], is_brief=is_brief):
                 return self._starts[outlived - 1] - self.now
         return INFINITY
 
     def _last_place(self, mode: Mode) -> float | None:
-        """How many must be outlived to delay all of these; infinite: one is not made yet; None: one is no more."""
+        """Return how many reservations must be outlived to delay all of these.
+
+        Infinite if one is not made yet; None if one no longer exists.
+        """
         last: float = 0
         for number in mode:
             place = self._places.get(number)
@@ -152,7 +155,7 @@ class Backfill:
         return last
 
     def _is_sound(self, kind: RequestClass, mode: Mode) -> bool:
-        """Whether no node has got room since by which the kind would fit without delaying these."""
+        """Return whether no node has got room since that would let the class fit without delaying these."""
         if (kind, mode) in self._sound:
             return True
         seen, layout = kind.delays[mode]
@@ -168,7 +171,7 @@ class Backfill:
         return not changed
 
     def delays(self, kind: RequestClass, mode: Mode) -> None:
-        """It was seen to fit only by delaying these: remember."""
+        """Remember that the class fits only by delaying these."""
         if len(kind.delays) >= REMEMBERED:
             del kind.delays[next(iter(kind.delays))]
         kind.delays[mode] = (len(self.cluster.grown), self.cluster.layout)

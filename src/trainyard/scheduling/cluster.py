@@ -1,7 +1,7 @@
-"""What every node has free, kept so that looking for room is quick: counts, masks of devices, and sets of nodes.
+"""The free resources of all nodes, stored for a quick search: counts, masks of devices, and sets of nodes.
 
-A set of nodes is one integer with a bit per node: joining and meeting sets of ten thousand nodes costs a microsecond.
-Which of the nodes with room is the best one is placement.py's question.
+A set of nodes is one integer with a bit per node, so the union of sets of ten thousand nodes takes a microsecond.
+placement.py chooses the best of the nodes with room.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rule_of(device: str, rules: Mapping[str, DeviceRule]) -> DeviceRule:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What must stay free on a node for somebody else."""
+    """The amounts that must stay free on a node for another workload."""
 
     cpu: int = 0
     memory: int = 0
@@ -55,7 +55,7 @@ NO_KEEP = Keep()
 
 
 class Shape:
-    """What one replica needs, and the nodes that could hold it if they were empty. One object per distinct need."""
+    """The needs of one replica, and the nodes that could hold it if they were empty. One object per distinct need."""
 
     __slots__ = (
         "allowed",
@@ -119,7 +119,7 @@ class Cluster:
         self.suspect = 0
         self.present = 0
         self.layout = 0  # rises when nodes come, go or change
-        self.keep: dict[int, Keep] = {}  # held back from everybody but its owner
+        self.keep: dict[int, Keep] = {}  # kept free for its owner only
         self.closed: Mapping[str, list[int]] = (
             NONE_CLOSED  # device type → devices needed → nodes that keep too many
         )
@@ -165,7 +165,7 @@ class Cluster:
         self.grown.append(index)
 
     def promise(self, device: str) -> None:
-        """Let a type of devices be one of the cluster's before a node brings any."""
+        """Register a device type before a node brings any."""
         self._promised.add(device)
         self._types.add(device)
         self._know(device)
@@ -189,7 +189,7 @@ class Cluster:
             self._set_mask(device, index, free | mask if sign > 0 else free & ~mask)
 
     def change(self, node: Node, held: Mapping[str, int]) -> int:
-        """Replace a node's description; what is held of it, with masks of devices by type, stays taken."""
+        """Replace a node's description. The `held` amounts, with masks of devices by type, stay taken."""
         index = self.index[node.name]
         for device in node.devices:
             self._know(device)
@@ -204,7 +204,7 @@ class Cluster:
         return index
 
     def remove(self, name: str) -> None:
-        """Forget a node. What it held must have ended; its index stays empty, so that others keep theirs."""
+        """Remove a node. Its workloads must have ended. Its index stays empty, so that other nodes keep theirs."""
         index = self.index.pop(name)
         self._fill(index, self.nodes[index], -1)
         self.nodes[index] = Node(name="", state=NodeState.LOST)

@@ -1,4 +1,4 @@
-"""`schedule`: one cycle from a snapshot, as a pure function. The same rules with a memory are engine.py."""
+"""The pure function `schedule`: one cycle from a snapshot. `scheduler.py` keeps state and follows the same rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainyard.scheduling.scheduler import Scheduler
 
 
 def schedule(snapshot: Snapshot, now: float) -> list[Decision]:
-    """Exactly one decision for every waiting workload; Preempt for some running ones; Acquire for pools that grow."""
+    """Decide for every waiting workload, preempt some running ones, and acquire nodes for pools that can grow."""
     scheduler = Scheduler(snapshot, now)
     cycle = scheduler.cycle(now)
     return [*cycle.admits, *cycle.preempts, *cycle.acquires, *waits(scheduler)]

@@ -1,7 +1,7 @@
-"""Why each waiting workload waits: exactly one reason, with figures. Sentences for people are in explain.py.
+"""Finds for each waiting workload exactly one reason, with figures. explain.py has the sentences for people.
 
-The reasons are worked out after a cycle, from its state: workloads with equal needs share one, so that a hundred
-thousand of them are told in a second.
+The reasons are computed after a cycle from its state. Workloads with equal needs share one, so that a hundred thousand
+of them take a second.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from trainyard.scheduling.workspace_queue import QueueEntry, WorkspaceQueue
 
 
 def waits(scheduler: Scheduler) -> Iterator[Wait]:
-    """One decision for everybody who waits after a cycle, line by line."""
+    """Yield one decision for every workload that waits after a cycle, queue by queue."""
     diagnosis = Diagnosis(scheduler)
     queues = {line.name: list(scheduler.everybody(line)) for line in scheduler.lines.values()}
     starts = estimate(scheduler, queues)
     for id, claim in scheduler.claims.items():  # noqa: A001
         if id in scheduler.running:
-            continue  # it does not wait yet: it leaves for a larger start
+            continue  # it does not wait: it stops only to start larger
         slots = tuple(one.slot(scheduler.cluster) for one in claim.taken)
         yield Wait(id, 1, diagnosis.of_claim(id), starts.get(id), slots)
     for line in scheduler.lines.values():
@@ -47,13 +47,13 @@ def waits(scheduler: Scheduler) -> Iterator[Wait]:
 
 
 def is_possible(reason: Reason) -> bool:
-    """Whether waiting helps: it is neither larger than the cluster nor larger than the limit that holds it."""
+    """Return whether waiting helps: the workload is not larger than the cluster or than the limit that holds it."""
     too_large = float(reason.figures.get("wanted", 0)) > float(reason.figures.get("limit", 0))
     return reason.code is not Code.NEVER_FITS and not too_large
 
 
 def wait_of(scheduler: Scheduler, id: str) -> Wait:  # noqa: A002
-    """The same for one."""
+    """Return the decision for one workload."""
     return next(wait for wait in waits(scheduler) if wait.id == id)
 
 
@@ -90,7 +90,7 @@ class Diagnosis:
         ]
 
     def of_claim(self, id: str) -> Reason:  # noqa: A002
-        """Somebody whose victims are leaving."""
+        """Return the reason of a workload whose victims are leaving."""
         victims = self.scheduler.claims[id].victims
         last = max(
             (self.scheduler.running[victim].leaving or 0.0 for victim in victims), default=self.scheduler.now
@@ -98,7 +98,7 @@ class Diagnosis:
         return Reason(Code.PREEMPTING, "", "", {"victims": len(victims), "until": last})
 
     def of(self, line: WorkspaceQueue, entry: QueueEntry) -> Reason:
-        """Somebody in a line."""
+        """Return the reason of a workload in a queue."""
         scheduler, id = self.scheduler, entry.request.id  # noqa: A001
         if id in scheduler.growth.asked:
             return Reason(Code.ACQUIRING, scheduler.growth.asked[id], "", {"replicas": _least(entry.kind)})
@@ -113,7 +113,7 @@ class Diagnosis:
         )
 
     def _never(self, kind: RequestClass) -> Reason | None:
-        """Whether it could not start even if nothing else ran."""
+        """Return the reason if it could not start even with nothing else running, else None."""
         if kind not in self._nevers:
             self._nevers[kind] = None
             for part in kind.gang.parts:

@@ -1,6 +1,6 @@
-"""Elastic workloads that could have more replicas: how many their quota allows, and whether there is room that nobody waits for.
+"""Finds room for more replicas of elastic workloads, within their quota, that no other workload waits for.
 
-Finding room for those who wait is placement.py; getting more nodes is pool_growth.py; when somebody asks is the platform's matter.
+placement.py finds room for waiting workloads; pool_growth.py gets more nodes. The platform decides when to ask.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _wishes(gang: Gang) -> Iterator[Gang]:
 
 
 def _is_awaited(scheduler: SchedulerState, running: Running, found: list[Taken]) -> bool:
-    """Whether somebody waits who could use a node on which this one would have more than now."""
+    """Return whether a waiting workload could use a node on which this one would have more than now."""
     before = Counter(one.node for one in running.taken)
     nodes = sum(
         1 << node for node, count in Counter(one.node for one in found).items() if count > before[node]

@@ -1,7 +1,7 @@
-"""When those who wait may start: the queue played forward, by the limits of what runs and of who is ahead.
+"""Estimates when waiting workloads start, by playing the queue forward with the limits of running workloads.
 
-An estimate, on the pessimistic side: workloads end at their limits, and nobody passes anybody. It counts devices of a
-type (or CPU) over the whole cluster, not node by node.
+The estimate is pessimistic: workloads end at their limits, and none overtakes another. It counts devices of a type (or
+CPU) over the whole cluster, not node by node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reasons as sentences, in English and Chinese. The values are reasons.py's; which one applies is diagnosis.py's.
+"""Turns reasons into sentences in English and Chinese. diagnosis.py finds the reason of a workload.
 
 Each code has one sentence about what holds the workload and one about what would let it start.
 """

@@ -1,4 +1,4 @@
-"""Fair share: who has had how much of the cluster, with a half-life, and what they hold now."""
+"""Fair share: the past use of the cluster by workspaces and users, with a half-life, and their present use."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class Shares:
             return 0.0
         present = account.rate * self.half_life / LOG_2
         past = account.past
-        if now > account.as_of:  # NB: nothing is settled: who asks when must not change how sums are rounded
+        # NB: nothing is settled here, so that the times of queries do not change how sums are rounded.
+        if now > account.as_of:
             kept = 0.5 ** ((now - account.as_of) / self.half_life)
             past = past * kept + present * (1 - kept)
         return (past + present) / weight / BILLION

@@ -1,8 +1,7 @@
-"""How long a workload will probably run, from how long its user's workloads of the same size and limit ran before.
+"""Forecasts how long a workload will run, from earlier runs of its user with the same size and limit.
 
-People announce limits that are far too long, and some always the longest there is; but most of what they submit they have run
-before (see simulation/traces.py for the sources). Whoever submits asks here and hands the answer over in
-`Request.expected`; the scheduler itself remembers no past runs.
+Users set limits that are far too long, but most workloads have run before (see simulation/traces.py for the sources). The
+caller asks here before it submits and passes the answer in `Request.expected`. The scheduler itself remembers no past runs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Forecast:
         self._all: dict[float | None, tuple[int, float]] = {}  # by limit
 
     def note(self, request: Request, seconds: float) -> None:
-        """A workload has ended by itself after so long; one that was told to go says nothing."""
+        """Note the run of a workload that has ended by itself. Preempted workloads are not counted."""
         key = _key(request)
         self._theirs[key] = _joined(self._theirs.get(key), seconds, NEWEST)
         self._all[request.limit] = _joined(self._all.get(request.limit), seconds, 0.0)
@@ -45,7 +44,7 @@ class Forecast:
 
 
 def expected_run(request: Request, assumed: float) -> float:
-    """How long it will probably run: as was forecast; else a part of its limit; else as is assumed of everybody."""
+    """Return the expected run: the forecast, else a part of the limit, else the assumed default."""
     if request.expected is not None:
         return request.expected
     return assumed if request.limit is None else request.limit / OVERSTATED

@@ -1,8 +1,8 @@
-"""What the scheduler reads and what it decides: frozen values, no behaviour beyond arithmetic.
+"""The scheduler's inputs and decisions: frozen values without behaviour beyond arithmetic.
 
 Amounts are integers, so that sums are exact: CPU in thousandths of a core, memory in MiB, devices counted. Times are
-seconds (float) on one common clock: the platform uses POSIX time, a simulation starts at 0. How decisions are reached
-is in engine.py; how reasons read as sentences is in explain.py.
+seconds (float) on one common clock: the platform uses POSIX time, a simulation starts at 0. scheduler.py makes the
+decisions; explain.py turns reasons into sentences.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MEMORY = "memory"
 
 
 class Strategy(StrEnum):
-    """How one workspace's queue is worked through. Changing it touches only workloads that have not started."""
+    """The order in which one workspace's queue is processed. Changing it affects only workloads that wait."""
 
-    BACKFILL = "backfill"  # what does not fit is passed by, but keeps a reservation that nobody may delay
-    STRICT_FIFO = "strict_fifo"  # a head that does not fit blocks all behind it
-    ROUND_ROBIN = "round_robin"  # a head that does not fit is skipped
+    BACKFILL = "backfill"  # a workload that does not fit is skipped, but it gets a reservation that others must not delay
+    STRICT_FIFO = "strict_fifo"  # a first workload that does not fit blocks all others
+    ROUND_ROBIN = "round_robin"  # a first workload that does not fit is skipped
     BALANCE = "balance"  # FIFO; the window of candidates grows by one after each timeout
     INTELLIGENT = "intelligent"  # priority 7 and above: FIFO; below: skipping, with ageing up to 6
 
 
 class Spread(StrEnum):
-    """Where in a pool a replica goes."""
+    """How replicas are spread over the nodes of a pool."""
 
     PACK = "pack"  # the fullest node that still has room: whole nodes stay free for large gangs
     SPREAD = "spread"  # the emptiest node
@@ -42,13 +42,13 @@ class NodeState(StrEnum):
 
     READY = "ready"
     COMING = "coming"  # acquired, not joined yet: counts as room to come
-    CORDONED = "cordoned"  # keeps what runs, takes nothing new
+    CORDONED = "cordoned"  # keeps its workloads, takes no new ones
     LOST = "lost"  # does not answer
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A mark that keeps work away from a node, unless the work tolerates it."""
+    """A mark on a node that only workloads with a matching toleration accept."""
 
     key: str
     value: str = ""
@@ -65,7 +65,7 @@ class DeviceRule:
     whole_when_many: int = 0  # a gang over several nodes takes this many devices on each; 0: no rule
 
     def gives(self, count: int, replicas: int) -> bool:
-        """Whether so many devices are ever given to each of so many replicas."""
+        """Return whether the rule allows so many devices for each of so many replicas."""
         total, whole = count * replicas, self.whole_when_many
         if not count:
             return True
@@ -91,7 +91,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     taints: tuple[Taint, ...] = ()
     topology: tuple[str, ...] = ()  # from wide to narrow: ("row-1", "switch-3")
-    engine: str = ""  # what starts tasks there: a workload lies on the nodes of one
+    engine: str = ""  # the engine that starts tasks there; all nodes of a workload have the same one
     state: NodeState = NodeState.READY
     suspect: bool = False  # failed lately: used last
     reserved_cpu: int = 0
@@ -152,15 +152,15 @@ class Request:
     priority: int = 5
     submitted: float = 0.0
     limit: float | None = None  # longest running time in seconds; None: unknown
-    expected: float | None = None  # how long it will probably run (forecast.py); None: nobody knows
+    expected: float | None = None  # how long it will probably run (forecast.py); None: unknown
     preemptible: bool = False
     grace: float | None = (
-        None  # seconds that it wants to save its work when it is told to go; None: the policy's
+        None  # seconds that it needs to save its work when it is preempted; None: the policy's
     )
     avoid: frozenset[str] = frozenset()  # nodes it failed on
     same_switch: bool = False  # all replicas under one narrowest topology domain, or wait
-    head_since: float | None = None  # since when it has been the blocked head of its queue
-    claim: tuple[Slot, ...] = ()  # places that victims are leaving for it, or it itself for a larger start
+    head_since: float | None = None  # the time since which it has been first in its queue and blocked
+    claim: tuple[Slot, ...] = ()  # places that victims leave for it, or that it leaves itself to start larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +170,14 @@ class Holding:
     request: Request
     started: float
     slots: tuple[Slot, ...]
-    leaving: float | None = None  # it was told to go, and is gone by then
-    leaving_for: str = ""  # whom it makes room for
-    passed: tuple[str, ...] = ()  # gangs that it was let pass
+    leaving: float | None = None  # it was preempted and is gone by this time
+    leaving_for: str = ""  # the workload that gets its room
+    passed: tuple[str, ...] = ()  # gangs that it was allowed to overtake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """One place in the tree: cluster, group or workspace. What a mapping does not name is not limited here."""
+    """The quota of a cluster, group or workspace. A resource that a mapping does not name is not limited here."""
 
     name: str
     parent: str = ""
@@ -186,10 +186,10 @@ class Quota:
     )  # guaranteed; a parent's includes its children's
     borrow: Mapping[str, int] = field(
         default_factory=lambda: NOTHING
-    )  # at most so much above nominal; unnamed: whatever is free
+    )  # at most so much above nominal; unnamed: all that is free
     lend: Mapping[str, int] = field(
         default_factory=lambda: NOTHING
-    )  # at most so much of what is unused goes to others; unnamed: all
+    )  # at most so much of the unused part is lent; unnamed: all
     per_user: Mapping[str, int] = field(
         default_factory=lambda: NOTHING
     )  # limit of each user inside this subtree
@@ -202,22 +202,22 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Numbers that an administrator may turn. The defaults are the default policy."""
+    """Settings for administrators. The defaults are the default policy."""
 
     name: str = "default"
     strategy: Strategy = Strategy.BACKFILL
-    one_line: bool = False  # all workspaces stand in one line by priority and time, instead of by share
-    preemptible_last: bool = False  # whoever may be preempted stands behind everybody who may not
+    one_line: bool = False  # all workspaces share one queue by priority and time, without shares
+    preemptible_last: bool = False  # preemptible workloads come after all others
     fair_share: bool = True
     half_life: float = 7 * 86400.0  # past use counts half after this
-    ageing: float = 6 * 3600.0  # waiting so long is worth one level of priority; 0: no ageing
-    # Under backfill, whoever is expected to run longer waits as long as that for a level, up to this.
+    ageing: float = 6 * 3600.0  # waiting so long raises the priority by one level; 0: no ageing
+    # Under backfill, a workload that is expected to run longer waits that long for a level, up to this bound.
     slowest_ageing: float = 48 * 3600.0
-    # Gangs over nodes rise sooner: after a part of what they are expected to run, between these; 0: like others.
+    # Gangs over several nodes rise sooner: after a part of their expected run, between these bounds; 0: like others.
     gang_ageing: float = 1800.0
     slowest_gang_ageing: float = 12 * 3600.0
-    # Who has waited longer goes before others of its priority, whatever their shares; gangs over nodes much sooner,
-    # and short ones after this part of what they are expected to run (0: like others).
+    # A workload that has waited longer than this goes before others of its priority, whatever their shares. Gangs over
+    # several nodes do so much sooner, and short workloads after this part of their expected run (0: like others).
     patience: float = 4 * 3600.0
     patient_runs: float = 0.25
     gang_patience: float = 3600.0
@@ -233,10 +233,14 @@ class Policy:
     # Whoever is expected to end so many times over before a gang of small replicas could start may pass it, whatever
     # its limit; 0: limits alone count, as they do where whole nodes are waited for.
     passing_runs: float = 4.0
-    short_first: bool = True  # of equal priority and share, whoever's submission plus expected run is earlier
+    short_first: bool = (
+        True  # among equal priority and share, the earliest sum of submission and expected run comes first
+    )
     preemption: bool = True
-    grace: float = 30.0  # seconds that a victim has to save its work, where it does not say how many it needs
-    longest_grace: float = 600.0  # whatever it says: somebody waits for its place
+    grace: float = 30.0  # seconds that a victim has to save its work if it does not say how many it needs
+    longest_grace: float = (
+        600.0  # the most seconds, whatever it says, because another workload waits for its place
+    )
     balance_timeout: float = 600.0
     intelligent_high: int = 7
     assumed_run: float = 4 * 3600.0  # of workloads without a limit, for estimates
@@ -244,7 +248,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One cycle's view of the cluster. `past_use` is in shares of the cluster times seconds, decayed until now."""
+    """The cluster at the start of a cycle. `past_use` is in shares of the cluster times seconds, decayed until now."""
 
     nodes: tuple[Node, ...]
     waiting: tuple[Request, ...] = ()
@@ -266,12 +270,14 @@ class Admit:
     id: str
     slots: tuple[Slot, ...]
     borrowed: bool = False  # some of it is above the workspace's nominal quota: it may be called back
-    passed: tuple[str, ...] = ()  # gangs that it was let pass; hand them back in its Holding
+    passed: tuple[
+        str, ...
+    ] = ()  # gangs that it was allowed to overtake; the caller passes them back in its Holding
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Tell this running workload to go, so that `for_id` can start; it goes back to the queue with its age."""
+    """Stop this running workload so that `for_id` can start. It returns to the queue with its age."""
 
     id: str
     for_id: str
@@ -281,11 +287,11 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Enlarge:
-    """Tell this running workload to go, and start it again at once in these places: it gets more replicas."""
+    """Stop this running workload and start it again at once in these places, with more replicas."""
 
     id: str
     count: int  # of replicas that it has now
-    slots: tuple[Slot, ...]  # hand them back as its claim, and its own id as whom it leaves for
+    slots: tuple[Slot, ...]  # the caller passes them back as its claim, with its own id as `leaving_for`
     leave_by: float
 
 
@@ -301,15 +307,17 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not yet, and exactly one reason why."""
+    """The workload waits, for exactly one reason."""
 
     id: str
     position: int  # in its workspace's queue, from 1
     reason: Reason
     start: float | None = (
-        None  # estimated from the limits of what runs and of who is ahead; None: not in sight
+        None  # estimated from the limits of running workloads and of those ahead; None: not in sight
     )
-    claim: tuple[Slot, ...] = ()  # places being freed for it; hand them back in its Request
+    claim: tuple[
+        Slot, ...
+    ] = ()  # places that are being freed for it; the caller passes them back in its Request
 
 
 Decision = Admit | Preempt | Acquire | Wait

@@ -1,7 +1,6 @@
-"""Where a gang goes: on the fewest nodes, under one switch if it can be, leaving whole nodes whole.
+"""Places a gang on the fewest nodes, under one switch if possible, and keeps whole nodes free.
 
-`place` takes the room it finds from the cluster, all of it or nothing. Whether a workload may start at all (quota, its
-turn) is decided elsewhere.
+`place` takes the room from the cluster, all of it or nothing. scheduler.py decides whether a workload may start at all.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All that decides where a workload fits. Workloads with equal needs share one object."""
+    """The facts that decide where a workload fits. Workloads with equal needs share one object."""
 
     parts: tuple[Part, ...]
     same_switch: bool = False
@@ -43,7 +42,7 @@ class Taken:
     devices: int
 
     def slot(self, cluster: Cluster) -> Slot:
-        """The same for people."""
+        """Return the slot for people."""
         return Slot(self.role, cluster.nodes[self.node].name, indices(self.devices))
 
 
@@ -62,7 +61,7 @@ def retake(cluster: Cluster, taken: list[Taken]) -> None:
 def place(
     cluster: Cluster, gang: Gang, spreads: Mapping[str, Spread], *, wide: bool = False
 ) -> list[Taken] | None:
-    """Find and take room for the whole gang; None, and nothing taken, where there is not enough."""
+    """Find and take room for the whole gang. If there is not enough, take nothing and return None."""
     if len(cluster.by_engine) > 1 and sum(part.most for part in gang.parts) > 1:
         return _place_on_one_engine(cluster, gang, spreads, wide=wide)
     return _place(cluster, gang, spreads, wide=wide)

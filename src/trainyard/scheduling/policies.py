@@ -1,4 +1,4 @@
-"""The policies that ship: the default, and what it is compared with."""
+"""The shipped policies: the default, and others to compare it with."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
         policy.name: policy
         for policy in (
             Policy(),
-            # One line for all; whoever does not fit blocks everybody behind.
+            # One queue for all; a workload that does not fit blocks all behind it.
             Policy(name="fifo", strategy=Strategy.STRICT_FIFO, one_line=True, fair_share=False, ageing=0.0),
-            # Whoever does not fit is skipped and nothing is kept for it; who may be preempted comes last.
+            # A workload that does not fit is skipped without a reservation; preemptible workloads come last.
             Policy(
                 name="first-fit", strategy=Strategy.ROUND_ROBIN, one_line=True, preemptible_last=True,
                 fair_share=False, ageing=0.0,
             ),
-            # One line by priority and time; small ones pass where they do not delay the first that is blocked.
+            # One queue by priority and time; small workloads overtake if they do not delay the first blocked one.
             Policy(
                 name="easy", strategy=Strategy.BACKFILL, one_line=True, fair_share=False, ageing=0.0,
                 gang_reservations=0, gang_spare=0.0, passing_runs=0.0, short_first=False,

@@ -1,4 +1,4 @@
-"""Pools that can grow: what to acquire for those who wait, the cheapest first.
+"""Decides how many nodes to acquire for waiting workloads in pools that can grow, the cheapest first.
 
 Room on nodes that are coming, and on nodes asked for in this cycle, is held on trial until the cycle ends, so that two
 workloads do not count on the same new node. Getting the nodes is the platform's work.
@@ -29,7 +29,7 @@ class _Order:
 
 
 class Growth:
-    """What to acquire, decided anew in each cycle."""
+    """The nodes to acquire, decided anew in each cycle."""
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self.scheduler = scheduler

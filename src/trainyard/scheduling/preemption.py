@@ -1,4 +1,4 @@
-"""Who has to go so that somebody else can start: as few as possible, and the ones it costs least.
+"""Chooses the workloads to preempt so that another can start: as few and as cheap as possible.
 
 Who may be told to go: a lower priority of the same workspace, if it is preemptible; what another branch of the quota
 tree holds above its guarantee, if ours is still inside its own; a preemptible workload of another branch that is not
@@ -30,7 +30,7 @@ NEAREST = 512  # candidates looked at when there are many
 
 @dataclass(slots=True, eq=False)
 class Victim:
-    """A running workload that may be told to go, and why it may."""
+    """A running workload that may be preempted, with the reason."""
 
     running: Running
     place: QuotaPlace
@@ -38,7 +38,7 @@ class Victim:
     code: Code
 
     def reason(self, request: Request) -> Reason:
-        """What the victim is told."""
+        """Return the reason to show for the preemption."""
         return Reason(
             self.code,
             request.id,
@@ -54,12 +54,12 @@ class Victim:
 def find_victims(
     scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace
 ) -> tuple[list[Victim], list[Taken]] | None:
-    """The victims that let this workload start, and the places it then takes; None: no set of them would do."""
+    """Find the victims that let this workload start, and its places then. None if no set of victims is enough."""
     others = _others(scheduler, entry, place_)
     if not _has_any(scheduler, entry.request, others) or not _could_be_enough(scheduler, entry, others):
         return None
     attempt = _Attempt(scheduler, entry, place_)
-    # NB: what fits and yet waits, waits for its turn, which is no reason to send anybody away.
+    # NB: a workload that fits but waits only waits for its turn, which is no reason to preempt.
     if not _is_known_not_to_fit(scheduler, entry) and attempt.fits():
         return None
     candidates = islice(_candidates(scheduler, entry, place_, others), NEAREST)
@@ -76,7 +76,7 @@ def find_victims(
 
 @dataclass(slots=True, eq=False)
 class _Other:
-    """Another workspace that may have to give way."""
+    """Another workspace whose workloads may be preempted."""
 
     workspace: str
     place: QuotaPlace
@@ -85,7 +85,7 @@ class _Other:
 
 
 def _others(scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace) -> list[_Other]:
-    """The workspaces above their guarantee, whose workloads may be told to go."""
+    """Return the workspaces above their guarantee, whose workloads may be preempted."""
     tree, amounts = scheduler.tree, entry.kind.least
     over: dict[int, bool] = {}  # of each branch, once
     inside: dict[int, bool] = {}
@@ -116,7 +116,7 @@ def _has_any(scheduler: SchedulerState, request: Request, others: list[_Other]) 
 
 
 def _is_known_not_to_fit(scheduler: SchedulerState, entry: QueueEntry) -> bool:
-    """Whether the last look found no room and there is no more since; where replicas depend on each other, look again."""
+    """Return whether the last check found no room and no room was added since. Dependent replicas are checked again."""
     gang = entry.kind.gang
     rule = scheduler.cluster.rules.get(gang.parts[0].shape.device)
     if len(gang.parts) > 1 or gang.same_switch or (rule is not None and rule.whole_when_many):
@@ -125,7 +125,7 @@ def _is_known_not_to_fit(scheduler: SchedulerState, entry: QueueEntry) -> bool:
 
 
 def _could_be_enough(scheduler: SchedulerState, entry: QueueEntry, others: list[_Other]) -> bool:
-    """A sum over the cluster, before anybody is looked at: most large gangs end here."""
+    """Check a sum over the cluster before single victims. It rules out most large gangs."""
     resource, needed = entry.kind.least[-1] if entry.kind.least else ("", 0)
     if resource not in scheduler.cluster.by_free:
         return True
@@ -139,7 +139,7 @@ def _could_be_enough(scheduler: SchedulerState, entry: QueueEntry, others: list[
 def _candidates(
     scheduler: SchedulerState, entry: QueueEntry, place_: QuotaPlace, others: list[_Other]
 ) -> Iterator[Victim]:
-    """Who may be told to go, the cheapest first: borrowers, then low priority, then the newest."""
+    """Yield the possible victims, the cheapest first: borrowers, then low priority, then the newest."""
     request = entry.request
     nodes = 0
     for part in entry.kind.gang.parts:
@@ -208,11 +208,11 @@ class _Attempt:
         return would_fit(scheduler.cluster, self.gang, scheduler.spreads)
 
     def _may(self, victim: Victim) -> bool:
-        """Whether its branch is still above its guarantee, with the others gone."""
+        """Return whether its branch is still above its guarantee without the other victims."""
         return victim.branch is None or victim.branch.is_over_nominal(self.amounts)
 
     def alone(self, victim: Victim) -> list[Victim] | None:
-        """Whether one is enough; where it then goes is remembered."""
+        """Return a single victim if one is enough, and remember the places."""
         if not self._may(victim):
             return None
         self._remove(victim)
@@ -224,7 +224,7 @@ class _Attempt:
         return None if self.found is None else [victim]
 
     def greedy(self, candidates: list[Victim]) -> list[Victim] | None:
-        """Remove until it fits, in steps that double, then put back whoever is not needed, the dearest first."""
+        """Remove victims in doubling steps until it fits, then put back those that are not needed, the dearest first."""
         removed: list[Victim] = []
         enough = False
         check = 1
@@ -272,7 +272,7 @@ class _Attempt:
         return good
 
     def fewest(self, candidates: list[Victim], known: list[Victim] | None) -> list[Victim] | None:
-        """Every set that is not larger, the smallest first, of equal ones the cheapest."""
+        """Try every set that is not larger, the smallest first, and of equal sizes the cheapest."""
         most = len(candidates) if known is None else len(known)
         for size in range(1, most + 1):
             for victims in combinations(candidates, size):
@@ -372,7 +372,7 @@ class _Attempt:
         return self.greedy(clearings.cheapest(max(left, 1)))
 
     def places(self, victims: list[Victim]) -> list[Taken] | None:
-        """Where it goes once they are gone; the room stays theirs until then."""
+        """Return the places once the victims are gone. The room stays theirs until then."""
         if self.found is not None:
             return self.found
         for victim in victims:

@@ -1,7 +1,7 @@
-"""One pass over a line in a cycle: who is next, until nobody more may start.
+"""One pass over a queue in a cycle: yields the next workload until no more can start.
 
-A kind joins the walk when its first may be next, and is left out where none of it can start: most kinds of most lines
-end there. The order is workspace_queue.py's; what becomes of whoever is next is engine.py's business.
+A request class joins the pass when its first workload may be next. It is left out if none of its workloads can start,
+which is so for most classes. workspace_queue.py defines the order; scheduler.py decides about the next workload.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ Key = tuple[int, float, tuple[float, int], QueueEntry]  # orders a line: level, 
 
 
 class Bounds(Protocol):
-    """How long whoever is looked at may stay (backfill.py)."""
+    """The longest run that does not delay reservations (backfill.py)."""
 
     version: int  # rises whenever a bound may have fallen
-    whole: bool  # limits count, not how long anybody will probably stay
+    whole: bool  # limits count, not expected runs
 
     def longest(self, kind: RequestClass) -> float:
-        """At most so long, of this kind."""
+        """Return the longest run that a workload of this class may have."""
 
 
 class Cursor:
-    """A place in the entries of one kind, during one walk."""
+    """A position in the entries of one request class during a pass."""
 
     __slots__ = ("checked", "kind", "known_at", "likes", "longest", "skipped", "users", "whole")
 
     def __init__(self, kind: RequestClass, likes: EqualRequests, bounds: Bounds) -> None:
         self.kind = kind
         self.likes = likes
-        self.longest = bounds.longest(kind)  # nobody longer is looked at any more
+        self.longest = bounds.longest(kind)  # longer workloads are not considered any more
         self.whole = bounds.whole  # by their limits; else by how long they will probably stay
         self.checked = bounds.version
         self.skipped: dict[tuple[int, Owner], int] = {}  # how many were passed by
-        self.users: frozenset[Owner] = NOBODY  # of whom nobody is looked at any more
+        self.users: frozenset[Owner] = NOBODY  # owners whose workloads are not considered any more
         self.known_at = -1  # how many departures there had been when it was seen who is next; -1: look again
 
     def best(self, shares: Shares) -> Key | None:
-        """Who is next among them, with the key that orders it among other kinds."""
+        """Return the key of the next workload of this class; the key orders it among other classes."""
         if not self.skipped and not self.users:
             top = self.likes.top
             if top is not None and top.overdue and not self.is_too_long(top):
@@ -68,7 +68,7 @@ class Cursor:
         return None
 
     def _first_of(self, level: int, shares: Shares) -> Key | None:
-        """The same of one level, without those who were passed by or would stay too long."""
+        """Return the same for one level, without skipped workloads and those that would run too long."""
         first: QueueEntry | None = None
         least = INFINITY
         for owner, entries in self.likes.levels[level].items():
@@ -87,7 +87,7 @@ class Cursor:
         return None if first is None else (-level, least, first.order, first)
 
     def _top(self, level: int, shares: Shares) -> Key | None:
-        """The same while nobody was passed by."""
+        """Return the same while no workload has been skipped."""
         first: QueueEntry | None = None
         least = INFINITY
         for owner, entries in self.likes.levels[level].items():
@@ -98,17 +98,17 @@ class Cursor:
         return None if first is None else (-level, least, first.order, first)
 
     def skip(self, entry: QueueEntry) -> None:
-        """Pass one by: another of the same kind may still start."""
+        """Skip one workload. Another of the same class may still start."""
         key = (entry.level, entry.owner)
         self.skipped[key] = self.skipped.get(key, 0) + 1
         self.known_at = -1
 
     def is_too_long(self, entry: QueueEntry) -> bool:
-        """Whether it would delay those who have a reservation."""
+        """Return whether the workload would delay a reservation."""
         return (entry.limit if self.whole else entry.stay) > self.longest
 
     def check(self, entry: QueueEntry, bounds: Bounds) -> None:
-        """See whether there is more to keep off since; `entry` is who was next."""
+        """Take new reservations into account. `entry` was the next workload."""
         self.checked = bounds.version
         longest = bounds.longest(self.kind)
         if longest < self.longest or bounds.whole > self.whole:
@@ -117,12 +117,12 @@ class Cursor:
                 self.known_at = -1
 
     def skip_owner(self, owner: Owner) -> None:
-        """Pass all of one user by."""
+        """Skip all workloads of one user."""
         self.users |= {owner}
         self.known_at = -1
 
     def skip_workspace(self, workspace: str) -> None:
-        """Pass all of one workspace by."""
+        """Skip all workloads of one workspace."""
         self.known_at = -1
         self.users = self.users.union(
             owner for owners in self.likes.levels.values() for owner in owners if owner[0] == workspace
@@ -130,7 +130,7 @@ class Cursor:
 
 
 class QueuePass:
-    """One pass over a line in order. `peek` shows who is next; then say what became of it."""
+    """One pass over a queue in order. `peek` shows the next workload; the caller then reports its decision."""
 
     def __init__(
         self,
@@ -146,22 +146,22 @@ class QueuePass:
         self.shares = shares
         self.window = line.window(now)
         self.at = 0  # in the strict part
-        self.blocked_by: QueueEntry | None = None  # who ends the walk
+        self.blocked_by: QueueEntry | None = None  # the workload that ends the pass
         self._left = left  # of the line's quota
         self._bounds = bounds
         self._head = head  # who would get a reservation for this kind of room, known not to fit
         self._tops = (
             line.tops.copy()
-        )  # whoever leaves meanwhile makes the first of a kind later, never sooner
+        )  # a workload that leaves meanwhile can only move the first of a class back
         self._next = 0  # of them
         self._heap: list[tuple[Key, Cursor]] = []
-        # Those known not to fit, who are shown for the sake of a reservation only; the first one last.
+        # Workloads that are known not to fit and are shown only to get a reservation; the first one is last.
         self._blocked: list[Key] = []
         for room in list(line.rooms):
             self._show(room)
 
     def _show(self, room: Room) -> None:
-        """Let the head for this kind of room be shown in its turn, if it wants a reservation."""
+        """Show the first workload for this kind of room in its turn, if it wants a reservation."""
         entry = self._head(self.line, room)
         if entry is not None and all(entry is not key[3] for key in self._blocked):
             share = OVERDUE if entry.overdue else self.shares[entry.owner]
@@ -169,7 +169,7 @@ class QueuePass:
             self._blocked.sort(reverse=True)
 
     def peek(self) -> QueueEntry | None:
-        """Who is next; None: nobody more in this cycle."""
+        """Return the next workload, or None if there is no more in this cycle."""
         if self.blocked_by is not None:
             return None
         if self.at < min(self.window, len(self.line.strict)):
@@ -182,7 +182,7 @@ class QueuePass:
                 return None if key is None else key[3]
 
     def _join(self, key: Key | None) -> bool:
-        """Let the next kind join whose first may come before `key`; whether there is one, or somebody more to show."""
+        """Let the next class join whose first workload may come before `key`. Returns False if there is none."""
         tops, bounds, last = self._tops, self._bounds, len(self._tops)
         while self._next < last:
             top = tops[self._next]
@@ -210,12 +210,12 @@ class QueuePass:
         return False
 
     def _first(self) -> Key | None:
-        """Who is next of the kinds that have joined."""
+        """Return the next workload of the classes that have joined."""
         departures, bounds = self.line.departures, self._bounds
         while self._heap:
             key, cursor = self._heap[0]
             if cursor.kind.failed_at >= 0:
-                heappop(self._heap)  # it was seen not to fit, perhaps in another line
+                heappop(self._heap)  # it was found not to fit, perhaps in another queue
                 self._show(cursor.kind.reserve_key)
                 continue
             if cursor.checked != bounds.version:
@@ -233,17 +233,17 @@ class QueuePass:
         return None
 
     def _may_differ(self, key: Key, cursor: Cursor) -> bool:
-        """Whether somebody else may be next in a kind: one of the kind has left, or the one's user has got more."""
+        """Return whether the next workload of a class may have changed: one has left, or its user's share has grown."""
         if cursor.known_at < 0:
             return True
-        owner = key[3].owner  # shares only rise within a cycle, by who is admitted
+        owner = key[3].owner  # shares only rise within a cycle, when workloads are admitted
         for gone, kind in self.line.departures[cursor.known_at :]:  # asked at every look
             if kind is cursor.kind or gone == owner:
                 return True
         return False
 
     def pass_blocked(self, entry: QueueEntry) -> bool:
-        """If it was shown for the sake of a reservation, go on to the next."""
+        """Go on to the next workload if this one was shown only to get a reservation."""
         if self._blocked and self._blocked[-1][3] is entry:
             self._blocked.pop()
             return True
@@ -255,11 +255,11 @@ class QueuePass:
         return self._heap[0][1]
 
     def drop(self) -> None:
-        """Nobody of the kind that was shown is looked at any more."""
+        """Drop the class of the workload that was shown."""
         heappop(self._heap)
 
     def pass_strict(self, entry: QueueEntry) -> None:
-        """The strict part's candidate does not fit: look at the next one in the window, or stop."""
+        """Go on to the next workload in the window of the strict part, or stop, because this one does not fit."""
         self.at += 1
         if self.at >= self.window:
             self.blocked_by = entry

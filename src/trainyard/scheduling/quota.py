@@ -1,7 +1,7 @@
-"""The quota tree: who may still take how much, who borrows, and from whom it may be called back.
+"""The quota tree: limits, use, borrowing and lending of each workspace and group.
 
-A parent's nominal amount includes its children's. What a place does not use may be used by others, except what its
-lending limit keeps for it. A root without a nominal amount has what the nodes have. Who runs where is in cluster.py.
+A parent's nominal amount includes its children's. Others may use the unused part of a quota, except the amount that its
+lending limit keeps. A root without a nominal amount has the amounts of all nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a workload waits, or has to go: codes, and values with figures. The sentences are in explain.py."""
+"""Reasons why a workload waits or is preempted: codes with figures. explain.py has the sentences."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Figure = int | float | str
 
 
 class Code(StrEnum):
-    """What holds a workload. Exactly one applies at a time: the first one in the order of checking."""
+    """The reason that holds a workload. Exactly one applies at a time: the first in the order of the checks."""
 
     SELF_QUOTA = "SelfQuotaLimit"  # the workspace's own limit
-    ANCESTOR_QUOTA = "AncestorQuotaLimit"  # the limit of a group above, or what others are guaranteed
+    ANCESTOR_QUOTA = "AncestorQuotaLimit"  # the limit of a group above, or the guarantee of others
     USER_LIMIT = "UserLimit"
-    STRATEGY = "QueueStrategyLimit"  # the queue's strategy: somebody ahead blocks it
+    STRATEGY = "QueueStrategyLimit"  # the queue's strategy: a workload ahead blocks it
     RESERVATION = "ReservedForOthers"  # it would fit, but would delay a workload ahead of it
     NODE_FIT = "NoNodeFits"  # not even one replica fits on any node now
     GANG = "GangDoesNotFit"  # some replicas fit, not all of them together
     TOPOLOGY = "TopologyNotSatisfied"  # enough room, but not under one switch, or not in one ring
     NEVER_FITS = "NeverFits"  # no node, even an empty one, could hold it
-    PREEMPTING = "WaitingForPreemption"  # victims were told to go and are leaving
+    PREEMPTING = "WaitingForPreemption"  # victims were preempted and are leaving
     ACQUIRING = "WaitingForNodes"  # nodes are being acquired for it
-    # Why a running one has to go
+    # Reasons to preempt a running workload
     RECLAIMED = "BorrowedResourcesReclaimed"
     PREEMPTED = "PreemptedByPriority"
     YIELDED = "PreemptibleYields"

@@ -1,4 +1,4 @@
-"""Workloads with equal needs share one Kind: what they need in all, and what is known about where it fits."""
+"""Request classes: workloads with equal needs share one, with their total needs and cached results of fit checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Room = tuple[str, str, bool]
 
 
 class RequestClass:
-    """What a workload needs, and when it was last seen not to fit."""
+    """The needs of equal workloads, and when they were last found not to fit."""
 
     __slots__ = (
         "_charged",

@@ -1,4 +1,4 @@
-"""Reservations: when the blocked head of a line could start, on which nodes, and what must stay free there till then.
+"""Reservations: when and where the first blocked workload of a queue can start, and what must stay free until then.
 
 Work that ends before that moment may use the reserved nodes meanwhile; other work only what is left of them. That is
 how small workloads fill gaps without making a large gang wait for ever.
@@ -24,7 +24,7 @@ OVERRUN = 5.0  # what has run past its limit is about to be gone; much longer, a
 
 
 class Running:
-    """A workload that holds resources, as the engine keeps it."""
+    """A workload that holds resources, as the scheduler keeps it."""
 
     __slots__ = (
         "amounts",
@@ -77,7 +77,7 @@ def expected_end(running: Running, assumed: float, now: float) -> float:
 
 
 class Ledger:
-    """Which room comes back when, node by node."""
+    """The future releases of resources, node by node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -92,7 +92,7 @@ class Ledger:
         self._serial = 0
 
     def add(self, running: Running) -> None:
-        """Note when a workload's room comes back."""
+        """Record when a workload's resources are released."""
         for one in running.taken:
             self._serial += 1
             rows = self.releases.get(one.node)
@@ -102,7 +102,7 @@ class Ledger:
             self._note(one.node, rows)
 
     def drop(self, running: Running) -> None:
-        """It has come back, or the estimate changes."""
+        """Remove a workload's releases, because they have happened or their estimate changes."""
         for one in running.taken:
             rows = self.releases[one.node]
             at = bisect_left(rows, (running.end,))
@@ -129,7 +129,7 @@ class Ledger:
         self._orders = [(UNSORTED, []), (UNSORTED, [])]
 
     def going(self, node: int, until: float) -> list[Taken]:
-        """What comes back on a node until then."""
+        """Return the resources that are released on a node until then."""
         return [one for end, _, one in self.releases.get(node, ()) if end <= until]
 
     def earliest(self, shape: Shape, count: int, spoken_for: int = 0) -> list[tuple[float, int]]:
@@ -224,7 +224,7 @@ class Ledger:
 
 @dataclass(slots=True)
 class Reservation:
-    """The blocked head's room to come."""
+    """The future room of a blocked workload."""
 
     id: str
     start: float
@@ -265,7 +265,7 @@ def _nodes_of(reservations: list[Reservation]) -> int:
 def reserve(
     ledger: Ledger, gang: Gang, request: Request, now: float, others: list[Reservation]
 ) -> Reservation | None:
-    """When and where the gang could start, if nothing else started, and what must stay free; None: never."""
+    """Return when and where the gang can start if nothing else starts, and what must stay free. None: never."""
     found = _reserve(ledger, gang, request, now, _nodes_of(others))
     if found is not None:
         found.spoken_for, found.seen, found.layout = (
@@ -300,7 +300,7 @@ def _reserve(ledger: Ledger, gang: Gang, request: Request, now: float, spoken_fo
 
 
 def _reserve_by_trial(ledger: Ledger, gang: Gang, request: Request, now: float) -> Reservation | None:
-    """The same where replicas depend on each other: what ends is given back on trial until the gang fits."""
+    """Reserve for dependent replicas: release resources on trial, in order of their ends, until the gang fits."""
     cluster = ledger.cluster
     kept, cluster.keep = cluster.keep, {}
     closed, cluster.closed = cluster.closed, NONE_CLOSED

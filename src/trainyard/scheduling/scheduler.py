@@ -1,9 +1,9 @@
-"""The scheduler with a memory: told what comes and ends, it decides in each cycle who starts.
+"""The class Scheduler: learns of submitted and ended workloads and decides in each cycle which ones start.
 
-A cycle: 1 raise the priority of those who waited long; 2 start those whose victims have gone; 3 look again at what may
-fit now; 4 go through all lines in turn, by share: admit, reserve for the first that is blocked, let others pass only
-where they do not delay it, preempt where that is allowed; 5 ask for nodes where a pool can grow. `schedule` in cycle.py
-is the same from a snapshot. Why somebody waits is told in diagnosis.py.
+A cycle: 1 raise the priority of workloads that have waited long; 2 start those whose victims have gone; 3 find the classes
+that may fit now; 4 go through all queues in turn, by share: admit, reserve for the first blocked workload, let others
+overtake only if they do not delay it, preempt if that is allowed; 5 ask for nodes if a pool can grow. `schedule` in
+cycle.py does the same from a snapshot. diagnosis.py finds the reasons of waiting workloads.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from trainyard.scheduling.reservations import Reservation, reserve, still_holds
 from trainyard.scheduling.scheduler_state import SchedulerState
 from trainyard.scheduling.workspace_queue import OVERDUE, Owner, QueueEntry, Shares, WorkspaceQueue
 
-# Calling others away is a long look, and the next cycle is near: only the first few look in each, and whoever found nobody
-# lets others look until a victim would have gone.
+# The search for victims is slow, so only the first few workloads search in each cycle. A workload without success
+# lets others search until a victim would have gone.
 PREEMPTING_LINES = 8
 PREEMPTORS = 2  # of each line
 
 
 class Outcome(Enum):
-    """What became of one look at a waiting workload."""
+    """The result of considering one waiting workload."""
 
     ADMITTED = "admitted"
     FIT = "fit"
@@ -56,7 +56,7 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Cycle:
-    """What one cycle decided, besides who waits."""
+    """The decisions of one cycle, except those to wait."""
 
     now: float
     admits: list[Admit] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Cycle:
 
 
 class _Shares(dict[Owner, float]):
-    """Users' shares, worked out when somebody asks."""
+    """The users' shares, computed on demand."""
 
     def __init__(self, scheduler: SchedulerState) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Shares(dict[Owner, float]):
 
 
 class _NoShares(dict[Owner, float]):
-    """Where shares do not count."""
+    """Stands in where shares do not count."""
 
     def __missing__(self, owner: Owner) -> float:
         return 0.0
@@ -90,13 +90,13 @@ _devices = attrgetter("devices")
 
 
 class Scheduler(SchedulerState):
-    """Who runs next, where. The same events give the same decisions."""
+    """Decides which workload runs next, and where. The same events give the same decisions."""
 
     def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
         super().__init__(snapshot, now)
         self.growth = Growth(self)
         self._cycle = Cycle(now)
-        self._in_vain: dict[str, float] = {}  # who found nobody to call away → when it looks again
+        self._in_vain: dict[str, float] = {}  # workload that found no victims → when it searches again
         self._waiting: dict[RequestClass, None] = {}  # kinds, as the cycle began
         self._shares = _Shares(self)  # of users, as they stand in this cycle
         self._workspace_shares: dict[str, float] = {}  # likewise
@@ -127,10 +127,10 @@ class Scheduler(SchedulerState):
         return self._cycle
 
     def enlarge(self, id: str, now: float, *, grace: float) -> Enlarge | None:  # noqa: A002  # the noun everywhere
-        """Let an elastic workload that runs leave for a larger start of its own; None: there is no room, or others wait.
+        """Stop a running elastic workload so that it starts again larger. None if there is no room or others wait.
 
-        It keeps its places until `end` is called for it, and the larger ones stay free for it. Submitted again with them as
-        its claim it is admitted before anybody else; whoever withdraws it lets them go.
+        It keeps its places until `end` is called for it, and the larger ones stay free for it. When it is submitted again with
+        them as its claim, it is admitted first. Withdrawing it frees them.
         """
         running = self.running.get(id)
         if running is None or running.leaving is not None:
@@ -147,11 +147,11 @@ class Scheduler(SchedulerState):
         return self.entries.get(entry.request.id) is entry
 
     def _look_again(self) -> None:
-        """Find the kinds for which something has changed; nothing is reserved yet."""
+        """Find the classes for which something has changed. Nothing is reserved yet."""
         kinds = {kind: None for line in self.lines.values() for kind in line.kinds}
         self._waiting = dict.fromkeys(
             sorted(kinds, key=_devices)
-        )  # where the small do not fit, no larger one is asked
+        )  # if a small class does not fit, larger ones are not checked
         self._passing.begin(self.now)
         for kind in self._waiting:
             if kind.may_fit(self.cluster):
@@ -170,7 +170,7 @@ class Scheduler(SchedulerState):
         self.blockers = {}
 
     def _forget(self) -> None:
-        if len(self.ledger.changes) > 100_000:  # nobody needs what happened long ago
+        if len(self.ledger.changes) > 100_000:  # old changes are not needed
             self.ledger.forget()
             for reservation in self.reservations:
                 reservation.layout = -1
@@ -179,7 +179,7 @@ class Scheduler(SchedulerState):
             self.kinds.forget()
 
     def _walk_lines(self) -> None:
-        """Let the lines take turns. A line is prepared when its turn may come: most cycles change little."""
+        """Process the queues in turn. A queue is prepared only when its turn may come, since most cycles change little."""
         turns: list[tuple[tuple[object, ...], int, QueuePass | None]] = []
         lines = list(self.lines.values())
         for number, line in enumerate(lines):
@@ -203,12 +203,12 @@ class Scheduler(SchedulerState):
             item = heappushpop(turns, item)
 
     def _walk(self, line: WorkspaceQueue) -> QueuePass:
-        """A walk over those who may fit, and those who want a reservation."""
+        """Begin a pass over the workloads that may fit and those that want a reservation."""
         left = {} if self.policy.one_line else self.tree.headroom(self.tree.place(line.name))
         return QueuePass(line, self._owner_shares(line), left, self._passing, self._head, self.now)
 
     def _head(self, line: WorkspaceQueue, room: Room) -> QueueEntry | None:
-        """Who of a line should get a reservation for this kind of room; None: nobody, or it may fit after all."""
+        """Return the workload of a queue that should get a reservation for this kind of room, or None."""
         if not self._wants(line, room, strict=False):
             return None
         first = line.first(room, self._may_reserve)
@@ -219,7 +219,7 @@ class Scheduler(SchedulerState):
             self.blockers[walk.line.name] = walk.blocked_by
 
     def _first_turn(self, line: WorkspaceQueue) -> tuple[object, ...]:
-        """Not later than the turn of anybody in the line."""
+        """Return a turn that is not later than that of any workload in the queue."""
         if line.strict or not line.tops:
             return () if self.policy.one_line else (False, self._workspace_share(line.name))
         level, share, order, _ = line.tops[0]
@@ -262,33 +262,33 @@ class Scheduler(SchedulerState):
         return self._shares
 
     def _wants(self, line: WorkspaceQueue, room: Room, *, strict: bool) -> bool:
-        """Whether a blocked workload of this line that needs such room should get a reservation."""
-        # Where the strategy says that a blocked one is skipped, nothing is kept for it.
+        """Return whether a blocked workload of this queue that needs such room should get a reservation."""
+        # If the strategy skips blocked workloads, they get no reservation.
         if line.strategy is not Strategy.BACKFILL and not (strict and line.strategy is not Strategy.BALANCE):
             return False
         most = self.policy.gang_reservations if room[2] else self.policy.reservations
         return self._reserved.get(self._counted(room), 0) < (most or self.policy.reservations)
 
     def _counted(self, room: Room) -> Room:
-        """Where gangs have no reservations of their own, they are counted with the others."""
+        """Count gangs with other workloads if the policy has no separate reservations for gangs."""
         return room if self.policy.gang_reservations else (room[0], room[1], False)
 
     def _is_hopeful(self, entry: QueueEntry) -> bool:
         return entry.kind.hopeless != self.cluster.layout
 
     def _may_reserve(self, entry: QueueEntry) -> bool:
-        """Whether only room keeps it waiting: nothing is kept free for whom no room or no quota would help."""
+        """Return whether only room is missing. A workload that lacks quota or can never fit gets no reservation."""
         if not self._is_hopeful(entry):
             return False
         request = entry.request
         return self.tree.limit(self.tree.place(request.workspace), request.user, entry.kind.least) is None
 
     def everybody(self, line: WorkspaceQueue) -> Iterator[QueueEntry]:
-        """All who stand in a line, in order."""
+        """Yield all workloads of a queue in order."""
         return line.everybody(self._owner_shares(line))
 
     def in_turn(self, queues: Mapping[str, Sequence[QueueEntry]]) -> Iterator[QueueEntry]:
-        """All who wait, in about the order of their turns: line by line one each, by share."""
+        """Yield all waiting workloads, about in the order of their turns: one from each queue, by share."""
         lines = sorted((line for line in self.lines.values() if line.size), key=self._first_turn)
         for round_ in zip_longest(*(queues[line.name] for line in lines)):
             for entry in round_:
@@ -296,7 +296,7 @@ class Scheduler(SchedulerState):
                     yield entry
 
     def _look(self, walk: QueuePass, entry: QueueEntry) -> None:
-        """Look at one workload, and then at the next that may start."""
+        """Consider one workload, and then the next one that may start."""
         line, kind = walk.line, entry.kind
         if walk.pass_blocked(entry):
             if self._wants(line, kind.reserve_key, strict=False) and self._may_reserve(entry):
@@ -350,7 +350,7 @@ class Scheduler(SchedulerState):
         return Outcome.FIT
 
     def _note_failure(self, kind: RequestClass) -> None:
-        """It does not fit, and whatever is larger does not either; where pools can grow, everybody is asked."""
+        """Note that a class and all larger ones do not fit. If pools can grow, each class is checked by itself."""
         kind.fail(self.cluster)
         if kind.larger and not self.growth.can_grow():
             for other in kind.larger:
@@ -358,12 +358,12 @@ class Scheduler(SchedulerState):
                     other.fail(self.cluster)
 
     def _note_delay(self, kind: RequestClass, mode: Mode) -> None:
-        """It would delay these, and whatever is larger would too, if it fits at all."""
+        """Note that a class and all larger ones would delay these reservations."""
         self._passing.delays(kind, mode)
         admitted = len(self._cycle.admits)
         for other in kind.larger:
             if other.failed_at < 0 and other in self._waiting:
-                # Seen to fit, and nobody has been admitted since: no need to look again.
+                # It was found to fit, and nothing was admitted since, so it is not checked again.
                 if self._fitting.get(other) == admitted or would_fit(self.cluster, other.gang, self.spreads):
                     self._fitting[other] = admitted
                     self._passing.delays(other, mode)
@@ -371,7 +371,7 @@ class Scheduler(SchedulerState):
                     self._note_failure(other)
 
     def _spare(self, kind: RequestClass) -> int:
-        """How many devices may be in use by those who passed a gang: none where they would block whole nodes."""
+        """Return how many devices may be held by workloads that overtook a gang; none if they would block whole nodes."""
         if not kind.reserve_key[2] or self._is_whole(kind.gang):
             return 0
         return int(kind.devices * self.policy.gang_spare)
@@ -430,7 +430,7 @@ class Scheduler(SchedulerState):
         self._note(last, entry.kind)
 
     def _preempt_lines(self) -> None:
-        """Let the first in each line call others away, where that makes room for it."""
+        """Preempt for the first workloads of each queue, if that makes room for them."""
         if not self.policy.preemption or not (self.preemptible or self.tree.guarantees):
             return
         self._in_vain = {name: until for name, until in self._in_vain.items() if until > self.now}
@@ -448,7 +448,7 @@ class Scheduler(SchedulerState):
                 self._preempt(line, entry)
 
     def _may_preempt(self, line: WorkspaceQueue) -> bool:
-        """Whether there could be victims for this line at all: a quick look before the long one."""
+        """Check quickly whether there could be victims for this queue at all."""
         if self.preemptible:
             return True
         if self.policy.one_line:
@@ -456,7 +456,7 @@ class Scheduler(SchedulerState):
         return any(place_.nominal for place_ in self.tree.chain(self.tree.place(line.name)))
 
     def _heads(self, line: WorkspaceQueue) -> list[QueueEntry]:
-        """The first few blocked ones of a line, each in want of another kind of room, who did not just look in vain."""
+        """Return the first blocked workloads of a queue, one per kind of room, except those that just searched in vain."""
         if line.strict:
             firsts = [item[3] for item in line.strict[:1]]
         else:
@@ -466,7 +466,7 @@ class Scheduler(SchedulerState):
         return [first for first in firsts if first.request.id not in self._in_vain]
 
     def _preempt(self, line: WorkspaceQueue, entry: QueueEntry) -> None:
-        """Tell others to go where that lets this one start."""
+        """Preempt other workloads if that lets this one start."""
         found = find_victims(self, entry, self.tree.place(entry.request.workspace))
         if found is None:
             self._in_vain[entry.request.id] = self.now + self.policy.grace
@@ -481,7 +481,7 @@ class Scheduler(SchedulerState):
         self._claim(entry, taken, {victim.running.request.id for victim in victims})
 
     def _grace(self, request: Request) -> float:
-        """How long a victim may take to go: as long as it needs, within what the policy allows."""
+        """Return how long a victim may take to end: as long as it needs, up to the policy's bound."""
         return self.policy.grace if request.grace is None else min(request.grace, self.policy.longest_grace)
 
     def _tell(self, victim: Victim, entry: QueueEntry, leave_by: float) -> None:
@@ -490,7 +490,7 @@ class Scheduler(SchedulerState):
         )
 
     def _settle_claims(self, now: float) -> None:
-        """Start those whose victims have gone; let those whose place is lost stand in line again."""
+        """Start the workloads whose victims have gone. Those that lost their places go back to the queue."""
         for claim in [claim for claim in self.claims.values() if not claim.victims]:
             request = claim.entry.request
             del self.claims[request.id]
@@ -507,7 +507,7 @@ class Scheduler(SchedulerState):
                 self._start(claim.entry, taken, now)
 
     def _exactly(self, wanted: list[Taken]) -> list[Taken] | None:
-        """The claimed places, on whichever devices are free there."""
+        """Take the claimed places, on any free devices there."""
         taken: list[Taken] = []
         for one in wanted:
             ready = self.cluster.ready >> one.node & 1

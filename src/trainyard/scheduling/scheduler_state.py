@@ -1,6 +1,6 @@
-"""What the scheduler remembers between cycles: who waits where in line, who runs, who is promised what.
+"""The scheduler's state between cycles: queues, running workloads, claims.
 
-Events change it here; what to decide from it is engine.py.
+Events change the state here; scheduler.py decides from it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Claim:
 
 
 class SchedulerState:
-    """Who waits, who runs, what is free; kept up to date from event to event."""
+    """The waiting and running workloads and the free resources, updated by each event."""
 
     def __init__(self, snapshot: Snapshot, now: float = 0.0) -> None:
         self.policy = snapshot.policy
@@ -96,7 +96,7 @@ class SchedulerState:
     # -- what happens
 
     def submit(self, request: Request, *, now: float | None = None) -> None:
-        """Let a workload join its line; a preempted one comes back with its old `submitted`."""
+        """Add a workload to its queue. A preempted one keeps its old `submitted`."""
         if request.id in self.entries or request.id in self.running or request.id in self.claims:
             raise ConflictError(
                 f"Workload {request.id!r} is already known.", hint="Give every workload an id of its own."
@@ -140,7 +140,7 @@ class SchedulerState:
         line.add(entry, now)
 
     def withdraw(self, id: str) -> None:  # noqa: A002  # the noun everywhere
-        """Take a waiting workload out of its line."""
+        """Take a waiting workload out of its queue."""
         claim = self.claims.pop(id, None)
         if claim is not None:
             request = claim.entry.request
@@ -154,7 +154,7 @@ class SchedulerState:
         self._line(entry.request.workspace).remove(entry)
 
     def end(self, id: str, now: float) -> None:  # noqa: A002
-        """A running workload has ended, or a victim has gone: its room is free."""
+        """Free the room of a running workload or victim that has ended."""
         running = self.running.pop(id, None)
         if running is None:
             raise NotFoundError(f"Workload {id!r} is not running.", hint="Name one that was admitted.")
@@ -248,7 +248,7 @@ class SchedulerState:
         return line
 
     def _hold(self, holding: Holding, now: float, *, has_claimant: bool) -> None:
-        """Take what a running workload has held since before we came. `has_claimant`: its places are claimed."""
+        """Take the resources that a running workload already holds. `has_claimant`: its places are claimed."""
         request = holding.request
         roles = {role.name: role for role in request.roles}
         taken = [self._taken(slot, roles, request.avoid) for slot in holding.slots]
@@ -308,7 +308,7 @@ class SchedulerState:
         return running
 
     def _expect(self) -> None:
-        """Look again at those who have run longer than was expected."""
+        """Update the expected end of workloads that have run longer than expected."""
         while self._ends and self._ends[0][0] <= self.now:
             end, _, running = heappop(self._ends)
             if self.running.get(running.request.id) is running and running.end == end:
@@ -322,13 +322,13 @@ class SchedulerState:
         heappush(self._ends, (running.end, running.serial, running))
 
     def _pass(self, id: str, devices: int, others: tuple[str, ...]) -> None:  # noqa: A002
-        """Remember whom it was let pass, until it ends."""
+        """Remember which gangs it was allowed to overtake, until it ends."""
         self.passers[id] = (others, devices)
         for other in others:
             self.passed[other] = self.passed.get(other, 0) + devices
 
     def _leave(self, running: Running, leave_by: float, for_id: str, now: float) -> None:
-        """Count a workload as going: its quota is free, its room not yet."""
+        """Count a workload as leaving: its quota is free, its room not yet."""
         self.ledger.drop(running)
         running.leaving, running.leaving_for = leave_by, for_id
         self._estimate(running, now)

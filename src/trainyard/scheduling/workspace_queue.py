@@ -1,7 +1,7 @@
-"""The line of one workspace: who is next, given priority, age and the users' shares.
+"""The queue of one workspace, ordered by priority, age and the users' shares.
 
-Workloads with equal needs stand together, user by user: where one of them has no room, the others have none either, and
-nobody asks again. What holds a workload is engine.py's business; this module keeps the order.
+Workloads with equal needs are kept together, user by user: if one of them has no room, the others have none either and
+are not checked again. This module only keeps the order; scheduler.py decides whether a workload may start.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from trainyard.scheduling.request_classes import RequestClass, Room
 INFINITY = float("inf")
 LAST = 1_000_000  # below every priority
 OVERDUE = -1.0  # a share before all others
-GANG_RUNS = 0.4  # of its expected run: what a gang waits for one level of priority
-PASSED = 64  # so many who may not have room at all are passed by to find one who may
+GANG_RUNS = 0.4  # the part of its expected run that a gang waits for one level of priority
+PASSED = 64  # so many workloads without room are skipped to find one that may have room
 
 Owner = tuple[str, str]  # workspace and user
 Shares = Mapping[Owner, float]
 
 
 class QueueEntry:
-    """One waiting workload in its line."""
+    """One waiting workload in its queue."""
 
     __slots__ = ("kind", "level", "limit", "order", "overdue", "owner", "request", "stay")
 
@@ -41,7 +41,7 @@ class QueueEntry:
         self.level = request.priority  # with its age counted in
         self.limit = INFINITY if request.limit is None else request.limit  # how long it may run
         self.stay = self.limit  # the same with some certainty, where past runs are known
-        self.overdue = False  # it has waited longer than anybody should
+        self.overdue = False  # it has waited longer than a workload should
 
     def __lt__(self, other: QueueEntry) -> bool:
         return self.order < other.order
@@ -50,7 +50,7 @@ class QueueEntry:
 def level_of(
     request: Request, policy: Policy, strategy: Strategy, now: float, ageing: float
 ) -> tuple[int, float]:
-    """A workload's priority with its age counted in, a level for every `ageing`, and when that rises next."""
+    """Return a workload's level (its priority plus one for every `ageing`), and when the level rises next."""
     base = request.priority
     top = policy.top_priority
     if strategy is Strategy.INTELLIGENT:
@@ -72,12 +72,12 @@ Rank = tuple[
 
 
 def rank_of(entry: QueueEntry) -> Rank:
-    """Not behind where a walk would look at it: shares, which are asked for later, are not below 0."""
+    """Return a rank that is never behind the real one. Shares are looked up later and are not below 0."""
     return (-entry.level, OVERDUE if entry.overdue else 0.0, entry.order, entry)
 
 
 class EqualRequests:
-    """The entries of one kind in one line: by level, then by owner, oldest first."""
+    """The entries of one request class in one queue: by level, then by owner, oldest first."""
 
     __slots__ = ("levels", "shortest", "size", "top")
 
@@ -143,26 +143,29 @@ class EqualRequests:
 
 
 class WorkspaceQueue:
-    """One workspace's queue (or, where all stand in one line, everybody's)."""
+    """The queue of one workspace, or of all workspaces if the policy has one queue."""
 
     def __init__(self, name: str, strategy: Strategy, policy: Policy) -> None:
         self.name = name
         self.strategy = strategy
         self.policy = policy
         self.kinds: dict[RequestClass, EqualRequests] = {}
-        self.strict: list[tuple[int, float, int, QueueEntry]] = []  # where nobody overtakes: all, in order
+        # The strict part, in which no workload overtakes another.
+        self.strict: list[tuple[int, float, int, QueueEntry]] = []
         self.promotions: list[tuple[float, int, QueueEntry]] = []
         self.tops: list[Rank] = []  # the first of each kind, in order
         self.rooms: dict[Room, int] = {}  # kind of room → how many kinds need it
-        self.overdue = 0  # how many have waited longer than anybody should
+        self.overdue = 0  # how many have waited longer than they should
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
-        self.departures: list[tuple[Owner, RequestClass]] = []  # who has left it, since a walk began
+        self.departures: list[
+            tuple[Owner, RequestClass]
+        ] = []  # the workloads that have left since a pass began
         self.head = ""
         self.head_since = 0.0
 
     def is_strict(self, priority: int) -> bool:
-        """Whether a workload of this priority stands in the part of the line that nobody overtakes."""
+        """Return whether a workload of this priority is in the strict part, in which none overtakes another."""
         if self.strategy is Strategy.INTELLIGENT:
             return priority >= self.policy.intelligent_high
         return self.strategy in {Strategy.STRICT_FIFO, Strategy.BALANCE}
@@ -177,7 +180,7 @@ class WorkspaceQueue:
         self._join(entry, self._age(entry, now))
 
     def _age(self, entry: QueueEntry, now: float) -> int:
-        """The level of an entry, and a note of when to look at it again."""
+        """Return the level of an entry and note when to check it again."""
         ageing = self._ageing(entry)
         level, rises = level_of(entry.request, self.policy, self.strategy, now, ageing)
         if self.policy.fair_share and self.strategy is Strategy.BACKFILL:
@@ -189,7 +192,7 @@ class WorkspaceQueue:
         return level
 
     def _ageing(self, entry: QueueEntry) -> float:
-        """How long it waits for a level: long ones wait longer, since it matters less to them, and gangs not so long."""
+        """Return how long it waits for a level: long workloads wait longer, gangs not so long."""
         policy = self.policy
         if policy.ageing <= 0 or self.strategy is not Strategy.BACKFILL:
             return policy.ageing
@@ -200,7 +203,7 @@ class WorkspaceQueue:
         return max(policy.ageing, min(run, policy.slowest_ageing)) if known else policy.ageing
 
     def _patience(self, entry: QueueEntry) -> float:
-        """How long it waits before it goes ahead of others of its priority, whatever their shares."""
+        """Return how long it waits before it precedes others of its priority, whatever their shares."""
         if entry.kind.reserve_key[2]:
             return self.policy.gang_patience
         policy = self.policy
@@ -228,7 +231,7 @@ class WorkspaceQueue:
             self._replace_top(before, likes.top)
 
     def _part(self, entry: QueueEntry) -> EqualRequests:
-        """Take an entry out of its kind, which stays even if it is empty now."""
+        """Take an entry out of its class. The class stays even if it is empty."""
         likes = self.kinds[entry.kind]
         before = likes.top
         likes.remove(entry)
@@ -244,7 +247,7 @@ class WorkspaceQueue:
             insort(self.tops, rank_of(after))
 
     def first(self, room: Room, may: Callable[[QueueEntry], bool]) -> QueueEntry | None:
-        """Of those who need this kind of room and `may` have it, the first in order."""
+        """Return the first workload that needs this kind of room and that `may` accepts."""
         kinds: list[RequestClass] = []
         for rank in self.tops:
             top = rank[3]
@@ -254,12 +257,12 @@ class WorkspaceQueue:
                 kinds.append(top.kind)
                 if len(kinds) > PASSED:
                     break
-        # What holds the first of a kind may be its own user's limit, or its workspace's: look behind it.
+        # The first of a class may be held by the limit of its user or workspace, so the ones behind it are checked too.
         others = (entry for kind in kinds for entry in self.kinds[kind].firsts())
         return min((entry for entry in islice(others, PASSED) if may(entry)), key=rank_of, default=None)
 
     def is_behind(self, entry: QueueEntry, blocker: QueueEntry) -> bool:
-        """Whether an entry is not looked at because the walk ended with `blocker`."""
+        """Return whether an entry is not considered because the pass ended with `blocker`."""
         if not self.is_strict(entry.request.priority):
             return True
         return self._strict_key(blocker) < self._strict_key(entry)
@@ -279,7 +282,7 @@ class WorkspaceQueue:
                 del self.rooms[room]
 
     def promote(self, now: float, waits: Callable[[QueueEntry], bool]) -> None:
-        """Raise the priority of those who have waited long enough."""
+        """Raise the priority of workloads that have waited long enough."""
         while self.promotions and self.promotions[0][0] <= now:
             _, _, entry = heappop(self.promotions)
             if not waits(entry):
@@ -288,7 +291,7 @@ class WorkspaceQueue:
             self._join(entry, self._age(entry, now))
 
     def window(self, now: float) -> int:
-        """How many of the strict part may be looked at."""
+        """Return how many workloads of the strict part may be considered."""
         if self.strategy is not Strategy.BALANCE or not self.strict:
             return 1
         head = self.strict[0][3].request
@@ -298,7 +301,7 @@ class WorkspaceQueue:
         return 1 + int(max(0.0, now - self.head_since) // self.policy.balance_timeout)
 
     def everybody(self, shares: Shares) -> Iterator[QueueEntry]:
-        """All in the order in which they are looked at."""
+        """Yield all workloads in the order in which they are considered."""
         yield from (item[3] for item in self.strict)
         members: list[tuple[int, float, tuple[float, int], QueueEntry]] = []
         for likes in self.kinds.values():
