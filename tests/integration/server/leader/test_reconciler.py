@@ -95,7 +95,7 @@ class Lab:
         )
         record = WorkloadRecord(
             id=new_id("dlc"), name="job", kind="job", workspace_id="w", user_id="u", spec=spec,
-            submitted_at=0.0, queued_at=0.0, preemptible=spec.preemptible,
+            submitted_at=0.0, queued_at=0.0, preemptible=spec.preemptible, priority=spec.priority,
         )  # fmt: skip
         await self.db.write(lambda c: (workloads.insert(c, record), self._say(c, record, "submitted")))
         self.wakeups.wake("reconciler")
