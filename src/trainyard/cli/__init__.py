@@ -1,1 +1,1 @@
-"""The `trainyard` command, also installed as `fastgpu` and `ecluster`: one verb a file, no logic of its own."""
+"""The `trainyard` command, also installed as `fastgpu` and `ecluster`. Each command has a file and no other logic."""

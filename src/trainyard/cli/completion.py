@@ -1,4 +1,4 @@
-"""`completion`: the script that makes a shell complete verbs, options and names."""
+"""`completion`: prints the script that lets a shell complete commands, options and names."""
 
 from __future__ import annotations
 

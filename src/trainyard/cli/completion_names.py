@@ -1,4 +1,4 @@
-"""Names for completion: what stands in the local folder, read without opening anything."""
+"""Names for shell completion, read from the local folder without opening a backend."""
 
 from __future__ import annotations
 

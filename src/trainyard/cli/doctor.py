@@ -1,4 +1,4 @@
-"""`doctor`: checks the set-up of this computer and says what to fix. Each check is a function that yields findings."""
+"""`doctor`: checks the set-up of this computer and suggests fixes. Each check is a function that yields findings."""
 
 from __future__ import annotations
 

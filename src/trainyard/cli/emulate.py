@@ -1,4 +1,4 @@
-"""`emulate`: a cloud on this computer, in the foreground until Ctrl-C. The emulators themselves are in `emulators/`."""
+"""`emulate`: runs a cloud emulator (`emulators/`) on this computer, in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`help`: the same text as `--help`."""
+"""`help`: prints the same text as `--help`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call of the program was told before and after its verb. Plain, because `--help` makes one too."""
+"""The global options of one call of the program. It imports little, because `--help` uses it too."""
 
 from __future__ import annotations
 

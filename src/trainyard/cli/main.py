@@ -1,6 +1,6 @@
-"""The program: finds the verb, runs it, renders what went wrong. The verbs are in modules of their own, loaded on use.
+"""The main program: finds the command, imports and runs it, and prints errors.
 
-`trainyard`, `fastgpu` and `ecluster` are this program under three names; `ls` speaks each one's dialect.
+`trainyard`, `fastgpu` and `ecluster` are three names of this program; `ls` prints a different table for each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a simulation looks like in a terminal of 80 columns. Playing it is simulate.py's."""
+"""The tables of a simulation's results in a terminal of 80 columns. simulate.py runs the simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all verbs have in common: options that may stand before or after the verb, and names that complete."""
+"""Shared by all commands: options that may stand before or after the command, and completion of names."""
 
 from __future__ import annotations
 

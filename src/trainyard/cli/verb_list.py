@@ -1,4 +1,4 @@
-"""The verbs: where each lives and what it does in a line. Static, so that `--help` imports none of them."""
+"""The list of commands: module and one-line help of each. It is static, so that `--help` imports none of them."""
 
 from __future__ import annotations
 

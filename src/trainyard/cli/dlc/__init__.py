@@ -1,1 +1,1 @@
-"""The `dlc` command, as users of PAI-DLC know it: its words, its files, its tables, over the platform's compatible REST."""
+"""The `dlc` command with the syntax, files and tables of PAI-DLC, over the platform's compatible REST API."""

@@ -1,4 +1,4 @@
-"""Calls to the platform as DLC's client makes them: where, as whom, signed or with a token. Standard library only: it starts fast."""
+"""Sends calls to the platform's DLC API, signed or with a token. Uses only the standard library, to start fast."""
 
 from __future__ import annotations
 

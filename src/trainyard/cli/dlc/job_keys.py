@@ -1,4 +1,4 @@
-"""The keys of params files, job files and flags, and the request that they make. Pure.
+"""Converts params files, job files and flags of `dlc` into the request for a job. Pure.
 
 Both editions' spellings are known: the light one's `worker_count` and the public one's `workers`.
 """

@@ -1,4 +1,4 @@
-"""What all commands of `dlc` share: the global flags and the account that they make, and which states are ends."""
+"""Shared by all commands of `dlc`: the global flags, the account that they choose, and the final states of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dlc get`, `logs` and `describe`: what is there, as JSON and in the tables that scripts take apart. Changes are main.py's."""
+"""`dlc get`, `logs` and `describe`: show resources as JSON or in the tables that scripts parse."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Verbs about the platform's jobs, and what jobs are made from."""
+"""Commands for the platform's jobs, and for the sources that jobs are made from."""

@@ -1,7 +1,7 @@
-"""Flags of `jobs submit` that are fields of a job: one click option for each flag of the table, and what it changes.
+"""The flags of `jobs submit` that set fields of a job: a click option for each flag of the table of job fields.
 
-What a flag takes follows from its field's type. Those of code, mounts and secrets are shorthand for parts of a job, and
-are read here by functions of their own; names of other jobs (--after) have to be looked up, which is job_submit.py's.
+The type of a field decides which values its flag takes. The flags of code, mounts and secrets are short forms for parts
+of a job and have their own parsers here. job_submit.py looks up the names of other jobs (--after).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`jobs logs` and `jobs exec`: what a job prints, and a terminal into one of its tasks."""
+"""`jobs logs` and `jobs exec`: show a job's output, and open a terminal in one of its tasks."""
 
 from __future__ import annotations
 

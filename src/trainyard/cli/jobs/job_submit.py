@@ -1,4 +1,4 @@
-"""`jobs submit`, `clone` and `explain`: from a document and flags to a job, or to what would become of one."""
+"""`jobs submit`, `clone` and `explain`: make a job from a document and flags, or say what would happen to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jobs top`: what the tasks of jobs use, now and in the last minutes."""
+"""`jobs top`: the resource use of jobs' tasks, now and in the last minutes."""
 
 from __future__ import annotations
 

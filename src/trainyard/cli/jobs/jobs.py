@@ -1,4 +1,4 @@
-"""`jobs`: the platform's jobs in our words. Submitting is job_submit.py's, output and terminals are job_logs.py's."""
+"""`jobs`: lists, shows and changes the platform's jobs. job_submit.py submits; job_logs.py shows output and terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queue`: who runs and who waits, in the order of the queue, once or as it changes."""
+"""`queue`: running and waiting jobs in the order of the queue, shown once or live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`secrets`: values that jobs get and nobody sees again."""
+"""`secrets`: values that jobs get and that cannot be read again."""
 
 from __future__ import annotations
 

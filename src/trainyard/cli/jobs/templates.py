@@ -1,4 +1,4 @@
-"""`templates`: jobs that are kept to be submitted again."""
+"""`templates`: stored jobs that can be submitted again."""
 
 from __future__ import annotations
 

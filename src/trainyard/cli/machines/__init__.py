@@ -1,1 +1,1 @@
-"""Verbs about machines, whichever backend they come from."""
+"""Commands for machines of all backends."""

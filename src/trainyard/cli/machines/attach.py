@@ -1,4 +1,4 @@
-"""`ssh` and `tmux`: hand the person's own terminal over to a machine."""
+"""`ssh` and `tmux`: connect the user's terminal to a machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cleanup`: what remains when machines are gone is listed, asked about, and removed."""
+"""`cleanup`: lists things that remain when machines are gone, asks, and removes them."""
 
 from __future__ import annotations
 

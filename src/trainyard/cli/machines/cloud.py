@@ -1,4 +1,4 @@
-"""`addip`, `mount`, `queryimage`, `querygpu`: what clouds have and other backends mostly do not. They say so."""
+"""`addip`, `mount`, `queryimage`, `querygpu`: commands for capabilities that mostly cloud backends have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`create`: make machines, or find them again by name. The flags are both generations' own."""
+"""`create`: makes machines, or finds them by name. It takes the flags of `fastgpu` and of `ecluster`."""
 
 from __future__ import annotations
 

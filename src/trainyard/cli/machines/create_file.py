@@ -1,4 +1,4 @@
-"""The INI file of `create -c`: sections [ncluster], [fastgpu] or [trainyard], and [cmd], as the family's manuals show it."""
+"""Reads the INI file of `create -c`, with the sections [ncluster], [fastgpu] or [trainyard], and [cmd]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hosts`: the computers that are reached by ssh, and who holds them."""
+"""`hosts`: the hosts of the ssh backend and their leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`launch`: one process for each device of this machine. The same program that tasks of a platform carry."""
+"""`launch`: starts one process for each device of this machine. Tasks of a platform have the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`start`, `stop`, `kill`, `rename`: the life of machines. What is touched is listed; what cannot be undone is asked."""
+"""`start`, `stop`, `kill`, `rename`: change machines. They list the machines, and ask before irreversible changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`logs` and `wait`: what commands have printed, and waiting for them. Neither touches what runs."""
+"""`logs` and `wait`: show the output of commands, and wait for them. Neither affects running commands."""
 
 from __future__ import annotations
 

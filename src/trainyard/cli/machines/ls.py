@@ -1,4 +1,4 @@
-"""`ls`: the machines there are, in the words of the name the program was called by."""
+"""`ls`: lists machines, in the format of the name under which the program was called."""
 
 from __future__ import annotations
 

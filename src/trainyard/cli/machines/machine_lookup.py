@@ -1,4 +1,4 @@
-"""The machines that one call looks at, whichever backends they come from, and running a verb's coroutine on them."""
+"""Finds the machines for a command in all backends, and runs the command's coroutine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run`: a command in the shell of a task, or of every task of a job."""
+"""`run`: runs a command in the shell of a task, or of every task of a job."""
 
 from __future__ import annotations
 

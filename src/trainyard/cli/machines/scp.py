@@ -1,4 +1,4 @@
-"""`scp`: files and folders to and from machines, with the words of scp."""
+"""`scp`: copies files and folders to and from machines, with the syntax of scp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtime tells about tasks, put onto the terminal: remarks, live output, transfers."""
+"""The Reporter of the command line: prints the runtime's log lines, live output and transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`top`: what machines use, once or again and again."""
+"""`top`: the resource use of machines, shown once or live."""
 
 from __future__ import annotations
 

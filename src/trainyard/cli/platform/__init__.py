@@ -1,1 +1,1 @@
-"""Verbs about the platform itself: signing in, nodes, pools, quotas, workspaces and costs."""
+"""Commands for the platform itself: login, nodes, pools, quotas, workspaces and costs."""

@@ -1,6 +1,6 @@
-"""`admin`: looks after a platform from the machine that it runs on, past its doors: users, tokens, backup, migrations.
+"""`admin`: users, tokens, backup and migrations of a platform, on its own machine and without its API.
 
-Whoever may read the platform's folder or has its database's URL is its administrator; the audit log says `operator`.
+Every account that can read the platform's folder or has its database's URL can use it. The audit log says `operator`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`login` and `logout`: which platform this computer works with, and as whom."""
+"""`login` and `logout`: choose the platform and the account that this computer uses."""
 
 from __future__ import annotations
 

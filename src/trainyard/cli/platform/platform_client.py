@@ -1,4 +1,4 @@
-"""What the platform's verbs share: a client for the server that this computer is logged in to, and finding a job."""
+"""Shared by the platform's commands: a client for the server of the current login, and finding a job by its name."""
 
 from __future__ import annotations
 

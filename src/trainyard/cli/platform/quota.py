@@ -1,4 +1,4 @@
-"""`quota`: what teams may use, and what they use."""
+"""`quota`: the quotas of teams and their use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`storages` and `registries`: the folders that tasks see, and sign-ins for their images."""
+"""`storages` and `registries`: shared folders for tasks, and logins for the registries of their images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`up` and `server`: the platform in the foreground, embedded or with a settings file. The platform itself is `server/`."""
+"""`up` and `server`: run the platform (`server/`) in the foreground, embedded or with a settings file."""
 
 from __future__ import annotations
 

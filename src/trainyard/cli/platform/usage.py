@@ -1,4 +1,4 @@
-"""`usage` and `budgets`: what jobs and machines have cost, what an hour costs, what a month may cost."""
+"""`usage` and `budgets`: the costs of jobs and machines, prices per hour, and monthly budgets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The terminal: everything that is printed, live screens, tables, keys and interrupts."""
+"""Terminal input and output: printing, live screens, tables, keys and interrupts."""

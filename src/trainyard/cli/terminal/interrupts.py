@@ -1,4 +1,4 @@
-"""Ctrl-C with two meanings: the first asks what runs there to stop, the second only leaves."""
+"""Handles Ctrl-C: the first one interrupts the remote command, the second one only leaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of a person who looks at a live view: the terminal read key by key, and put back as it was."""
+"""Reads single keys in a live view, and restores the terminal afterwards."""
 
 from __future__ import annotations
 

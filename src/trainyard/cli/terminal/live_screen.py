@@ -1,4 +1,4 @@
-"""A screen that shows something again and again, until `q` or Ctrl-C."""
+"""A screen that is refreshed until `q` or Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is printed: the only module that writes to the terminal. Standard output has what was asked for.
+"""Prints everything: the only module that writes to the terminal. Standard output gets only the requested result.
 
 Notes, questions, progress and errors go to standard error, so that a pipe gets only the answer. What a table looks like
 is `table.py`'s, what a bar looks like `progress.py`'s.

@@ -1,4 +1,4 @@
-"""What a progress line looks like: bounded redraws, the sum over all machines. Drawing is `output.py`'s."""
+"""Computes progress lines: the sum over all machines, with a limited number of redraws. `output.py` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's own terminal, handed to a task: raw keys out, bytes in, the window's size kept in step."""
+"""Connects the user's terminal to a task: sends raw keys and the window's size, prints the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: columns shrink, then go, in a defined order; the first is the last to suffer.
+"""Tables that fit the terminal. Columns shrink, then are dropped, in a defined order; the first column comes last.
 
 Widths count terminal cells. Printing is `output.py`'s.
 """
