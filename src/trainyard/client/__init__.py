@@ -1,4 +1,4 @@
-"""The REST client of the platform, and the shapes that travel over it. Knows HTTP, nothing of the server's insides.
+"""The REST client of the platform, and the schemas of its requests and answers. It imports nothing of the server.
 
 `shapes` is plain data that costs nothing to import; `Client` brings httpx2 when it is first touched.
 """

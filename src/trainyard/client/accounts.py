@@ -1,4 +1,4 @@
-"""Signing in, users, groups, tokens and requests, as the API has them."""
+"""Client methods for signing in, users, groups, tokens and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same client for code without a loop: every call waits for its result, every stream is a plain iterator.
+"""The client for code without an event loop: every call waits for its result, every stream is a plain iterator.
 
 Names and arguments are those of `Client`; nothing is written twice.
 """
@@ -24,7 +24,7 @@ class BlockingClient:
         self._client: Client = self._portal.call(_make(url, token, options))
 
     def __getattr__(self, name: str) -> Any:
-        """A noun, or a verb of the client itself."""
+        """Return a part of the API, or a method of the client itself."""
         found = getattr(self._client, name)
         return self._blocking(found) if callable(found) else _Noun(self, found)
 
@@ -63,7 +63,7 @@ class BlockingClient:
 
 
 class _Noun:
-    """`client.jobs`: its verbs wait."""
+    """A part of the API, such as `client.jobs`, with blocking methods."""
 
     def __init__(self, client: BlockingClient, noun: Any) -> None:
         self._client = client

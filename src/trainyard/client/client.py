@@ -1,4 +1,4 @@
-"""The client: one object with a noun for each part of the API. How requests travel is connection.py's."""
+"""The class Client, with an attribute for each part of the API. connection.py sends the requests."""
 
 from __future__ import annotations
 

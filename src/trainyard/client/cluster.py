@@ -1,4 +1,4 @@
-"""Nodes, workspaces, quotas and the audit log, as the API has them."""
+"""Client methods for nodes, workspaces, quotas and the audit log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One connection to a server: requests, retries by idempotence, streams of events, errors as our own classes.
 
-What is asked for is said by the nouns beside this; the shapes are schemas.py's.
+The other modules of this package call it. The schemas are in schemas.py.
 """
 
 from __future__ import annotations

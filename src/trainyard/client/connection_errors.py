@@ -1,4 +1,4 @@
-"""Why a server does not answer, in one sentence, and what to do about it. When to try again is connection.py's."""
+"""Errors for a server that does not answer: the reason in one sentence and a hint. connection.py decides on retries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OTHER = "name another one with `trainyard login URL`"
 
 
 def unanswered(url: str, error: Exception) -> UnreachableError:
-    """The error for somebody who asked a server that does not answer."""
+    """Return the error for a server that does not answer."""
     said, hint = _reason(error)
     return UnreachableError(f"The server at {url} does not answer: {said}.", hint=hint)
 
 
 def is_hopeless(error: Exception) -> bool:
-    """Whether the next try would end the same: there is no such name, or nobody whom we could trust."""
+    """Return whether another try would fail too: the host name does not exist, or its certificate is not trusted."""
     return any(
         isinstance(one, ssl.SSLError)
         or (isinstance(one, socket.gaierror) and one.errno != socket.EAI_AGAIN)

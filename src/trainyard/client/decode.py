@@ -1,4 +1,4 @@
-"""JSON values → the frozen dataclasses of schemas.py, by their annotations. Keys that are not known are passed over.
+"""Decodes JSON values into the frozen dataclasses of schemas.py by their annotations. Unknown keys are skipped.
 
 A newer server may say more than this client knows; it must not say less.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def decode(shape: type[T], value: object) -> T:
-    """Build a `shape` from what JSON said. Raises UnreachableError where it is something else altogether."""
+    """Build a `shape` from a JSON value. Raises UnreachableError if the value does not have that shape."""
     try:
         result: T = _decode(shape, value)
     except (TypeError, ValueError, KeyError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Dataclasses → JSON values. What equals its default is left out, so that an older server is not asked for news."""
+"""Encodes dataclasses as JSON values. Default values are left out, so that an older server need not know them."""
 
 from __future__ import annotations
 

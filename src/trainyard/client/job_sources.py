@@ -1,4 +1,4 @@
-"""What jobs are made from and when: code sources, templates, schedules. Shapes, and `client.codes` and so on."""
+"""Schemas and client methods for code sources, templates and schedules, from which jobs are made."""
 
 from __future__ import annotations
 

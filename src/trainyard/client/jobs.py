@@ -1,4 +1,4 @@
-"""Jobs, their tasks, logs and events, as the API has them. A terminal into a task is terminal.py's."""
+"""Client methods for jobs, their tasks, logs and events. terminal.py opens terminals in tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which server, and as whom: the file that `trainyard login` writes, and the environment that wins over it.
+"""The login: server and token, from the file that `trainyard login` writes or from the environment, which comes first.
 
 The file holds a token, so it is readable by its owner alone. A token is never sent to another server than its own.
 """
@@ -23,7 +23,7 @@ class Login:
 
 
 def find_login(settings: Settings) -> Login | None:
-    """Where to go, and as whom; None where nobody has said."""
+    """Find the server and the token; None if no login is configured."""
     stored = _read(settings)
     url = settings.server.rstrip("/") or (stored.url if stored else "")
     if not url:
@@ -34,7 +34,7 @@ def find_login(settings: Settings) -> Login | None:
 
 
 def load_login(settings: Settings) -> Login:
-    """The same, or InvalidError with the way to log in."""
+    """Find the login. InvalidError with a hint if none is configured."""
     login = find_login(settings)
     if login is None:
         raise InvalidError(
@@ -45,13 +45,13 @@ def load_login(settings: Settings) -> Login:
 
 
 def save_login(settings: Settings, login: Login) -> None:
-    """Keep it for the next calls, mode 600."""
+    """Save the login to its file with mode 600."""
     settings.login_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomic(settings.login_file, json.dumps(asdict(login)) + "\n", mode=0o600)
 
 
 def forget_login(settings: Settings) -> None:
-    """Remove it; removing twice is no error."""
+    """Remove the login file. Removing it twice is no error."""
     settings.login_file.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Pages with a cursor → one stream of things."""
+"""Turns pages with a cursor into one stream of items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools as they travel over REST; like schemas.py, of which this is a part."""
+"""REST schemas of pools; a part of schemas.py."""
 
 from __future__ import annotations
 

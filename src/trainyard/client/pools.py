@@ -1,4 +1,4 @@
-"""Pools of machines that are bought when the queue needs them, as the API has them."""
+"""Client methods for pools of machines that are bought when the queue needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels over REST, as frozen dataclasses: one definition for the client, the server's answers and OpenAPI.
+"""The REST schemas as frozen dataclasses: one definition for the client, the server's answers and OpenAPI.
 
 Times are RFC 3339 text on the wire and aware datetimes here. How text becomes these is decode.py; what a job is made
 of is spec/workload.py.

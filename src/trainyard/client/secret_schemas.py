@@ -1,4 +1,4 @@
-"""Secrets as they travel over REST; like schemas.py, of which this is a part."""
+"""REST schemas of secrets; a part of schemas.py."""
 
 from __future__ import annotations
 

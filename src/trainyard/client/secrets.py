@@ -1,4 +1,4 @@
-"""Secrets, as the API has them."""
+"""Client methods for secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages and sign-ins of registries as they travel over REST; like schemas.py, of which this is a part."""
+"""REST schemas of storages and registry logins; a part of schemas.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages and sign-ins of registries, as the API has them."""
+"""Client methods for storages and registry logins."""
 
 from __future__ import annotations
 

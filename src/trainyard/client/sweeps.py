@@ -1,4 +1,4 @@
-"""`client.sweeps`: many jobs from one."""
+"""Client methods for sweeps: many jobs from one document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal into a task over WebSocket: binary frames are bytes, text frames are JSON about size and end."""
+"""A terminal in a task over WebSocket. Binary frames carry bytes; text frames carry JSON about size and end."""
 
 from __future__ import annotations
 

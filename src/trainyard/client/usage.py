@@ -1,4 +1,4 @@
-"""What jobs have cost, prices and budgets, as the API has them."""
+"""Client methods for the costs of jobs, prices and budgets."""
 
 from __future__ import annotations
 
