@@ -1,6 +1,6 @@
-"""The blocking door: `make_job`, `job.run`, for scripts and notebooks. Forwards to `runtime/`; no logic of its own.
+"""The blocking API for scripts and notebooks: `make_job`, `job.run`. It forwards to `runtime/` and has no logic.
 
-`Runtime` holds what a process shares (backend, portal, reporter); the two compatible faces have one of their own each.
+`Runtime` holds the objects that a process shares: backend, portal, reporter. `fastgpu` and `ncluster` each have their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a script sees in its terminal: log lines in the family's format, live output, a line for transfers."""
+"""The reporter for scripts: prints log lines, live output and the progress of transfers to the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = {"TRACE": 0, "DEBUG": 10, "INFO": 20, "WARN": 30, "WARNING": 30, "ERROR
 
 
 class ConsoleReporter:
-    """Writes to whatever stdout is at the time; several tasks' live lines begin with the task's name."""
+    """Writes to the current stdout. With several tasks, live lines begin with the task's name."""
 
     def __init__(self, level: str = "INFO") -> None:
         self._level = LEVELS.get(level, 20)

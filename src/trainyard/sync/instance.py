@@ -1,4 +1,4 @@
-"""`task.instance`: a machine under the family's names. Every fact comes from the backend's description."""
+"""`task.instance`: a machine's facts under the names that existing scripts use. They come from the backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job and Run, blocking: hold their async twins and forward."""
+"""The blocking classes Job and Run. They forward to the async Job of `runtime/`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`task.ssh_client` and `task.sftp`: the few calls of paramiko that the family's scripts make, over our own transport.
+"""`task.ssh_client` and `task.sftp`: the few calls of paramiko that existing scripts make, over our own transport.
 
-New scripts have `run`, `upload`, `download`, `exists` and `read`; nothing else in this project uses these.
+New scripts should use `run`, `upload`, `download`, `exists` and `read`. Nothing else in this project uses these classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One process's door: which backend, which portal, which names were given. Each public package has its own Runtime."""
+"""The class Runtime: the functions of `import trainyard` and their state. Each public package has its own Runtime."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from trainyard.sync.console import ConsoleReporter
 from trainyard.sync.job import Job, Run
 from trainyard.sync.task import Task
 
-# Backends that the family's scripts name. One that is not installed is refused when a machine is asked for, so that
-# TRAINYARD_BACKEND can take its place without an edit.
+# Backends that existing scripts name. One that is not installed is refused only when a machine is asked for, so that
+# TRAINYARD_BACKEND can replace it without an edit of the script.
 FAMILY_BACKENDS = ("aliyun", "aws", "fastmr")
-TRY_OUT_REGION = "cn-beijing"  # what get_region() says when a cloud's script runs on other machines
+TRY_OUT_REGION = "cn-beijing"  # the answer of get_region() when a script for a cloud runs on other machines
 
-# Keyword arguments of the family that mean nothing to machines that exist already.
+# Keyword arguments of existing scripts that have no effect on machines that exist already.
 _ACCEPTED = {
     "create_resources", "ssh_auth_for_task0", "preemptible", "logging_task", "is_chief",
 }  # fmt: skip
@@ -260,7 +260,7 @@ class Runtime:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _override(self, now: settings.Settings) -> str:
-        """TRAINYARD_BACKEND, with a notice the first time it changes what the script says."""
+        """Return TRAINYARD_BACKEND, and report the first time that it overrides the script."""
         if now.backend and now.backend != self._wanted and self._wanted not in self._told:
             self._told.add(self._wanted)
             sys.stderr.write(
@@ -284,7 +284,7 @@ class Runtime:
         return f"unnamed{kind}-{number}-{short_hash(sys.argv[0] if sys.argv else '')}"
 
     def _agree(self, spec: MachineSpec, names: list[str], kwargs: dict[str, Any]) -> None:
-        """Show what machines cost and ask, where something begins to cost money and nobody has said not to ask."""
+        """Show the costs and ask for consent if something begins to cost money and the script has not consented."""
         if kwargs.get("confirm_cost") or settings.load().skips_cost_question:
             return
         plan = self.portal.call(verbs.plan(self.context.backend, spec, names))
@@ -303,7 +303,7 @@ class Runtime:
             raise InvalidError("nothing was made: the cost was not agreed to")
 
     def _watch(self, job: core.Job, spec: MachineSpec, install_script: str, kwargs: dict[str, Any]) -> None:
-        """What a user wants done for a job while this program lives, and at its end."""
+        """Start the actions that the user wants for a job while this program lives and at its end."""
         skip_setup = self._skips_setup(kwargs)
         idle_minutes = float(kwargs.get("autostop_idle") or 0)
         terms = StopTerms(when_done=bool(kwargs.get("stop_when_done")), idle_minutes=idle_minutes)
@@ -337,7 +337,7 @@ class Runtime:
         return bool(kwargs.get("skip_setup", self.skip_setup))
 
     def _spec(self, kwargs: dict[str, Any]) -> MachineSpec:
-        """The family's keyword arguments → what a backend is asked for. Unknown ones warn and are left out."""
+        """Convert keyword arguments to a MachineSpec. Unknown ones are left out with a warning."""
         now = settings.load()
         words = {key: value for key, value in kwargs.items() if value not in (None, "")}
         known = _ACCEPTED | {

@@ -1,4 +1,4 @@
-"""Task, blocking: holds its async twin and forwards. Same names, same arguments, plus the family's old names."""
+"""The blocking class Task. It forwards to the async Task of `runtime/`, and also has the names of older scripts."""
 
 from __future__ import annotations
 
