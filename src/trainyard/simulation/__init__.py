@@ -1,4 +1,4 @@
-"""What would happen if: the scheduler over invented or recorded workloads, in simulated time.
+"""The simulation: runs the scheduler on generated or recorded workloads in simulated time.
 
 `jobs.py` says what a workload is and reads it from CSV, `traces.py` invents workloads with the shapes of published
 clusters, `cluster.py` reads a cluster from TOML, `simulator.py` plays them, `metrics.py` measures, `report.py` and

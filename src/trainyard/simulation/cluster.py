@@ -1,4 +1,4 @@
-"""A cluster as a TOML text: nodes by count and shape, pools, the tree of quotas, policies of one's own.
+"""Reads a simulated cluster from a TOML text: nodes by count and shape, pools, quotas, custom policies.
 
 Values are checked here, with the line of what is wrong and the nearest key where one is misspelt. What the cluster
 then does is simulator.py's.

@@ -1,4 +1,4 @@
-"""What is simulated: workloads that know how long they will run, and their CSV form. Inventing them is traces.py's.
+"""Simulated jobs: workloads with a known run time, and their CSV form. traces.py generates them.
 
 A `Job` is a scheduler's `Request` plus what only the future knows: how long it really runs, which of its attempts
 fail on the way, how often it saves its work.

@@ -1,4 +1,4 @@
-"""What is measured while a simulation runs: integrals that cost the same at every event, and summaries at the end.
+"""Measures a running simulation: integrals with a constant cost per event, and summaries at the end.
 
 Every measure is an integral over simulated time or a distribution over jobs; none looks at all nodes or all jobs while
 the simulation runs. What the figures mean is said where each is defined; how they are drawn is charts.py's.

@@ -1,4 +1,4 @@
-"""The page: one HTML text with everything in it, for light and dark, for a desk and a phone. Charts are charts.py's."""
+"""The HTML report: a single page for light and dark mode, for large screens and phones. charts.py draws the charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulation found out, as values and as JSON and CSV texts. Measuring is metrics.py's, drawing charts.py's."""
+"""The result of a simulation as values, JSON and CSV. metrics.py measures it; charts.py draws it."""
 
 from __future__ import annotations
 

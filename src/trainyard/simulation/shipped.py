@@ -1,4 +1,4 @@
-"""The traces that ship, by name: what `trainyard simulate --trace NAME` plays if nothing else is said.
+"""The shipped traces by name, for `trainyard simulate --trace NAME`.
 
 Claims about policies are about exactly these, and tests hold them to it. Only names and numbers live here, so that asking for help
 loads nothing; what the traces are made of is traces.py's, and the clusters are files under data/.

@@ -1,4 +1,4 @@
-"""Plays jobs on a cluster in simulated time: what happens between the scheduler's decisions, and nothing of deciding.
+"""Plays jobs on a cluster in simulated time. The scheduler decides; this module does the events between decisions.
 
 Events (a job comes, ends, breaks or has to leave; a node is lost, repaired, joins or is given back) wait in a heap. The
 scheduler is asked at most once every `tick`, like the platform's loop, so that events of one moment are decided upon

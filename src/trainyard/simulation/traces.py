@@ -1,4 +1,4 @@
-"""Workloads invented with the shapes of published GPU clusters. Reading workloads from a file is jobs.py's.
+"""Generates workloads with the statistics of published GPU clusters. jobs.py reads workloads from files.
 
 What was published, and where; nothing of the traces themselves is here, only their outlines:
 
