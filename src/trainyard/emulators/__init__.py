@@ -1,1 +1,1 @@
-"""Clouds on loopback: what a provider answers, given by this machine."""
+"""Cloud emulators: servers on loopback that answer like a provider."""

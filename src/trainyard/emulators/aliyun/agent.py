@@ -1,4 +1,4 @@
-"""Cloud Assistant's agent: takes what waits for a machine, runs it there, and brings back how it ended.
+"""Cloud Assistant's agent: runs the waiting scripts of a machine there and reports their results.
 
 What waits is `assistant_runs.py`'s matter, how a script runs inside a machine `machines/execution.py`'s.
 """

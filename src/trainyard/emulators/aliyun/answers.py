@@ -1,4 +1,4 @@
-"""How answers look and requests are judged in every noun: times, tags, pages, ids given as JSON, dry runs."""
+"""Helpers for all actions: times, tags, pages, ids given as JSON, dry runs."""
 
 from __future__ import annotations
 

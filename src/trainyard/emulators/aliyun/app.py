@@ -1,4 +1,4 @@
-"""The emulator as a whole: the cloud, its gateway, its machines and its clock, put together on loopback ports.
+"""The class that assembles the emulator: cloud, gateway, machines and clock, on loopback ports.
 
 The only wiring. What a call does is `call_path.py`'s, what its user may turn `control.py`'s, what time does the world's.
 """

@@ -1,4 +1,4 @@
-"""Scripts and files of Cloud Assistant as whoever owns the machines sees them: fetched, begun, finished.
+"""Runs of Cloud Assistant on the side of the machines: fetched, begun, finished.
 
 An action only writes down what is wanted (`ecs/assistant.py`). The owner takes the errands that `errands` lists, marks each
 with `begin` and brings the outcome with `finish`; what nobody fetches within a minute is aborted by the timeline.

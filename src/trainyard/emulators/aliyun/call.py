@@ -1,4 +1,4 @@
-"""What passes between the wire, the world and the machines: a verified call, and the wish for a machine.
+"""The values that are passed between wire, world and machines: a verified call, and the request for a machine.
 
 No behaviour lives here beyond reading typed parameters.
 """

@@ -1,4 +1,4 @@
-"""The way of one call through the emulated cloud: who asks, what goes wrong, what is asked, what it does, what is said.
+"""Handles one call to the emulated cloud: authentication, planned faults, parameters, the action, the answer.
 
 Handlers of the actions are synchronous, so a call's effect is whole; it is saved before it is answered.
 """

@@ -1,4 +1,4 @@
-"""What the emulated provider sells: regions, zones, types with their GPUs, disks, list prices.
+"""The offers of the emulated provider: regions, zones, types with their GPUs, disks, list prices.
 
 Figures are those of the provider's pages (GPU families) or of the same order (the rest). What is left of it is
 `stock.py`'s matter, the spot market `market.py`'s; images stand in `public_images.py`.

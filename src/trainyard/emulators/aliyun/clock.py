@@ -1,4 +1,4 @@
-"""The emulator's clock: real time that can be pushed ahead, or run faster."""
+"""The emulator's clock: real time that can be moved ahead or run faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that exists in one emulated cloud, and the knobs that its user may turn.
+"""The state of one emulated cloud: all its resources, and the options of its user.
 
 Data and the plainest questions about it. What time does to it is in `timeline.py`, what costs it in `ledger.py`, what is
 left of the stock in `stock.py`; `world.py` puts them together.

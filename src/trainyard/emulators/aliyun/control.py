@@ -1,4 +1,4 @@
-"""The emulator's own routes under /_emulator/: clock, faults, stock, spot notices, options, what was called, what it cost.
+"""The emulator's own routes under /_emulator/: clock, faults, stock, spot notices, options, past calls, costs.
 
 For people and their tests; no provider has them. They answer JSON and take JSON. Nothing secret is shown, and a page in
 a browser cannot use them.

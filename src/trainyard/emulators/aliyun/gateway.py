@@ -1,4 +1,4 @@
-"""Who calls: access keys and sessions, the signature, the clock and the nonce, as the OpenAPI gateway checks them."""
+"""Authenticates calls as the OpenAPI gateway does: access keys and sessions, signature, clock and nonce."""
 
 from __future__ import annotations
 

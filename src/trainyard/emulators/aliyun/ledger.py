@@ -1,4 +1,4 @@
-"""What everything has cost so far: billed by the second, spot at the market's price, disks whatever the instance does.
+"""The bills so far: by the second, spot at the market's price, disks even while the instance is stopped.
 
 A charge is opened when a thing begins to cost and closed when it ends; sums are computed, never stored.
 """

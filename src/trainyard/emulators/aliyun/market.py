@@ -1,4 +1,4 @@
-"""The spot market: a price for each type, zone and hour that anybody with the same seed computes alike.
+"""The spot market: a price for each type, zone and hour, computed from a seed.
 
 Prices move on the hour. A price may be set by hand from a moment on; the past keeps what it had, so that bills stay right.
 """

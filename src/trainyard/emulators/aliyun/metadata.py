@@ -1,4 +1,4 @@
-"""What a machine can ask about itself: the service that real ones reach at 100.100.100.200, on a loopback port here.
+"""The metadata service of machines: at 100.100.100.200 in the real cloud, on a loopback port here.
 
 Machines of the emulator share this computer's network, so a request does not show which one asks: the base address of
 a machine's metadata is `http://HOST:PORT/<instance id>`, or plainly `http://HOST:PORT` from the machine's own address.

@@ -1,4 +1,4 @@
-"""What an action refuses, in the provider's words: a code, a sentence and an HTTP status.
+"""Refusals of actions as the provider sends them: a code, a sentence and an HTTP status.
 
 Only the emulator's side knows this class; errors of Trainyard itself live in `trainyard.lib.errors`.
 """

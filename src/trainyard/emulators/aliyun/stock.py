@@ -1,4 +1,4 @@
-"""What is left: machines by zone, type and market, and the account's quotas.
+"""The remaining stock: machines by zone, type and market, and the account's quotas.
 
 Nothing is counted twice: what is taken follows from the instances that exist, so stock can't leak.
 """

@@ -1,4 +1,4 @@
-"""The emulator's folder: who holds it, and the one file in which everything stands.
+"""The emulator's folder: its lock, and the single file with all state.
 
 One file for the world, the tokens and the keys: an effect, and the token that makes it happen once, are written together
 or not at all, wherever the emulator is killed.

@@ -1,4 +1,4 @@
-"""STS: who am I, and a session under a role. Any role that is named exists; what it may do is not looked at."""
+"""STS: the caller's identity, and sessions under a role. Every role name exists, and its rights are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of things as time passes, and the turns of an instance's life that actions and time share.
+"""Changes that happen as time passes, and the state changes of instances that actions and time share.
 
 `advance` applies everything that is due, in order of time, however long ago the last call was. Nothing here reads a
 clock. What a caller may ask for is judged by the actions before they come here.

@@ -1,4 +1,4 @@
-"""The emulated cloud as the rest of the emulator sees it: time passes in it, machines are wished for, it is saved.
+"""The class World: the emulated cloud with its time, its requested machines and its storage on disk.
 
 The data is in `cloud_state.py`; the control routes' knobs are methods here, so that their caller needs no other module.
 """

@@ -1,4 +1,4 @@
-"""System events: what the provider is about to do to instances, and what it did."""
+"""System events: planned and finished actions of the provider on instances."""
 
 from __future__ import annotations
 

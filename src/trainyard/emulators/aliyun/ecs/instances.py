@@ -1,4 +1,4 @@
-"""What instances look like, and the changes that leave them where they are: names, groups, addresses, release times.
+"""Actions that describe instances or change their names, groups, addresses and release times.
 
 Making them is `launch.py`'s matter, starting, stopping and deleting `power.py`'s.
 """

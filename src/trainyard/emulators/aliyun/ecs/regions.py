@@ -1,4 +1,4 @@
-"""Regions, zones, types, and what is said to be in stock."""
+"""Actions that list regions, zones, machine types and stock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that are real: each emulated instance is an sshd with files, processes and addresses of its own.
+"""The emulator's machines: each instance is a real sshd with its own files, processes and addresses.
 
 `Machines` is all that others call; how far machines are kept apart is told in `isolation.py`.
 """

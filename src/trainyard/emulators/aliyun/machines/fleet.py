@@ -1,4 +1,4 @@
-"""All machines of one emulator: makes the processes on this computer what the world says, again and again.
+"""All machines of one emulator. It repeatedly brings the processes on this computer in line with the world's state.
 
 Level-triggered: `reconcile` compares what is wanted with what runs, and does only the difference. A machine that ends by
 itself is booted again. What a killed emulator left running is taken over by the next one, by the `init` file in each

@@ -1,4 +1,4 @@
-"""The folder of one machine: what is in it, and what is put there before each boot.
+"""The folder of one machine: its paths, and the files that are written before each boot.
 
 <id>/init       who its first process is, and of which boot
      root/      its files, as it sees them from /

@@ -1,4 +1,4 @@
-"""How far machines are kept apart from this computer and each other, and finding out what is possible here.
+"""How strictly machines are isolated from this computer and each other, and a check of the possible levels here.
 
     ROOT   we are root and may mount: each machine has its own /, processes, name, terminals; its root is root
     USER   an ordinary user, where the kernel lets one have such spaces: the same, but its root has our number, so it

@@ -1,4 +1,4 @@
-"""Boots machines. A program of its own, run as `python -I -S launcher.py`, because forking wants one without threads.
+"""Boots machines. It is a separate program (`python -I -S launcher.py`), because forking needs one without threads.
 
 Reads one JSON request; writes a line per machine that could not be booted, else nothing; its output ends when the
 first process of each machine runs `init.sh`. That process belongs to nobody and outlives the emulator. Imports nothing

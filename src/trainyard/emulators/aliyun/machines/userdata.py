@@ -1,4 +1,4 @@
-"""What a machine's UserData asks of its first boot, as cloud-init reads it: `#!` scripts, `#cloud-config`, MIME, gzip.
+"""Reads a machine's UserData for its first boot as cloud-init does: `#!` scripts, `#cloud-config`, MIME, gzip.
 
 Only reads. Files are written and scripts run inside the machine (`launcher.py`, `init.sh`). Modules of cloud-config
 that are not emulated are named in `notes`, which the machine finds in its cloud-init log.

@@ -1,4 +1,4 @@
-"""Hears of the end of processes that are not our children."""
+"""Watches for the end of processes that are not our children."""
 
 from __future__ import annotations
 
