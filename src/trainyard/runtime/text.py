@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-KEPT_BYTES = (
-    256 * 2**20
-)  # the most that run() returns; of a longer output it returns the end, and the file on the machine has all
+KEPT_BYTES = 256 * 2**20  # the most that run() returns; of a longer output, its end
 
 
 class TextSink:

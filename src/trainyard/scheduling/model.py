@@ -270,9 +270,7 @@ class Admit:
     id: str
     slots: tuple[Slot, ...]
     borrowed: bool = False  # some of it is above the workspace's nominal quota: it may be called back
-    passed: tuple[
-        str, ...
-    ] = ()  # gangs that it was allowed to overtake; the caller passes them back in its Holding
+    passed: tuple[str, ...] = ()  # gangs that it may overtake; pass them back in its Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,9 +313,7 @@ class Wait:
     start: float | None = (
         None  # estimated from the limits of running workloads and of those ahead; None: not in sight
     )
-    claim: tuple[
-        Slot, ...
-    ] = ()  # places that are being freed for it; the caller passes them back in its Request
+    claim: tuple[Slot, ...] = ()  # places being freed for it; pass them back in its Request
 
 
 Decision = Admit | Preempt | Acquire | Wait

@@ -158,9 +158,7 @@ class WorkspaceQueue:
         self.overdue = 0  # how many have waited longer than they should
         self._owners: dict[Owner, Owner] = {}
         self.size = 0
-        self.departures: list[
-            tuple[Owner, RequestClass]
-        ] = []  # the workloads that have left since a pass began
+        self.departures: list[tuple[Owner, RequestClass]] = []  # who left since a pass began
         self.head = ""
         self.head_since = 0.0
 

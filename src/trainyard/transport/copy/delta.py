@@ -28,9 +28,7 @@ from trainyard.transport.copy.payload import Payload
 
 MOST_RUNS = 32  # the most runs of neighbouring blocks in one file; each is a process there
 MOST_FILES = 100  # the most files in one delivery: their names are in its script
-MOST_BYTES = (
-    256 * 1024 * 1024
-)  # the most bytes of files in one delivery; the machine has them twice until the check
+MOST_BYTES = 256 * 1024 * 1024  # the most bytes of files in one delivery
 
 PROOF = 64 + 1 + 32 + 1  # sha256 and Poly1305, each with a separator
 _CHUNK = 1024 * 1024

@@ -270,9 +270,7 @@ class _Upload:
                 seconds=patience_for(item.work),
             )
         except Error:
-            reasons = dict.fromkeys(
-                chain, ""
-            )  # the first machine does not answer, so all are sent to directly
+            reasons = dict.fromkeys(chain, "")  # the first does not answer: send to all directly
         finally:
             payload.close()
         if chain[0] not in reasons:
