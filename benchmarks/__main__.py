@@ -10,8 +10,7 @@ import platform
 import sys
 from datetime import UTC, datetime
 
-from benchmarks.measure import Report, Row, watched
-from trainyard.lib.tables import render
+from benchmarks.measure import Report, Row, render, watched
 
 NAMES = (
     "run", "fanout", "startup", "memory", "making", "transfers", "scheduling", "cloud", "platform", "gangs", "sampling",

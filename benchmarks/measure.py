@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+
+from trainyard.lib.tables import cells
 
 MARK = "BENCHMARK_OF_TRAINYARD"  # in the environment of everything that a benchmark starts; local machines keep it
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -135,3 +137,20 @@ def _is_marked(pid: int) -> bool:
             return f"{MARK}={os.getpid()}\0".encode() in file.read()
     except OSError:  # gone, or somebody else's
         return False
+
+
+def render(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
+) -> str:
+    """A table as text: columns as wide as their longest cell, those of `right` set to the right."""
+    table = [list(map(str, row)) for row in (header, *rows)]
+    widths = [max(cells(row[column]) for row in table) for column in range(len(header))]
+    lines = []
+    for row in table:
+        gaps = [" " * (width - cells(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            gap + cell if i in right else cell + gap
+            for i, (cell, gap) in enumerate(zip(row, gaps, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)

@@ -16,12 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path[:0] = [str(Path(__file__).parent.parent / "tests"), str(Path(__file__).parent.parent)]
 
 from upload import LONG_AGO, check, connect, scratch, wipe
 
 import sshd as sshd_module
-from trainyard.lib.tables import render
+from benchmarks.measure import render
 from trainyard.transport.copy import Peer, Peers, upload
 
 NET = "10.213.77"

@@ -22,10 +22,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path[:0] = [str(Path(__file__).parent.parent / "tests"), str(Path(__file__).parent.parent)]
 
 import sshd as sshd_module
-from trainyard.lib.tables import render
+from benchmarks.measure import render
 from trainyard.transport.copy import upload
 from trainyard.transport.ssh import SshAddress, SshTransport
 
