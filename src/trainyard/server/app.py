@@ -226,7 +226,7 @@ class Platform:
                     pause=self.settings.book_seconds,
                 )
                 group.create_task(books.run())
-                group.create_task(Retention(term, self.logs, self.settings).run())
+                group.create_task(Retention(term, self.logs, self.settings, self.disk).run())
         finally:
             self.engine = None
             with contextlib.suppress(Error, TimeoutError):

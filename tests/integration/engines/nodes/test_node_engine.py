@@ -118,7 +118,9 @@ async def test_a_task_is_asked_first_and_killed_when_its_grace_is_over(lab: Engi
     )
     await lab.launch(server, launch_of("trap '' TERM; echo up; while :; do sleep 0.05; done", "w2.1"))
     await server.until(lambda: server.log("w1.1") and server.log("w2.1"), "both are up")
-    assert await end_one(server.engine, "w1.1", ["local"], grace_seconds=20) == {"local": frozenset({"worker-0"})}
+    assert await end_one(server.engine, "w1.1", ["local"], grace_seconds=20) == {
+        "local": frozenset({"worker-0"})
+    }
     await end_one(server.engine, "w2.1", ["local"], grace_seconds=100)
     ended = await server.ended("w1.1")
     assert ended.exit_code == 7

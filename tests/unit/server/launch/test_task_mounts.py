@@ -73,10 +73,7 @@ def test_the_node_is_told_how_much_of_a_source_users_cannot_put_links_into():
         storage("odd", source="u-{user}", target="/odd"),
     )
     asked = [MountSpec(source=name) for name in ("scratch", "disk", "inner", "odd")]
-    told = {
-        one.storage.name: mounts.mount_of(one).options
-        for one in mounts.choose(more, asked, WORDS)
-    }
+    told = {one.storage.name: mounts.mount_of(one).options for one in mounts.choose(more, asked, WORDS)}
     assert {name: options.get("base", "") for name, options in told.items()} == {
         "scratch": "/scratch", "disk": "", "inner": "/disk", "odd": "storages",
         "user": "storages/users", "share": "storages/groups", "home": "storages/work", "work": "storages/work", "job": "storages/work", "data": "",
@@ -269,9 +266,7 @@ def test_a_storage_that_is_gone_is_left_out_of_a_launch():
 
 
 def test_the_node_is_told_which_folders_are_one_users_and_which_are_shared():
-    found = {
-        one.target: mounts.mount_of(one).options for one in mounts.choose(DEFAULT, (), WORDS)
-    }
+    found = {one.target: mounts.mount_of(one).options for one in mounts.choose(DEFAULT, (), WORDS)}
     shared = {target for target, options in found.items() if options.get("shared")}
     assert shared == {"/mnt/share/vision", "/data"}
     of_operator = mounts.choose((SETS,), [MountSpec(source="sets")], WORDS)
