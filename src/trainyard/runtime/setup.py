@@ -45,7 +45,7 @@ class Verified(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
+class _LoginFacts:
     """The facts that other machines need to log in to one machine by ssh."""
 
     name: str
@@ -114,10 +114,10 @@ async def ensure_keys(members: Sequence[Member]) -> Peers | None:
     if not members or not _are_verified(members):
         return None
     job = _job(members)
-    doors = await _each(members, [_make(job, member) for member in members])
-    lines = "".join(f"{line}\n" for line in _link_lines(doors)).encode()
+    logins = await _each(members, [_make(job, member) for member in members])
+    lines = "".join(f"{line}\n" for line in _link_lines(logins)).encode()
     await _each(members, [_link(job, member, lines) for member in members])
-    return _peers(job, {door.name: Peer(door.address, door.port, door.user) for door in doors})
+    return _peers(job, {login.name: Peer(login.address, login.port, login.user) for login in logins})
 
 
 async def remove_keys(members: Sequence[Member]) -> None:
@@ -170,7 +170,7 @@ def _peers(job: str, members: dict[str, Peer]) -> Peers:
     return Peers(members=members, key_file=f"{folder}/id_ed25519", known_hosts=f"{folder}/known_hosts")
 
 
-async def _make(job: str, member: Member) -> _Door:
+async def _make(job: str, member: Member) -> _LoginFacts:
     machine, transport = member
     if not isinstance(transport, Verified):
         raise UnsupportedError(f"{machine.name} is not reached by ssh")
@@ -184,7 +184,7 @@ async def _make(job: str, member: Member) -> _Door:
     # "CLIENT PORT ADDRESS PORT", where the host itself sees our connection arrive.
     words = answers.get("connection", "").split()
     address, port = (words[2], int(words[3])) if len(words) == 4 else await transport.server_address()
-    return _Door(
+    return _LoginFacts(
         name=machine.name,
         address=machine.address or address,
         port=port,
@@ -203,16 +203,16 @@ async def _drop(member: Member) -> None:
         await member[1].run(_script(_job([member]), "drop"))
 
 
-def _link_lines(doors: Sequence[_Door]) -> Iterator[str]:
-    for door in doors:
-        yield f"key {door.key}"
-        yield f"known {door.known_line}"
-        yield f"config Host {door.address} {door.name}"
-        yield f"config     HostName {door.address}"
-        yield f"config     Port {door.port}"
-        yield f"config     User {door.user}"
-    for start in range(0, len(doors), _HOSTS_A_LINE):
-        names = " ".join(f"{door.address} {door.name}" for door in doors[start : start + _HOSTS_A_LINE])
+def _link_lines(logins: Sequence[_LoginFacts]) -> Iterator[str]:
+    for login in logins:
+        yield f"key {login.key}"
+        yield f"known {login.known_line}"
+        yield f"config Host {login.address} {login.name}"
+        yield f"config     HostName {login.address}"
+        yield f"config     Port {login.port}"
+        yield f"config     User {login.user}"
+    for start in range(0, len(logins), _HOSTS_A_LINE):
+        names = " ".join(f"{login.address} {login.name}" for login in logins[start : start + _HOSTS_A_LINE])
         yield f"config Host {names}"
         yield 'config     IdentityFile "@folder@/id_ed25519"'
         yield "config     IdentitiesOnly yes"

@@ -92,7 +92,7 @@ class GatewayTransport:
             raise _file_error(error.errno or 0, error.strerror or "", str(source)) from error
         with file:
             mode = os.fstat(file.fileno()).st_mode & 0o7777
-            async with self._errand("put", path=target, mode=mode) as channel:
+            async with self._operation("put", path=target, mode=mode) as channel:
                 while piece := await asyncio.to_thread(file.read, CHUNK):
                     await channel.write(piece)
                 await channel.send(b"e")
@@ -101,7 +101,7 @@ class GatewayTransport:
 
     async def get(self, source: str, target: Path) -> None:
         """Copy a file of the machine here."""
-        async with self._errand("get", path=source) as channel:
+        async with self._operation("get", path=source) as channel:
             mode = (channel.begun or {}).get("mode")
             if not isinstance(mode, int):
                 raise UnreachableError(f"the machine's answer about {source!r} cannot be understood")
@@ -174,8 +174,8 @@ class GatewayTransport:
             return False
         return bool(answer.json()["state"] == "running")
 
-    def _errand(self, verb: str, **words: Any) -> _Errand:
-        return _Errand(self._begin(verb, NO_ENV, **words), self._close)
+    def _operation(self, verb: str, **words: Any) -> _Operation:
+        return _Operation(self._begin(verb, NO_ENV, **words), self._close)
 
     async def _close(self, channel: Channel) -> None:
         self._open_channels.discard(channel)
@@ -190,7 +190,7 @@ class GatewayTransport:
         task.add_done_callback(self._leaving.discard)
 
 
-class _Errand:
+class _Operation:
     """A channel that is closed at the end, whatever happens."""
 
     def __init__(self, beginning: Coroutine[Any, Any, Channel], close: Any) -> None:

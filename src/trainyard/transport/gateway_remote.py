@@ -438,7 +438,7 @@ class Get(RemoteCommand):
         return self.source < 0
 
 
-ERRANDS = {"run": Command, "connect": Connected, "put": Put, "get": Get}
+OPERATIONS = {"run": Command, "connect": Connected, "put": Put, "get": Get}
 
 
 def _words(script: str) -> tuple[list[str], tuple[int, ...]]:
@@ -516,17 +516,17 @@ def main() -> None:
     if not line:
         return
     wanted = json.loads(line)
-    errand: RemoteCommand | None = None
+    operation: RemoteCommand | None = None
     try:
         _enter(wanted["place"], wanted["env"], wanted["address"])
-        errand = ERRANDS[wanted["verb"]](wire, wanted)
+        operation = OPERATIONS[wanted["verb"]](wire, wanted)
         for kind, payload in wire.frames():
-            errand.take(kind, payload)
-        errand.serve()
+            operation.take(kind, payload)
+        operation.serve()
         wire.say(b"E")
     except OSError as error:
-        if isinstance(errand, Put):
-            errand.lost()
+        if isinstance(operation, Put):
+            operation.lost()
         path = os.fsdecode(error.filename) if error.filename else ""
         wire.say(b"E", error=error.strerror or str(error), errno=error.errno, path=path)
     wire.flush()
