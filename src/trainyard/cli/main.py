@@ -176,7 +176,7 @@ def _usage_hint(error: click.ClickException, program: str) -> str:
 
 
 def _quiet_end() -> int:
-    """Whoever read our output has gone. Python would complain about it once more when it flushes at its end."""
+    """Handle a closed output pipe. Python would report it once more when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     return BROKEN_PIPE

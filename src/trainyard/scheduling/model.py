@@ -225,13 +225,13 @@ class Policy:
     level: int = 1  # priority points to a level: 1 for the range 1..9, 100 for 1..1000
     reservations: int = 1  # blocked heads that keep a reservation, in each pool
     gang_reservations: int = 4  # the same of workloads that need more than one node
-    # Of a waiting gang of small replicas: what others who pass it may hold of its size; and so many times that, for whoever
-    # will probably be gone within `brief` seconds: it comes back soon.
+    # Workloads that overtake a waiting gang of small replicas may hold this part of its size. Those that will probably
+    # end within `brief` seconds may hold `brief_spare` times as much.
     gang_spare: float = 0.75
     brief_spare: float = 2.0
     brief: float = 3600.0
-    # Whoever is expected to end so many times over before a gang of small replicas could start may pass it, whatever
-    # its limit; 0: limits alone count, as they do where whole nodes are waited for.
+    # A workload may overtake a gang of small replicas, whatever its limit, if its expected run fits so many times into
+    # the time until the gang can start. 0: only limits count, as they do for gangs that wait for whole nodes.
     passing_runs: float = 4.0
     short_first: bool = (
         True  # among equal priority and share, the earliest sum of submission and expected run comes first

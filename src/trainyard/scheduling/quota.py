@@ -230,7 +230,7 @@ class QuotaTree:
         return self._lending_limit(place, amounts) if self.lends else None
 
     def headroom(self, place: QuotaPlace) -> dict[str, int]:
-        """How much of each limited resource the caps leave to a workspace, whoever its users are."""
+        """Return how much of each limited resource the caps leave to a workspace, without limits of users."""
         left: dict[str, int] = {}
         for step in self.chain(place):
             for resource, cap in step.caps.items():

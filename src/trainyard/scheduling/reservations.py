@@ -135,7 +135,7 @@ class Ledger:
     def earliest(self, shape: Shape, count: int, spoken_for: int = 0) -> list[tuple[float, int]]:
         """The first `count` moments at which a replica of this shape has room somewhere else, with the nodes."""
         self.cluster.refresh(shape)
-        # NB: what claims keep comes free again: whoever else may wait for it is not without hope.
+        # NB: room that claims keep is freed again, so others may wait for it.
         now = self.cluster.roomy(shape, with_closed=True) & ~spoken_for
         # A heap of the best so far, the worst on top: the latest, and of those the node that joined last.
         found: list[tuple[float, int]] = []

@@ -173,7 +173,7 @@ def fill(capacity: float, demands: Mapping[str, float], weights: Mapping[str, fl
     """Share out by weight; nobody gets more than the demand, and what is left over goes to the others."""
     dues: dict[str, float] = {}
     left = capacity
-    # Whoever asks least for its weight is satisfied first.
+    # The one with the smallest demand for its weight is satisfied first.
     order = sorted(demands, key=lambda name: (demands[name] / max(weights.get(name, 1.0), 1e-9), name))
     total = sum(max(weights.get(name, 1.0), 1e-9) for name in order)
     for name in order:

@@ -151,7 +151,7 @@ def summarise(simulation: Simulation, seconds: float) -> PolicyResult:
 
 
 def _wait_of(run: Run, now: float) -> float:
-    """Whoever still waits has waited until now."""
+    """Count the wait of jobs that still wait until now."""
     return run.wait + (now - run.queued if run.ended < 0 and run.started < 0 else 0.0)
 
 

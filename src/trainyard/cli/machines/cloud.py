@@ -168,7 +168,7 @@ async def _query(
 def _answer(
     invocation: Invocation, rows: Sequence[dict[str, str]], refusals: Sequence[UnsupportedError]
 ) -> int:
-    """Rows of whoever has an answer; nobody has one: say why."""
+    """Print the rows of all backends that answered. If none did, raise the reason."""
     if refusals and not rows:
         raise refusals[0]
     if invocation.json:

@@ -25,7 +25,7 @@ def two_stage(first: Callable[[], Coroutine[Any, Any, None]]) -> Iterator[None]:
     def pressed() -> None:
         if not started:
             started.append(asyncio.ensure_future(first()))
-            # A machine that cannot be told will be found silent by whoever waits for it.
+            # If a machine cannot be reached, the wait for it will report that.
             started[0].add_done_callback(lambda task: task.cancelled() or task.exception())
         elif working is not None:
             working.cancel()

@@ -48,7 +48,7 @@ class Output:
         self._columns = environ.get("COLUMNS", "")
         self._drawn = False
         self._mid_line = False
-        self.on_broken: Callable[[], object] = lambda: None  # told when whoever reads the answer has gone
+        self.on_broken: Callable[[], object] = lambda: None  # called when the reader of the answer has gone
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Output:
     # -- remarks -------------------------------------------------------------------------------------------------
 
     def note(self, text: str, style: str = "") -> None:
-        """A remark for whoever looks on."""
+        """Print a remark for the user."""
         self._remark("", text, style)
 
     def warn(self, text: str) -> None:

@@ -1,7 +1,7 @@
 """Writes tar archives quickly: 0.05 s for 5,000 small files, for which `tarfile` takes 0.5 s.
 
 Plain ustar headers; names and links that do not fit travel in GNU's long-name records, which GNU tar, BusyBox and
-libarchive read alike and which hold any bytes. Owners are left out: files belong to whoever unpacks them.
+libarchive read alike and which hold any bytes. Owners are left out: files belong to the user who unpacks them.
 """
 
 from __future__ import annotations

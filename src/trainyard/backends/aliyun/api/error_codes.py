@@ -1,4 +1,4 @@
-"""Alibaba's error codes as data: for each, which error of ours, one sentence, one hint. `problems.py` reads this table.
+"""The table of Alibaba's error codes: for each, our error class, one sentence and one hint. `errors.py` reads it.
 
 The sentences may name {subject} (the thing asked for; {thing} is it without its article), {action} (ecs:RunInstances),
 {region}, {code} and {message} (the provider's own words). A code that stands here alone wins over the family it belongs to.
@@ -184,7 +184,7 @@ _NOT_OPEN = Row(
 
 # code → row.
 ROWS: dict[str, Row] = {
-    "": Row(None, "", ""),  # unknown: `problems.py` says it in the provider's words
+    "": Row(None, "", ""),  # unknown: `errors.py` uses the provider's words
     # -- capacity
     "OperationDenied.NoStock": _SOLD_OUT,
     "Invalid.PrivatePoolOptions.NoStock": _SOLD_OUT,

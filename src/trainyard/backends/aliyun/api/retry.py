@@ -5,7 +5,7 @@
     unsafe   all else: only where it is certain that nothing happened
 
 A time-out says nothing about what happened on the other side. Deciding is pure (`wait_before_retry`); `persist` does the
-waiting. Which provider's codes mean "in a second" is `problems.py`'s table.
+waiting. `error_codes.py` says which codes pass in a moment.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Journal:
         self._path(token).unlink(missing_ok=True)
 
     def settle(self, purpose: str, *, host: str) -> None:
-        """What this purpose asked for has been seen, whoever made it: clear all its entries."""
+        """Clear all entries of this purpose, because its things have been seen."""
         for entry in self.entries(host=host):
             if entry.purpose == purpose:
                 self.clear(entry.token)

@@ -23,9 +23,7 @@ from trainyard.spec.machine import Machine
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 30.0  # for others to decide; after it they are taken for dead
-ONLOOKERS_PATIENCE_SECONDS = (
-    60.0  # who has no machine in it waits for those who have, so that all choose alike
-)
+ONLOOKERS_PATIENCE_SECONDS = 60.0  # clients without a machine of their own wait for the makers
 NEW = timedelta(minutes=3)  # its maker may not have decided yet; the provider tells whole minutes
 POLL_SECONDS = 1.0
 
