@@ -84,13 +84,13 @@ class Runner:
         await on_each(list(self._tasks.values()), self._submit)
 
     async def take_back(self) -> None:
-        """Interrupt what was submitted already: the person has changed their mind."""
+        """Interrupt the commands that were submitted already, because the user pressed Ctrl-C."""
         await aio.gather_all(
             [self._tasks[name].session.interrupt(number) for name, number in self._numbers.items()]
         )
 
     def tell_started(self) -> None:
-        """Where to look for what was started."""
+        """Say where to find the output of the started commands."""
         if self._invocation.json:
             self._output.json([{"name": name, "number": number} for name, number in self._numbers.items()])
             return
@@ -100,7 +100,7 @@ class Runner:
         self._output.note(f"Follow it with `{self._invocation.program} logs -f {first}`.", "dim")
 
     async def watch(self, timeout: float | None) -> int:
-        """Show what is printed until all have ended; the first failure's status."""
+        """Show the output until all commands have ended; return the status of the first failure."""
         from trainyard.runtime.job import on_each
 
         async def one(task: Task) -> None:

@@ -81,7 +81,7 @@ def scp_command(
 
 
 class Copying:
-    """One call's copies and what they did."""
+    """The copies of one call and their reports."""
 
     def __init__(self, invocation: Invocation, machines: MachineLookup, options: CopyOptions) -> None:
         self._invocation = invocation

@@ -117,7 +117,7 @@ class TerminalReporter:
         self.bar = TransferBar(output, "copying")
 
     def log(self, name: str, message: str, level: str = "INFO") -> None:
-        """Show what went wrong; what goes as planned is shown by the verbs themselves."""
+        """Show warnings and errors. The commands themselves report success."""
         if level in SHOWN_LEVELS:
             self._output.note(f"{name}: {message}", "yellow")
 

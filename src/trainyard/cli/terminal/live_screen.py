@@ -27,7 +27,7 @@ async def watch(
     *,
     interval: float | None = None,
 ) -> None:
-    """Draw `first`, then what `look` finds after it, and so on. The screen is left as it was."""
+    """Draw `first`, then each new result of `look`. Restores the screen at the end."""
     found = first
     output.enter_screen()
     try:

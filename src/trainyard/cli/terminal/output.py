@@ -26,7 +26,7 @@ TASK_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 
 
 class Output:
-    """Two streams, and what they can show."""
+    """Standard output and standard error, with their capabilities."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Output:
         self._stdout.flush()
 
     def leave_screen(self) -> None:
-        """Show again what was there."""
+        """Show the earlier content again."""
         self._stdout.write("\033[?25h\033[?1049l")
         self._stdout.flush()
 
@@ -132,7 +132,7 @@ class Output:
         self._remark("", text, style)
 
     def warn(self, text: str) -> None:
-        """Something that may not be what was meant."""
+        """Print a warning about something that the user may not have meant."""
         self._remark("warning: ", text, "yellow")
 
     def failure(self, error: BaseException) -> None:
@@ -181,7 +181,7 @@ class Output:
 
     @property
     def note_width(self) -> int:
-        """Columns for what is not part of the answer."""
+        """The width for notes, which are not part of the answer."""
         return _columns_of(self._stderr)
 
     # -- questions -----------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def _in_our_language(error: Error) -> tuple[str, str]:
-    """What is wrong, and what to do about it."""
+    """Return an error's sentence and its hint."""
     from trainyard import settings
     from trainyard.messages.catalogue import error_in
 
