@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard.emulators.aliyun.actions import ACTIONS
-from trainyard.emulators.aliyun.call import Call
-from trainyard.emulators.aliyun.cloud_state import Timing
-from trainyard.emulators.aliyun.parameters import read_parameters, strange_fields
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.actions import ACTIONS
+from trainyard.emulators.aliyun.api.call import Call
+from trainyard.emulators.aliyun.api.parameters import read_parameters, strange_fields
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.cloud.cloud_state import Timing
+from trainyard.emulators.aliyun.cloud.world import World
 
 REGION = "cn-beijing"
 ZONE = "cn-beijing-h"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from trainyard.emulators.aliyun.parameters import VERSIONS, strange_fields
+from trainyard.emulators.aliyun.api.parameters import VERSIONS, strange_fields
 from trainyard.lib.acs3 import SCHEME, sign
 
 VERSION_OF = {product: version for version, product in VERSIONS.items()}

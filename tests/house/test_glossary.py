@@ -26,7 +26,7 @@ FOREIGN = (
 # does not belong here: it gets a row in the glossary, in both languages.
 ORDINARY_TEXT = """
     ac account acquire activity address admin admit aio answer api app application area attach attachable auth
-    authentication axis backup bar batch begun between blocking body bound box broken builder byte cache cached
+    authentication auto released axis backup bar batch begun between blocking body bound box broken builder byte cache cached
     call capacity catalogue catalogued cgroup challenge change chart check checkout chosen class cleanable
     cleanup cleared cli clock cloud column commit compare compat completed completion concurrency condition conflict
     connect connected context control copying count create credential cron current cursor daemon damaged
@@ -35,7 +35,7 @@ ORDINARY_TEXT = """
     explain explainer extraction fact failure fetch fetcher field file filter finding firewalled first flag
     folder found full gated get global growth guard handshake hardware header health help histogram holder
     holding http hung id identity ignore import in info init inotify internal interrupt invalid join json keep
-    kernel known l language large late latency launched launching lazy lead leap leashed leavable lib limit limited
+    kernel known l language large late latency launched launching lazy lead leap leavable lib limit limited
     limiter line list listed listing live liveness loader local lock login look lookup loop loss lost main
     manual masked masking match matching measured membership meter middleware missing model mountable mounted
     moved mpi name named nearby need network new not note noted of on one open option order outcome output

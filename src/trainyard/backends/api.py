@@ -139,7 +139,7 @@ class Measured(Protocol):
 
 
 @runtime_checkable
-class Leashed(Protocol):
+class AutoReleased(Protocol):
     """Machines that were asked for with `max_hours` are released by their provider unless a client renews that."""
 
     async def hold(self, machines: Sequence[Machine]) -> None:

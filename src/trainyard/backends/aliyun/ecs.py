@@ -34,7 +34,7 @@ KEPT_TAG = (
 RECYCLING = "Recycling"  # the lock of a spot machine that has been given notice
 LABEL = "label:"  # in front of the user's own
 BANDWIDTH_MBIT = 50  # as the family has it; paid by traffic
-LEAST_LEASH = timedelta(minutes=31)  # the provider refuses less than thirty minutes ahead
+LEAST_AUTO_RELEASE = timedelta(minutes=31)  # the provider refuses less than thirty minutes ahead
 KEPT, GIVEN_UP = "yes", "no"
 _PREFERENCE = {KEPT: 0, "": 1, GIVEN_UP: 2}
 STATES = {
@@ -182,7 +182,7 @@ def release_time(max_hours: float, now: datetime) -> datetime:
     """When the provider is to release machines by itself."""
     if max_hours < 0:
         raise InvalidError(f"max_hours cannot be {max_hours}", hint="Write hours, for example max_hours=8.")
-    return now + max(LEAST_LEASH, timedelta(hours=max_hours))
+    return now + max(LEAST_AUTO_RELEASE, timedelta(hours=max_hours))
 
 
 # -- machines -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-# The keeper of a machine. Every orphan of the machine becomes its child (launcher.py sees to that), and it runs the
+# The keeper of a machine. Every orphan of the machine becomes its child (keeper_launcher.py sees to that), and it runs the
 # scripts whose paths arrive on descriptor 3. It lives as long as the machine runs.
 
 # `jobs` collects whoever has ended, also those that were never jobs of this shell.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from trainyard.emulators.aliyun.assistant_runs import AssistantRun, begin, errands, finish, is_wanted
-from trainyard.emulators.aliyun.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.machines import Execution, Machines
-from trainyard.emulators.aliyun.world import World
 from trainyard.lib.aio import gather_all
 from trainyard.lib.shell import quote
 

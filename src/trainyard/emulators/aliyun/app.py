@@ -15,24 +15,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard.emulators.aliyun import state
 from trainyard.emulators.aliyun.agent import Agent
+from trainyard.emulators.aliyun.api.call import MachineWish
+from trainyard.emulators.aliyun.api.call_path import OpenApi
+from trainyard.emulators.aliyun.api.client_tokens import Tokens
+from trainyard.emulators.aliyun.api.control import PREFIX, Control
+from trainyard.emulators.aliyun.api.faults import Faults, read_plan
+from trainyard.emulators.aliyun.api.gateway import ACCOUNT, Gateway
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.wire import Outcome, Request, Server
 from trainyard.emulators.aliyun.assistant_runs import abandon
-from trainyard.emulators.aliyun.call import MachineWish
-from trainyard.emulators.aliyun.call_path import OpenApi
-from trainyard.emulators.aliyun.catalogue import REGIONS
-from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.control import PREFIX, Control
-from trainyard.emulators.aliyun.faults import Faults, read_plan
-from trainyard.emulators.aliyun.gateway import ACCOUNT, Gateway
+from trainyard.emulators.aliyun.cloud import saved_state
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.store import Store
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.machines import Machines
 from trainyard.emulators.aliyun.metadata import Metadata
-from trainyard.emulators.aliyun.problems import Problem
 from trainyard.emulators.aliyun.shares import reconcile_shares, wanted_shares
-from trainyard.emulators.aliyun.store import Store
-from trainyard.emulators.aliyun.tokens import Tokens
-from trainyard.emulators.aliyun.wire import Outcome, Request, Server
-from trainyard.emulators.aliyun.world import World
 from trainyard.lib.aio import end_task
 from trainyard.lib.errors import CapacityError, ConflictError, Error, InvalidError
 
@@ -124,7 +124,7 @@ class Emulator:
             self.clock.load(saved["clock"])
             self.gateway.load(saved["keys"])
             self._tokens.load(saved["tokens"])
-            self.world = state.decode(World, saved["world"])
+            self.world = saved_state.decode(World, saved["world"])
             abandon(self.world, self.clock.now())
             self.region = self._wanted.region or saved["region"]
         else:
@@ -343,7 +343,7 @@ class Emulator:
 
 def instant_options() -> dict[str, Any]:
     """Options under which nothing takes time."""
-    return {"timing": state.encode(World().options.timing.instant())}
+    return {"timing": saved_state.encode(World().options.timing.instant())}
 
 
 def parse_options(settings: Sequence[str]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.records import Target
-from trainyard.emulators.aliyun.timeline import UNDELIVERED, agent_answers
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.records import Target
+from trainyard.emulators.aliyun.cloud.timeline import UNDELIVERED, agent_answers
 
 OUTPUT_LIMIT = 24 * 1024
 

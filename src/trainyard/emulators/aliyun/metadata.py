@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from trainyard.emulators.aliyun.call import Call
-from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.gateway import ACCOUNT, Gateway
-from trainyard.emulators.aliyun.records import Instance
+from trainyard.emulators.aliyun.api.call import Call
+from trainyard.emulators.aliyun.api.gateway import ACCOUNT, Gateway
+from trainyard.emulators.aliyun.api.wire import HTML, Reply, Request, html_page
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.records import Instance
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.sts import open_role_session
-from trainyard.emulators.aliyun.wire import HTML, Reply, Request, html_page
-from trainyard.emulators.aliyun.world import World
 from trainyard.lib.errors import CapacityError
 
 TEXT = "text/plain"

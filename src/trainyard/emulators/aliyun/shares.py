@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.lib.remove_tree import remove_tree
 
 FILES = ".files"

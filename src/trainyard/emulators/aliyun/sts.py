@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeAlias
 
-from trainyard.emulators.aliyun.call import Call, Value
-from trainyard.emulators.aliyun.gateway import Gateway, Key
-from trainyard.emulators.aliyun.problems import Problem, not_found
+from trainyard.emulators.aliyun.api.call import Call, Value
+from trainyard.emulators.aliyun.api.gateway import Gateway, Key
+from trainyard.emulators.aliyun.api.problems import Problem, not_found
 from trainyard.lib.ids import short_hash
 
 SHORTEST, USUAL, LONGEST = 900, 3600, 43200

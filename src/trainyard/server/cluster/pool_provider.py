@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from trainyard import settings
-from trainyard.backends.api import Backend, Leashed, Measured, Priced, Repriced
+from trainyard.backends.api import AutoReleased, Backend, Measured, Priced, Repriced
 from trainyard.backends.registry import open_backend
 from trainyard.lib.aio import finish, gather_all
 from trainyard.lib.errors import CapacityError, DeniedError, Error, UnreachableError, UnsupportedError
@@ -115,7 +115,7 @@ class PoolProvider:
     async def hold(self, backend: str, machines: Sequence[Machine]) -> None:
         """Keep the provider from releasing machines that have a time for that, as long as we live."""
         opened = await self._backend(backend)
-        if machines and isinstance(opened, Leashed):
+        if machines and isinstance(opened, AutoReleased):
             await opened.hold(machines)
 
     async def release(self, backend: str, machines: Sequence[Machine]) -> None:

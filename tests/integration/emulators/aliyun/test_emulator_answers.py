@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from emulation import Emulation, emulated
-from trainyard.emulators.aliyun.actions import ACTIONS
-from trainyard.emulators.aliyun.parameters import has_action, schema, strange_fields
+from trainyard.emulators.aliyun.api.actions import ACTIONS
+from trainyard.emulators.aliyun.api.parameters import has_action, schema, strange_fields
 
 READING = ("Describe", "List")
 # These show more than the vendor's clients read, which hurts nobody.

@@ -112,7 +112,7 @@ def test_parameters_come_from_a_form_too(cloud):
     import uuid
 
     from emulation import VERSION_OF
-    from trainyard.emulators.aliyun.signature import V3, sign_v1
+    from trainyard.emulators.aliyun.api.signature import V3, sign_v1
     from trainyard.lib.acs3 import sign as sign_v3
 
     form = f"RegionId={cloud.region}&KeyPairName=by.form".encode()

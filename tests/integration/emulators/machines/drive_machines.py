@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.api.call import MachineWish
 from trainyard.emulators.aliyun.machines import Isolation, Machines
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sshd as sshd_module
-from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.api.call import MachineWish
 from trainyard.emulators.aliyun.machines import Isolation, Machines
 from trainyard.emulators.aliyun.machines.fleet import find_port
 from trainyard.emulators.aliyun.machines.folder import MachineFolder

@@ -19,11 +19,11 @@ from trainyard.backends.aliyun.api.endpoints import VERSIONS, Endpoints
 from trainyard.backends.aliyun.api.errors import Refused, Unanswered
 from trainyard.backends.aliyun.api.wire import Answer, Request
 from trainyard.backends.aliyun.backend import AliyunBackend
-from trainyard.emulators.aliyun.actions import ACTIONS
-from trainyard.emulators.aliyun.call import Call
-from trainyard.emulators.aliyun.parameters import read_parameters, takes_token
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.tokens import Tokens
+from trainyard.emulators.aliyun.api.actions import ACTIONS
+from trainyard.emulators.aliyun.api.call import Call
+from trainyard.emulators.aliyun.api.client_tokens import Tokens
+from trainyard.emulators.aliyun.api.parameters import read_parameters, takes_token
+from trainyard.emulators.aliyun.api.problems import Problem
 from trainyard.lib.clock import ManualClock
 
 PRODUCTS = {version: product for product, version in VERSIONS.items()}

@@ -20,7 +20,7 @@ from trainyard.backends.aliyun.access.network import TAG
 from trainyard.backends.aliyun.api.errors import Context, Refused, explain
 from trainyard.backends.aliyun.ecs import KEPT, KEPT_TAG, TOKEN_TAG, USER_TAG, Login, fetch_machines
 from trainyard.backends.aliyun.launch import race_resolution
-from trainyard.emulators.aliyun.problems import Problem
+from trainyard.emulators.aliyun.api.problems import Problem
 from trainyard.lib.clock import ManualClock
 from trainyard.spec.machine import Machine
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import trainyard.backends.aliyun as backend
-from trainyard.emulators.aliyun.actions import ACTIONS
+from trainyard.emulators.aliyun.api.actions import ACTIONS
 
 ROOT = Path(__file__).parents[4]
 FOLDER = Path(backend.__file__).parent

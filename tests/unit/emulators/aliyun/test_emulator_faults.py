@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard.emulators.aliyun.faults import KINDS, Faults, read_plan
+from trainyard.emulators.aliyun.api.faults import KINDS, Faults, read_plan
 from trainyard.lib.errors import InvalidError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

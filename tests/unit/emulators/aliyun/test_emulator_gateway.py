@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.gateway import Gateway
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.signature import V3
-from trainyard.emulators.aliyun.wire import Request
+from trainyard.emulators.aliyun.api.gateway import Gateway
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.signature import V3
+from trainyard.emulators.aliyun.api.wire import Request
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
 from trainyard.lib.acs3 import sign as sign_v3
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

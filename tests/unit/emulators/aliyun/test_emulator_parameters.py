@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulation import flat
-from trainyard.emulators.aliyun.parameters import (
+from trainyard.emulators.aliyun.api.parameters import (
     has_action,
     read_parameters,
     schema,
     strange_fields,
     takes_token,
 )
-from trainyard.emulators.aliyun.problems import Problem
+from trainyard.emulators.aliyun.api.problems import Problem
 
 REGION = ("RegionId", "cn-beijing")
 

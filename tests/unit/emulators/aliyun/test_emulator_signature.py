@@ -6,14 +6,9 @@ import hashlib
 
 import pytest
 
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.signature import (
-    V3,
-    read_claim,
-    sign_v1,
-    verify,
-)
-from trainyard.emulators.aliyun.wire import Request
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.signature import V3, read_claim, sign_v1, verify
+from trainyard.emulators.aliyun.api.wire import Request
 from trainyard.lib.acs3 import canonical_query, percent_encode
 from trainyard.lib.acs3 import sign as sign_v3
 

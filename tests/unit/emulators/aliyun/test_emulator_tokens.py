@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard.emulators.aliyun.call import Call
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.tokens import Tokens
+from trainyard.emulators.aliyun.api.call import Call
+from trainyard.emulators.aliyun.api.client_tokens import Tokens
+from trainyard.emulators.aliyun.api.problems import Problem
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

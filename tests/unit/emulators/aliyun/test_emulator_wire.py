@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trainyard.emulators.aliyun.wire import Cut, Reply, Request, Server, Silence
+from trainyard.emulators.aliyun.api.wire import Cut, Reply, Request, Server, Silence
 from trainyard.lib.errors import ConflictError
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from emulated import CPU, TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun.catalogue import TYPES, instance_price
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, instance_price
 
 
 @pytest.fixture

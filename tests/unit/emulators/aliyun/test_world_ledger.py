@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from emulated import CPU, TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun import market
-from trainyard.emulators.aliyun.catalogue import TYPES, disk_price, instance_price
+from trainyard.emulators.aliyun.cloud import market
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, disk_price, instance_price
 
 HOUR = 3600
 

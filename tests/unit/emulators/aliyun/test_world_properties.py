@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from emulated import CPU, TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun import assistant_runs, state, stock
-from trainyard.emulators.aliyun.catalogue import TYPES
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun import assistant_runs
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.cloud import saved_state, stock
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES
+from trainyard.emulators.aliyun.cloud.world import World
 
 QUOTA = 96
 TABLES = ("instances", "disks", "snapshots", "images", "groups", "vpcs", "vswitches", "eips", "file_systems")
@@ -190,7 +191,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def restart_the_emulator(self):
         saved = json.loads(json.dumps(self.cloud.world.dump()))
-        loaded = state.decode(World, saved)
+        loaded = saved_state.decode(World, saved)
         assert loaded == self.cloud.world
         self.cloud.world = loaded
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from emulated import TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun import market
-from trainyard.emulators.aliyun.catalogue import TYPES, instance_price
+from trainyard.emulators.aliyun.cloud import market
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, instance_price
 
 SPOT = {"SpotStrategy": "SpotAsPriceGo"}
 

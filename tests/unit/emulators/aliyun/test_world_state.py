@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from emulated import PUBLIC_KEY, Cloud
-from trainyard.emulators.aliyun import state
-from trainyard.emulators.aliyun.control import _without_secrets
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.control import _without_secrets
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.cloud import saved_state
+from trainyard.emulators.aliyun.cloud.world import World
 
 
 def busy():
@@ -59,7 +59,7 @@ def test_user_data_is_saved_once_however_many_have_it():
     cloud.run(Amount=50, UserData="QUJD" * 5000)
     saved = json.dumps(cloud.world.dump())
     assert saved.count("QUJD" * 5000) == 1
-    loaded = state.decode(World, json.loads(saved))
+    loaded = saved_state.decode(World, json.loads(saved))
     assert loaded == cloud.world
     assert loaded.machines(cloud.now)[49].user_data == b"ABC" * 5000
 
@@ -145,4 +145,4 @@ def test_what_cannot_be_saved_is_told():
         thing: object
 
     with pytest.raises(TypeError, match="object cannot be saved"):
-        state.encode(Odd(object()))
+        saved_state.encode(Odd(object()))

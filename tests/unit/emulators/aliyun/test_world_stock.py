@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from emulated import CPU, TYPE, ZONE, Cloud
-from trainyard.emulators.aliyun.catalogue import REGIONS, TYPES, ZONES, is_sold
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS, TYPES, ZONES, is_sold
 from trainyard.spec import hardware
 
 

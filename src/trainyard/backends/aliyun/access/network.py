@@ -29,7 +29,7 @@ VSWITCH_PREFIX = 20  # 4,092 addresses; sixteen of them fit into the VPC
 READY = frozenset({"Available", "Created"})  # the documents name both
 POLL_SECONDS = 1.0  # the provider asks for no more
 READY_SECONDS = 120.0
-RIVAL_SECONDS = 10.0  # for another computer to see ours and to remove its own
+RACE_SECONDS = 10.0  # for another computer to see ours and to remove its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ async def settle(
     Ours is listed by now. A client that does not see it has chosen its own, so a client that sees another's gives up
     its own. If both may see each other, the client with the first one waits for the other to give up.
     """
-    deadline = client.clock.monotonic() + RIVAL_SECONDS
+    deadline = client.clock.monotonic() + RACE_SECONDS
     while True:
         there = await look()
         own = next((each for each in there if each.id == mine), None)

@@ -10,12 +10,12 @@ import binascii
 import re
 from collections.abc import Callable
 
-from trainyard.emulators.aliyun.answers import by_token, ecs_tags, read_tags, require_region, second
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text
-from trainyard.emulators.aliyun.problems import denied, missing, not_found
-from trainyard.emulators.aliyun.records import Command, Invocation, Target
-from trainyard.emulators.aliyun.timeline import UNDELIVERED, agent_answers
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.answers import by_token, ecs_tags, read_tags, require_region, second
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, text
+from trainyard.emulators.aliyun.api.problems import denied, missing, not_found
+from trainyard.emulators.aliyun.cloud.records import Command, Invocation, Target
+from trainyard.emulators.aliyun.cloud.timeline import UNDELIVERED, agent_answers
+from trainyard.emulators.aliyun.cloud.world import World
 
 CONTENT_LIMIT = 24 * 1024
 FILE_LIMIT = 32 * 1024

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_token,
     ecs_tags,
     has_tags,
@@ -18,8 +17,10 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value, flag, number, text
-from trainyard.emulators.aliyun.catalogue import (
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, flag, number, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.catalogue import (
     DISKS,
     LEVELS,
     SYSTEM_SIZES,
@@ -28,9 +29,8 @@ from trainyard.emulators.aliyun.catalogue import (
     Type,
     disk_categories,
 )
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
-from trainyard.emulators.aliyun.records import Disk, Image, Instance, Snapshot
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.cloud.records import Disk, Image, Instance, Snapshot
+from trainyard.emulators.aliyun.cloud.world import World
 
 MOST_DISKS = 16
 _UNSET = datetime.min.replace(tzinfo=UTC)  # of a disk that is only planned

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trainyard.emulators.aliyun.answers import by_number, by_token, require_region, second
-from trainyard.emulators.aliyun.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.answers import by_number, by_token, require_region, second
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.cloud.records import Instance, SystemEvent
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.instances import visible_instances
-from trainyard.emulators.aliyun.records import Instance, SystemEvent
-from trainyard.emulators.aliyun.world import World
 
 _PREFIX = "Instance:"
 _CODES = {"Scheduled": 24, "Executing": 26, "Executed": 20, "Canceled": 22}

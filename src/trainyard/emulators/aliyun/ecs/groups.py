@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_token,
     ecs_tags,
     has_tags,
@@ -19,10 +19,10 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text
-from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.records import Group, Instance, Rule
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing, not_found
+from trainyard.emulators.aliyun.cloud.records import Group, Instance, Rule
+from trainyard.emulators.aliyun.cloud.world import World
 
 MOST_RULES_A_CALL = 100
 _MOST_GROUPS = 5  # an instance can be in so many

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     ecs_tags,
     has_tags,
@@ -16,13 +15,14 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text
-from trainyard.emulators.aliyun.catalogue import REGIONS, TYPES, Type
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing, not_found
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS, TYPES, Type
+from trainyard.emulators.aliyun.cloud.public_images import IMAGES
+from trainyard.emulators.aliyun.cloud.records import Image
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.snapshots import make_snapshot, progress
-from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.public_images import IMAGES
-from trainyard.emulators.aliyun.records import Image
-from trainyard.emulators.aliyun.world import World
 
 _NAME = re.compile(r"[^\W\d_][\w:.\-/ ]{1,127}")
 OWNERS = frozenset({"system", "self", "others", "marketplace"})

@@ -9,8 +9,7 @@ import base64
 from collections.abc import Sequence
 from datetime import timedelta
 
-from trainyard.emulators.aliyun import ledger, stock
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     by_token,
     ecs_tags,
@@ -21,15 +20,16 @@ from trainyard.emulators.aliyun.answers import (
     refuse_dry_run,
     require_region,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text
-from trainyard.emulators.aliyun.catalogue import TYPES
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud import ledger, stock
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES
+from trainyard.emulators.aliyun.cloud.records import Instance
+from trainyard.emulators.aliyun.cloud.timeline import is_visible
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs import naming
 from trainyard.emulators.aliyun.ecs.images import images_in
 from trainyard.emulators.aliyun.ecs.launch import check_password, check_user_data, read_release_time
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
-from trainyard.emulators.aliyun.records import Instance
-from trainyard.emulators.aliyun.timeline import is_visible
-from trainyard.emulators.aliyun.world import World
 
 STATUSES = frozenset({"Pending", "Starting", "Running", "Stopping", "Stopped"})
 LOCKS = frozenset({"financial", "security", "Recycling", "recycling", "dedicatedhostfinancial", "refunded"})

@@ -10,7 +10,7 @@ import re
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     ecs_tags,
     has_tags,
@@ -21,10 +21,10 @@ from trainyard.emulators.aliyun.answers import (
     require_limit,
     require_region,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.problems import Problem, missing, not_found
-from trainyard.emulators.aliyun.records import KeyPair
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, missing, not_found
+from trainyard.emulators.aliyun.cloud.records import KeyPair
+from trainyard.emulators.aliyun.cloud.world import World
 
 _NAME = re.compile(r"[^\W\d_][\w:.\-]{1,127}")
 _BITS = 2048

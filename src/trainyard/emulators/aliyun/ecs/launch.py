@@ -16,18 +16,18 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from trainyard.emulators.aliyun import ledger, stock, timeline
-from trainyard.emulators.aliyun.answers import parse_time, read_tags, refuse_dry_run, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value, flag, text, texts
-from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, Type
+from trainyard.emulators.aliyun.api.answers import parse_time, read_tags, refuse_dry_run, require_region
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, flag, text, texts
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing, not_found
+from trainyard.emulators.aliyun.cloud import ledger, stock, timeline
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, ZONES, Type
+from trainyard.emulators.aliyun.cloud.market import spot_price
+from trainyard.emulators.aliyun.cloud.records import Disk, Image, Instance, KeyPair, VSwitch
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs import naming
 from trainyard.emulators.aliyun.ecs.disks import plan_disks, require_disk_quota
 from trainyard.emulators.aliyun.ecs.images import find_image, suits
-from trainyard.emulators.aliyun.market import spot_price
-from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.records import Disk, Image, Instance, KeyPair, VSwitch
 from trainyard.emulators.aliyun.vpc.network import free_addresses, take_addresses
-from trainyard.emulators.aliyun.world import World
 
 MOST_INSTANCES = 100
 USER_DATA_LIMIT = 32 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainyard.emulators.aliyun.problems import Problem
+from trainyard.emulators.aliyun.api.problems import Problem
 
 _NAME = re.compile(r"[^\W\d_][\w:.\-]{1,127}")
 _SEQUENCE = re.compile(r"(?P<before>.*)\[(?P<begin>\d{0,6}),(?P<bits>[0-6]?)\](?P<after>.*)", re.DOTALL)

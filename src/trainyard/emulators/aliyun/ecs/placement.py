@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainyard.emulators.aliyun.answers import by_number, json_list, require_region, second
-from trainyard.emulators.aliyun.call import Call, Handler, Value, number, real, struct, text
+from trainyard.emulators.aliyun.api.answers import by_number, json_list, require_region, second
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, number, real, struct, text
+from trainyard.emulators.aliyun.api.problems import Problem, missing, not_found
+from trainyard.emulators.aliyun.cloud.records import DeploymentSet
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.launch import MOST_INSTANCES, run_instances
-from trainyard.emulators.aliyun.problems import Problem, missing, not_found
-from trainyard.emulators.aliyun.records import DeploymentSet
-from trainyard.emulators.aliyun.world import World
 
 _STRATEGIES = frozenset({"Availability", "AvailabilityGroup", "LowLatency"})
 # Fields of LaunchConfiguration that RunInstances knows under another name.

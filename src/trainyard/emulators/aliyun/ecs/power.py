@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainyard.emulators.aliyun import stock, timeline
-from trainyard.emulators.aliyun.answers import refuse_dry_run, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.answers import refuse_dry_run, require_region
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing
+from trainyard.emulators.aliyun.cloud import stock, timeline
+from trainyard.emulators.aliyun.cloud.market import spot_price
+from trainyard.emulators.aliyun.cloud.records import Instance
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.instances import check_lock, find_instance
-from trainyard.emulators.aliyun.market import spot_price
-from trainyard.emulators.aliyun.problems import Problem, denied, missing
-from trainyard.emulators.aliyun.records import Instance
-from trainyard.emulators.aliyun.world import World
 
 MOST = 100
 Check = Callable[[World, Call, Instance], None]

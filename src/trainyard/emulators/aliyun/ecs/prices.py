@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 
-from trainyard.emulators.aliyun.answers import parse_time, require_region, second
-from trainyard.emulators.aliyun.call import Call, Handler, Value, number, text
-from trainyard.emulators.aliyun.catalogue import (
+from trainyard.emulators.aliyun.api.answers import parse_time, require_region, second
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, number, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing, not_found
+from trainyard.emulators.aliyun.cloud.catalogue import (
     BANDWIDTH_PRICE,
     CURRENCY,
     DISKS,
@@ -21,10 +22,9 @@ from trainyard.emulators.aliyun.catalogue import (
     instance_price,
     is_sold,
 )
+from trainyard.emulators.aliyun.cloud.market import HOUR, next_hour, spot_price
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.regions import zones_of
-from trainyard.emulators.aliyun.market import HOUR, next_hour, spot_price
-from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.world import World
 
 _UNITS = {
     "Hour": 1,

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from trainyard.emulators.aliyun import stock
-from trainyard.emulators.aliyun.answers import by_token, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.catalogue import (
+from trainyard.emulators.aliyun.api.answers import by_token, require_region
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, not_found
+from trainyard.emulators.aliyun.cloud import stock
+from trainyard.emulators.aliyun.cloud.catalogue import (
     DISKS,
     LEVELS,
     REGIONS,
@@ -20,8 +21,7 @@ from trainyard.emulators.aliyun.catalogue import (
     disk_categories,
     is_sold,
 )
-from trainyard.emulators.aliyun.problems import Problem, not_found
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.cloud.world import World
 
 _LANGUAGES = frozenset({"", "zh-CN", "en-US", "ja"})
 _DESTINATIONS = frozenset({"Zone", "IoOptimized", "InstanceType", "SystemDisk", "DataDisk", "Network", "ddh"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from trainyard.emulators.aliyun.answers import by_number, json_list, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.problems import not_found
-from trainyard.emulators.aliyun.records import Instance
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.answers import by_number, json_list, require_region
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import not_found
+from trainyard.emulators.aliyun.cloud.records import Instance
+from trainyard.emulators.aliyun.cloud.world import World
 
 _DONE = ("200", "success")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     ecs_tags,
     has_tags,
@@ -16,11 +15,12 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import denied, not_found
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.records import Disk, Snapshot
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.disks import find_disk
-from trainyard.emulators.aliyun.problems import denied, not_found
-from trainyard.emulators.aliyun.records import Disk, Snapshot
-from trainyard.emulators.aliyun.world import World
 
 
 def create_snapshot(world: World, call: Call) -> dict[str, Value]:

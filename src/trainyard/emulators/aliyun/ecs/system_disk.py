@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.catalogue import TYPES
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import denied
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.ecs.disks import plan_system
 from trainyard.emulators.aliyun.ecs.images import find_image, suits
 from trainyard.emulators.aliyun.ecs.instances import check_lock, find_instance
 from trainyard.emulators.aliyun.ecs.launch import check_password, read_key
-from trainyard.emulators.aliyun.problems import denied
-from trainyard.emulators.aliyun.world import World
 
 
 def replace_system_disk(world: World, call: Call) -> dict[str, Value]:

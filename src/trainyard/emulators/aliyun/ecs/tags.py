@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from trainyard.emulators.aliyun.answers import by_token, read_tags, require_region
-from trainyard.emulators.aliyun.call import Call, Handler, Value, text, texts
-from trainyard.emulators.aliyun.problems import Problem, denied, missing, not_found
-from trainyard.emulators.aliyun.records import Tags
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.answers import by_token, read_tags, require_region
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value, text, texts
+from trainyard.emulators.aliyun.api.problems import Problem, denied, missing, not_found
+from trainyard.emulators.aliyun.cloud.records import Tags
+from trainyard.emulators.aliyun.cloud.world import World
 
 MOST_RESOURCES = 50
 _LIST_PAGE = 50

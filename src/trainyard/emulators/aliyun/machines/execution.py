@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.api.call import MachineWish
 from trainyard.emulators.aliyun.machines.folder import MachineFolder
 from trainyard.emulators.aliyun.machines.isolation import Isolation
 from trainyard.emulators.aliyun.machines.processes import end_below

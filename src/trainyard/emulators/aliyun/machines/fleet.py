@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.api.call import MachineWish
 from trainyard.emulators.aliyun.machines import template
 from trainyard.emulators.aliyun.machines.execution import Execution, run_script
 from trainyard.emulators.aliyun.machines.folder import MachineFolder, listening_text

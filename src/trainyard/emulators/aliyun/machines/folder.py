@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.emulators.aliyun.call import MachineWish
+from trainyard.emulators.aliyun.api.call import MachineWish
 from trainyard.emulators.aliyun.machines import template, userdata
 from trainyard.emulators.aliyun.machines.isolation import Isolation
 from trainyard.emulators.aliyun.machines.processes import Marks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     has_tags,
     plain_tags,
@@ -11,11 +11,11 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.catalogue import REGIONS, ZONES
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
-from trainyard.emulators.aliyun.records import AccessGroup, AccessRule, FileSystem, MountTarget
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS, ZONES
+from trainyard.emulators.aliyun.cloud.records import AccessGroup, AccessRule, FileSystem, MountTarget
+from trainyard.emulators.aliyun.cloud.world import World
 
 DEFAULT_GROUP = "DEFAULT_VPC_GROUP_NAME"
 _STORAGE = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     comma_list,
     has_tags,
@@ -13,10 +12,11 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
-from trainyard.emulators.aliyun.records import Eip
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.records import Eip
+from trainyard.emulators.aliyun.cloud.world import World
 
 
 def allocate(world: World, call: Call) -> dict[str, Value]:

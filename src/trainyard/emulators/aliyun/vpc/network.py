@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
-from trainyard.emulators.aliyun.answers import (
+from trainyard.emulators.aliyun.api.answers import (
     by_number,
     comma_list,
     has_tags,
@@ -15,11 +15,11 @@ from trainyard.emulators.aliyun.answers import (
     require_region,
     second,
 )
-from trainyard.emulators.aliyun.call import Call, Handler, Value
-from trainyard.emulators.aliyun.catalogue import ZONES
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
-from trainyard.emulators.aliyun.records import Vpc, VSwitch
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call import Call, Handler, Value
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud.catalogue import ZONES
+from trainyard.emulators.aliyun.cloud.records import Vpc, VSwitch
+from trainyard.emulators.aliyun.cloud.world import World
 
 RESERVED = 4  # the first address of a vSwitch and its last three
 _PRIVATE = tuple(ipaddress.IPv4Network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))

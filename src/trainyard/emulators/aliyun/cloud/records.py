@@ -1,7 +1,7 @@
 """Everything that can exist in the emulated cloud, as plain data.
 
 What becomes of these things is `timeline.py`'s matter, what may be done to them the actions'. A record is saved as it
-stands here (`state.py`), so a field that is added needs a default.
+stands here (`saved_state.py`), so a field that is added needs a default.
 """
 
 from __future__ import annotations

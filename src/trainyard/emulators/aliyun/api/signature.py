@@ -11,8 +11,8 @@ import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.wire import Request
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.wire import Request
 from trainyard.lib import acs3
 
 V3 = acs3.SCHEME

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainyard.emulators.aliyun.problems import Problem, not_found
-from trainyard.emulators.aliyun.signature import Claim, read_claim, verify
-from trainyard.emulators.aliyun.wire import Request
+from trainyard.emulators.aliyun.api.problems import Problem, not_found
+from trainyard.emulators.aliyun.api.signature import Claim, read_claim, verify
+from trainyard.emulators.aliyun.api.wire import Request
 
 SKEW = timedelta(minutes=15)
 NONCE_KEPT = timedelta(minutes=31)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from trainyard.emulators.aliyun import ledger
-from trainyard.emulators.aliyun.catalogue import TYPES
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.market import next_hour, spot_price
-from trainyard.emulators.aliyun.records import FileSystem, Instance, Invocation, SystemEvent
-from trainyard.emulators.aliyun.stock import holds
+from trainyard.emulators.aliyun.cloud import ledger
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.market import next_hour, spot_price
+from trainyard.emulators.aliyun.cloud.records import FileSystem, Instance, Invocation, SystemEvent
+from trainyard.emulators.aliyun.cloud.stock import holds
 
 RECYCLING = "Recycling"
 STOP_CHARGING, KEEP_CHARGING, NOT_APPLICABLE = "StopCharging", "KeepCharging", "Not-applicable"

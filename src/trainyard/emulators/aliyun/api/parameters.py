@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainyard.emulators.aliyun.call import Value
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.signature import V1_PARAMETERS
+from trainyard.emulators.aliyun.api.call import Value
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.signature import V1_PARAMETERS
 
 Tree: TypeAlias = dict[str, Any]
 

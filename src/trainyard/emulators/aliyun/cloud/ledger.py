@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from trainyard.emulators.aliyun.catalogue import (
+from trainyard.emulators.aliyun.cloud.catalogue import (
     BANDWIDTH_PRICE,
     EIP_PRICE,
     HOURS_PER_MONTH,
@@ -18,9 +18,9 @@ from trainyard.emulators.aliyun.catalogue import (
     disk_price,
     instance_price,
 )
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.market import spot_price, stretches
-from trainyard.emulators.aliyun.records import Charge, Disk, Eip, Instance, Snapshot
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.market import spot_price, stretches
+from trainyard.emulators.aliyun.cloud.records import Charge, Disk, Eip, Instance, Snapshot
 
 _HOUR = Decimal(3600)
 

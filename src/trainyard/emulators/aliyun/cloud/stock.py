@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, is_sold
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.problems import Problem, denied
-from trainyard.emulators.aliyun.records import Instance
+from trainyard.emulators.aliyun.api.problems import Problem, denied
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, ZONES, is_sold
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.records import Instance
 
 WITH_STOCK, LAST_STOCK = "WithStock", "ClosedWithStock"
 WITHOUT_STOCK, CLOSED = "WithoutStock", "ClosedWithoutStock"

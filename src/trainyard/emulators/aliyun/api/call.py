@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from trainyard.emulators.aliyun.problems import missing
+from trainyard.emulators.aliyun.api.problems import missing
 
 Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value] | None"
 """What JSON can hold."""

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from trainyard.emulators.aliyun.call import Call, Value, text
-from trainyard.emulators.aliyun.catalogue import REGIONS
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.api.call import Call, Value, text
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS
 
 Row = TypeVar("Row")
 DEFAULT_PAGE = 10

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from trainyard.emulators.aliyun.call import Call, Value
-from trainyard.emulators.aliyun.problems import Problem, denied
+from trainyard.emulators.aliyun.api.call import Call, Value
+from trainyard.emulators.aliyun.api.problems import Problem, denied
 
 KEPT = timedelta(hours=24)
 LENGTH = 64

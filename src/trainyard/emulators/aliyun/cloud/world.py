@@ -16,12 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from trainyard.emulators.aliyun import ledger, market, state, stock, timeline
-from trainyard.emulators.aliyun.call import MachineWish
-from trainyard.emulators.aliyun.catalogue import TYPES, ZONES
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.problems import Problem, not_found
-from trainyard.emulators.aliyun.records import Instance
+from trainyard.emulators.aliyun.api.call import MachineWish
+from trainyard.emulators.aliyun.api.problems import Problem, not_found
+from trainyard.emulators.aliyun.cloud import ledger, market, saved_state, stock, timeline
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, ZONES
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.records import Instance
 from trainyard.lib.files import write_atomic
 
 _SHORT = 100  # characters that are not worth a digest
@@ -63,7 +63,7 @@ class World(CloudState):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a world that `save` wrote."""
-        world: Self = state.decode(cls, json.loads(path.read_text(encoding="utf-8")))
+        world: Self = saved_state.decode(cls, json.loads(path.read_text(encoding="utf-8")))
         return world
 
     def dump(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class World(CloudState):
 
         UserData stands once however many instances have it: a job of 256 would write megabytes at each call.
         """
-        whole: dict[str, Any] = state.encode(self)
+        whole: dict[str, Any] = saved_state.encode(self)
         for instance in whole["instances"].values():
             text = instance["user_data"]
             if len(text) > _SHORT:
@@ -128,10 +128,10 @@ class World(CloudState):
 
     def set_options(self, changes: dict[str, Any]) -> None:
         """Change options: a tree such as {"timing": {"starting": 0}, "quotas": {"vcpus": 0}}."""
-        whole = state.encode(self.options)
+        whole = saved_state.encode(self.options)
         _merge(whole, changes)
         try:
-            options = state.decode(type(self.options), whole, strict=True)
+            options = saved_state.decode(type(self.options), whole, strict=True)
             options.check()
         except (TypeError, ValueError, AttributeError) as error:
             raise Problem("InvalidParameter", f"The options cannot be so: {error}.") from error

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
 
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.records import (
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.cloud.records import (
     AccessGroup,
     Charge,
     Command,

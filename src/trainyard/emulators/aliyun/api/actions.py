@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.emulators.aliyun.call import Handler
+from trainyard.emulators.aliyun.api.call import Handler
 from trainyard.emulators.aliyun.ecs import (
     assistant,
     disks,

@@ -13,14 +13,14 @@ from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, TypeAlias
 
-from trainyard.emulators.aliyun import state
-from trainyard.emulators.aliyun.call_path import OpenApi
-from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.faults import Faults
-from trainyard.emulators.aliyun.gateway import Gateway
-from trainyard.emulators.aliyun.problems import Problem
-from trainyard.emulators.aliyun.wire import Reply, Request
-from trainyard.emulators.aliyun.world import World
+from trainyard.emulators.aliyun.api.call_path import OpenApi
+from trainyard.emulators.aliyun.api.faults import Faults
+from trainyard.emulators.aliyun.api.gateway import Gateway
+from trainyard.emulators.aliyun.api.problems import Problem
+from trainyard.emulators.aliyun.api.wire import Reply, Request
+from trainyard.emulators.aliyun.cloud import saved_state
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.lib.errors import CapacityError, InvalidError
 
 PREFIX = "/_emulator/"
@@ -181,7 +181,7 @@ class Control:
 
     async def show_options(self, _given: Any) -> Any:
         """Durations, quotas and the account."""
-        return state.encode(self._emulator.world.options)
+        return saved_state.encode(self._emulator.world.options)
 
     async def set_options(self, given: Any) -> Any:
         """Change some of them."""
@@ -229,7 +229,7 @@ class Control:
         return {
             "spent": str(world.spent(now)),
             "per_hour": str(world.rate(now)),
-            "lines": [state.encode(line) for line in world.statement(now)],
+            "lines": [saved_state.encode(line) for line in world.statement(now)],
         }
 
     async def settle(self, _given: Any) -> Any:

@@ -18,18 +18,18 @@ from fnmatch import fnmatchcase
 from http import HTTPStatus
 from typing import Any
 
-from trainyard.emulators.aliyun.actions import ACTIONS
-from trainyard.emulators.aliyun.call import Call, Value
-from trainyard.emulators.aliyun.catalogue import REGIONS
-from trainyard.emulators.aliyun.clock import AdjustableClock
-from trainyard.emulators.aliyun.faults import CODES, Faults, Rule
-from trainyard.emulators.aliyun.gateway import Gateway, Key
-from trainyard.emulators.aliyun.parameters import VERSIONS, has_action, read_parameters, takes_token
-from trainyard.emulators.aliyun.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.api.actions import ACTIONS
+from trainyard.emulators.aliyun.api.call import Call, Value
+from trainyard.emulators.aliyun.api.client_tokens import Tokens
+from trainyard.emulators.aliyun.api.faults import CODES, Faults, Rule
+from trainyard.emulators.aliyun.api.gateway import Gateway, Key
+from trainyard.emulators.aliyun.api.parameters import VERSIONS, has_action, read_parameters, takes_token
+from trainyard.emulators.aliyun.api.problems import Problem, denied, not_found
+from trainyard.emulators.aliyun.api.wire import HTML, Cut, Outcome, Reply, Request, Silence, html_page
+from trainyard.emulators.aliyun.cloud.catalogue import REGIONS
+from trainyard.emulators.aliyun.cloud.clock import AdjustableClock
+from trainyard.emulators.aliyun.cloud.world import World
 from trainyard.emulators.aliyun.sts import ACTIONS as STS_ACTIONS
-from trainyard.emulators.aliyun.tokens import Tokens
-from trainyard.emulators.aliyun.wire import HTML, Cut, Outcome, Reply, Request, Silence, html_page
-from trainyard.emulators.aliyun.world import World
 from trainyard.lib.errors import CapacityError
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from trainyard.emulators.aliyun.catalogue import TYPES, ZONES, instance_price
-from trainyard.emulators.aliyun.cloud_state import CloudState
-from trainyard.emulators.aliyun.records import PricePoint
+from trainyard.emulators.aliyun.cloud.catalogue import TYPES, ZONES, instance_price
+from trainyard.emulators.aliyun.cloud.cloud_state import CloudState
+from trainyard.emulators.aliyun.cloud.records import PricePoint
 
 HOUR = timedelta(hours=1)
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)

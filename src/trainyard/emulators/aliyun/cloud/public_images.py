@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from trainyard.emulators.aliyun.records import Image
+from trainyard.emulators.aliyun.cloud.records import Image
 
 GPU = "_with_nvidia_gpu_driver_and_cuda"
 
