@@ -267,7 +267,7 @@ def test_the_vendors_client_reads_the_metrics_when_it_asks(up, job):
         request = models.GetJobMetricsRequest(metric_type=kind, time_step="1m")
         found = client.get_job_metrics(job, request).body
         (pod,) = found.pod_metrics
-        assert pod.pod_id == f"{job}-worker-0"
+        assert pod.pod_id == f"dlc{job.removeprefix('job')}-worker-0"
         assert all(point.time % 60_000 == 0 and point.value >= 0 for point in pod.metrics)
         assert pod.metrics
         if kind == "GpuMemoryUsage":
