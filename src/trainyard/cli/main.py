@@ -147,9 +147,14 @@ def _fail(error: Exception, output: Output, program: str) -> int:
 
         output.failure(InvalidError(_sentence(error), hint=_usage_hint(error, program)))
         return 2
-    output.failure(error)
-    from trainyard.lib.errors import Error, TaskErrors
+    from trainyard.lib.errors import Error, TaskErrors, UnsupportedError
 
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "trainyard").startswith("trainyard"):
+        error = UnsupportedError(
+            f"this command needs a package that is not installed: {error.name}",
+            hint="Run `pip install '.[server]'` in the checkout.",
+        )
+    output.failure(error)
     if not isinstance(error, (Error, TaskErrors, OSError)):
         output.note("hint: Run it again with --debug for the traceback.")
     return exit_code_of(error)

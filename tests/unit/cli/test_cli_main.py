@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from trainyard.cli.machines.run import run_command
 from trainyard.cli.machines.scp import CopyAddress, _place
 from trainyard.cli.main import main
+from trainyard.lib.errors import UnsupportedError
 
 
 @pytest.fixture
@@ -68,6 +70,21 @@ def test_no_traceback_is_shown_when_something_unforeseen_happens(cli, monkeypatc
     for words in (["--debug", "ls"], ["ls", "--debug"]):
         with pytest.raises(KeyError):
             cli(*words)
+
+
+def test_the_package_and_what_installs_it_are_named_when_one_is_missing(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx2", None)  # as where only the smallest installation is
+    monkeypatch.delitem(sys.modules, "trainyard.client.connection", raising=False)
+    monkeypatch.setenv("TRAINYARD_SERVER", "http://127.0.0.1:9")
+    monkeypatch.setenv("TRAINYARD_TOKEN", "ty_x")
+    status, _, errors = cli("jobs", "ls")
+    assert (status, errors) == (
+        UnsupportedError.exit_code,
+        (
+            "error: this command needs a package that is not installed: httpx2\n"
+            "hint: Run `pip install '.[server]'` in the checkout.\n"
+        ),
+    )
 
 
 def test_the_backend_is_named_when_it_does_not_exist(cli):
