@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import click
@@ -72,13 +74,15 @@ def test_no_traceback_is_shown_when_something_unforeseen_happens(cli, monkeypatc
             cli(*words)
 
 
-def test_the_package_and_what_installs_it_are_named_when_one_is_missing(cli, monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx2", None)  # as where only the smallest installation is
-    monkeypatch.delitem(sys.modules, "trainyard.client.connection", raising=False)
-    monkeypatch.setenv("TRAINYARD_SERVER", "http://127.0.0.1:9")
-    monkeypatch.setenv("TRAINYARD_TOKEN", "ty_x")
-    status, _, errors = cli("jobs", "ls")
-    assert (status, errors) == (
+def test_the_package_and_what_installs_it_are_named_when_one_is_missing():
+    """In a process of its own: here the package has been imported by other tests."""
+    program = (
+        "import sys; sys.modules['httpx2'] = None; "  # as where only the smallest installation is
+        "from trainyard.cli.main import main; sys.exit(main(['jobs', 'ls']))"
+    )
+    env = {**os.environ, "TRAINYARD_SERVER": "http://127.0.0.1:9", "TRAINYARD_TOKEN": "ty_x"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
         UnsupportedError.exit_code,
         (
             "error: this command needs a package that is not installed: httpx2\n"
